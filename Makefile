@@ -1,0 +1,62 @@
+# Every target makes what it needs: an environment of its own in .venv, from the Python that PYTHON names.
+#
+#   make demo          a private Prefect server, a sweep, a retraining pipeline, pictures of what happened (~2 minutes)
+#   make demo KEEP=1   the same, and leaves server and worker up until Enter, to look around
+#   make test          lint and all tests
+#   make test-quick    the tests that take no more than a few seconds each
+#   make lint          style, types, and which package may import which
+#   make env           only the environment, with everything that developers use
+#   make clean         remove the environment and everything that was made
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+TRIALS ?= 12
+OUTPUT ?= demo-output
+PYTEST_ARGS ?=
+
+.PHONY: help demo test test-quick lint env clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(VENV)/.demo
+	@$(PY) -m prefect_gpu.demo --trials $(TRIALS) --output "$(OUTPUT)" $(if $(KEEP),--keep)
+
+test: lint
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-quick: $(VENV)/.dev
+	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+env: $(VENV)/.dev
+
+clean:
+	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps say what was installed; a change of what is needed installs again. uv comes from pip, at the version in
+# constraints.txt, because it installs in seconds what takes pip minutes.
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.demo $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/uv
+	@echo "Installing what the demo needs into $(VENV) (once) ..."
+	@$(BIN)/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	  { echo "Python 3.10 or newer is needed, and $(PYTHON) is not. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv

@@ -1,0 +1,59 @@
+"""The one form in which every benchmark reports."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim: what was measured, what was asked, and whether it holds.
+
+    Attributes:
+        asked: A comparison with a number, such as ``">= 25"``.
+    """
+
+    name: str
+    value: float
+    asked: str
+    holds: bool
+
+
+def at_least(name: str, value: float, bound: float) -> Claim:
+    """A claim that a value is no smaller than a bound."""
+    return Claim(name, value, f">= {bound:g}", value >= bound)
+
+
+def below(name: str, value: float, bound: float) -> Claim:
+    """A claim that a value is smaller than a bound."""
+    return Claim(name, value, f"< {bound:g}", value < bound)
+
+
+def report(benchmark: str, claims: list[Claim], details: dict[str, Any], *, as_json: bool) -> int:
+    """Print the result, as one JSON object or as a table.
+
+    Returns:
+        The exit code: 1 when a claim does not hold.
+    """
+    if as_json:
+        print(json.dumps({"benchmark": benchmark, "claims": [asdict(claim) for claim in claims], **details}))
+    else:
+        table = Table(title=benchmark, box=None)
+        for title in ("claim", "value", "asked", "holds"):
+            table.add_column(title)
+        for claim in claims:
+            table.add_row(claim.name, f"{claim.value:.4g}", claim.asked, "yes" if claim.holds else "[bold red]no")
+        console = Console()
+        console.print(table)
+        for name, value in details.items():
+            console.print(f"{name}: {value}")
+    failed = [claim.name for claim in claims if not claim.holds]
+    if failed:
+        print(f"does not hold: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0

@@ -1,0 +1,30 @@
+"""prefect-gpu: a Prefect work pool that gives training runs their GPUs, starts them warm and follows them.
+
+The names below are loaded when they are first used, so that importing the package inside a training
+process costs nothing but what that process needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prefect_gpu.decorators import gpu
+    from prefect_gpu.training import training_run
+    from prefect_gpu.worker import GpuWorker
+
+__version__ = "0.1.0"
+__all__ = ["GpuWorker", "gpu", "training_run"]
+
+_HOMES = {
+    "GpuWorker": "prefect_gpu.worker",
+    "gpu": "prefect_gpu.decorators",
+    "training_run": "prefect_gpu.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,120 @@
+"""A work pool's storage on one machine: a folder for bundles, a folder for results, nothing to configure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from prefect import get_client
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.objects import WorkPool, WorkPoolStorageConfiguration
+from prefect.exceptions import ObjectNotFound
+from prefect.filesystems import LocalFileSystem
+from prefect.settings import get_current_settings
+from prefect.utilities.slugify import slugify
+
+from prefect_gpu.settings import GpuSettings
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+
+UPLOAD_STEP = "prefect_gpu.bundles.upload"
+EXECUTION_STEP = "prefect_gpu.bundles.execute"
+
+
+def local_steps(directory: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Prefect's upload and execution steps for a folder on this machine.
+
+    They name this interpreter as their launcher, because Prefect would otherwise start them with ``uv run``.
+    """
+    arguments = {"launcher": [sys.executable], "directory": _absolute(directory)}
+    return {UPLOAD_STEP: dict(arguments)}, {EXECUTION_STEP: dict(arguments)}
+
+
+def _absolute(path: str | Path) -> str:
+    return os.path.abspath(Path(path).expanduser())
+
+
+def launcher_for(storage: WorkPoolStorageConfiguration) -> dict[str, list[str]] | None:
+    """What a flow submitted from here should name as its launcher, if the pool keeps bundles in a local folder.
+
+    This very interpreter, on both sides: it has the flow's packages, and a bundle only opens in the version of
+    Python that made it. Without a launcher of the flow's own, Prefect would also record every package that is
+    installed here, to install it again where the flow runs.
+    """
+    if UPLOAD_STEP not in (storage.bundle_upload_step or {}):
+        return None
+    return {"upload": [sys.executable], "execution": [sys.executable]}
+
+
+def api_is_local(url: str | None = None) -> bool:
+    """Whether the Prefect API is on this machine, so that a local folder is seen by submitters and worker alike.
+
+    Args:
+        url: The API's address. Default: the one in the settings; none at all means Prefect's own temporary server.
+    """
+    url = url or get_current_settings().api.url
+    host = urlsplit(url).hostname if url else "localhost"
+    try:
+        return ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def ensure_bundle_storage(client: PrefectClient, work_pool: WorkPool, directory: str | Path) -> WorkPool:
+    """Give a pool without storage a folder on this machine, so that ``.submit()`` and its results simply work.
+
+    A pool whose storage somebody has configured, even in part, is left alone.
+
+    Args:
+        client: Prefect's client.
+        work_pool: The pool as read from the API.
+        directory: The state folder; bundles go to ``bundles/`` and results to ``results/`` in it.
+
+    Returns:
+        The pool as it now is.
+    """
+    storage = work_pool.storage_configuration
+    if storage.bundle_upload_step is not None or storage.bundle_execution_step is not None:
+        return work_pool
+    upload_step, execution_step = local_steps(Path(directory) / "bundles")
+    results = storage.default_result_storage_block_id
+    if results is None and not await _has_default_result_storage(client):
+        block = LocalFileSystem(basepath=_absolute(Path(directory) / "results"))
+        results = await block.asave(f"{slugify(work_pool.name)}-results", overwrite=True, client=client)
+    configuration = WorkPoolStorageConfiguration(
+        bundle_upload_step=upload_step,
+        bundle_execution_step=execution_step,
+        default_result_storage_block_id=results,
+    )
+    await client.update_work_pool(work_pool.name, WorkPoolUpdate(storage_configuration=configuration))
+    return await client.read_work_pool(work_pool.name)
+
+
+async def read_ready_pool(name: str) -> WorkPool:
+    """A pool to submit to, with storage on this machine if it is a GPU pool, has none, and the API is here too.
+
+    Raises:
+        ValueError: There is no such pool. The message says how to make it.
+    """
+    async with get_client() as client:
+        try:
+            work_pool = await client.read_work_pool(name)
+        except ObjectNotFound as error:
+            raise ValueError(
+                f"There is no work pool {name!r}: make it with `prefect work-pool create {name} --type gpu`."
+            ) from error
+        if work_pool.type == "gpu" and api_is_local():
+            work_pool = await ensure_bundle_storage(client, work_pool, GpuSettings().resolved_state_dir)
+        return work_pool
+
+
+async def _has_default_result_storage(client: PrefectClient) -> bool:
+    """Whether results go somewhere by the user's own choice, which the pool's default would override."""
+    if get_current_settings().results.default_storage_block is not None:
+        return True
+    return (await client.read_server_default_result_storage()).default_result_storage_block_id is not None

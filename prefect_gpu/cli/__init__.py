@@ -1,0 +1,52 @@
+"""The command ``prefect-gpu``: look at this node, at the set-up, and at the runs that have finished.
+
+One module per command. Whatever is slow to import is imported inside the commands, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Annotated
+
+import typer
+
+from prefect_gpu.cli.devices import devices
+from prefect_gpu.cli.doctor import doctor
+from prefect_gpu.cli.history import history
+from prefect_gpu.cli.timeline import timeline
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="prefect-gpu",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they show local variables, and passwords are among those
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from prefect_gpu import __version__
+
+        typer.echo(f"prefect-gpu {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and stop.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """A Prefect work pool that learns what training runs need and keeps every GPU training."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without × is no reason to fail
+
+
+app.command()(doctor)
+app.command()(devices)
+app.command()(history)
+app.command()(timeline)

@@ -1,0 +1,147 @@
+"""The doctor's checks of this machine. Each answers with findings, and none of them raises."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefect_gpu.cli.common import explain_settings, plural, ranges, read_settings
+from prefect_gpu.runtime.telemetry import Finding, NodeInventory, take_inventory
+from prefect_gpu.units import format_bytes
+
+if TYPE_CHECKING:
+    from prefect_gpu.settings import GpuSettings
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Everything that was found; `node` is None where the settings could not be read."""
+
+    findings: tuple[Finding, ...]
+    node: NodeInventory | None
+
+
+def check_everything() -> Examination:
+    """All checks, in the order in which one would set things up."""
+    from pydantic import ValidationError
+
+    findings = check_versions()
+    try:
+        settings = read_settings()
+    except ValidationError as error:
+        findings += [Finding("error", "settings", line) for line in explain_settings(error)]
+        return Examination(tuple(findings), None)
+
+    from prefect_gpu.cli.server_check import check_server
+
+    node = take_inventory(
+        virtual_devices=settings.virtual_devices,
+        virtual_device_memory_bytes=settings.virtual_device_memory_bytes,
+    )
+    findings += node.findings
+    findings += check_host(node)
+    findings += check_warm_start(settings)
+    findings += check_state_folder(settings.resolved_state_dir)
+    findings += check_history(settings.resolved_history_url)
+    findings += check_server()
+    return Examination(tuple(findings), node)
+
+
+def check_versions() -> list[Finding]:
+    """Python, Prefect, and FastAPI, whose newer versions Prefect 3.8's server does not start with."""
+    from packaging.version import Version
+
+    prefect, fastapi = metadata.version("prefect"), metadata.version("fastapi")
+    findings = [Finding("ok", "versions", f"Python {platform.python_version()}, Prefect {prefect}")]
+    if Version(prefect) < Version("3.9") and Version(fastapi) >= Version("0.151"):
+        findings.append(
+            Finding(
+                "warning",
+                "versions",
+                f"FastAPI {fastapi} is installed, and the server of Prefect {prefect} does not start with it.",
+                'If a Prefect server shall run here: pip install "fastapi<0.151".',
+            )
+        )
+    return findings
+
+
+def check_host(node: NodeInventory) -> list[Finding]:
+    """Cores and memory: nothing to go wrong, but to be seen."""
+    text = f"{plural(len(node.cpus), 'core')} ({ranges(node.cpus)}), {format_bytes(node.memory_bytes)} of memory"
+    return [Finding("ok", "machine", f"{node.hostname}: {text}")]
+
+
+def check_warm_start(settings: GpuSettings) -> list[Finding]:
+    """Whether runs can start from an interpreter that is warm already."""
+    if not settings.warm_start:
+        return [Finding("ok", "warm start", "Switched off: each run starts an interpreter of its own.")]
+    if not hasattr(os, "fork"):
+        return [Finding("warning", "warm start", "This system cannot fork, so each run starts cold.")]
+    preload = list(settings.preload)
+    missing = [name for name in preload if not _importable(name)]
+    if missing:
+        return [
+            Finding(
+                "warning",
+                "warm start",
+                f"PREFECT_INTEGRATIONS_GPU_PRELOAD names {', '.join(missing)}, which cannot be imported here.",
+                f"Install {', '.join(missing)} into this environment, or take it out of the list.",
+            )
+        ]
+    also = f" and {', '.join(preload)}" if preload else ""
+    return [Finding("ok", "warm start", f"Runs start from an interpreter that has imported Prefect{also}.")]
+
+
+def check_state_folder(folder: Path) -> list[Finding]:
+    """Whether the worker could write its state there. Nothing is created."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        return [
+            Finding(
+                "error",
+                "state folder",
+                f"{folder} cannot be used: {existing} is a file.",
+                "Move it away, or set PREFECT_INTEGRATIONS_GPU_STATE_DIR to another folder.",
+            )
+        ]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [
+            Finding(
+                "error",
+                "state folder",
+                f"{folder} cannot be used: this user may not write {existing}.",
+                "Give the right to, or set PREFECT_INTEGRATIONS_GPU_STATE_DIR to another folder.",
+            )
+        ]
+    created = "" if existing == folder else " (created when a worker starts)"
+    return [Finding("ok", "state folder", f"{folder}{created}")]
+
+
+def check_history(url: str) -> list[Finding]:
+    """Whether the history can be opened, and how many runs it knows."""
+    from prefect_gpu.storage.history import History, HistoryError, masked, sqlite_path
+
+    try:
+        path = sqlite_path(url)
+        if path is not None and not path.exists():
+            found = check_state_folder(path.parent)[0]
+            if found.level == "error":
+                text = f"{masked(url)} cannot be created: {found.text}"
+                return [Finding("error", "history", text, "Set PREFECT_INTEGRATIONS_GPU_HISTORY_URL to another place.")]
+            return [Finding("ok", "history", f"{masked(url)} (created when a worker starts)")]
+        with History(url) as history:
+            return [Finding("ok", "history", f"{masked(url)}, {plural(history.count(), 'finished run')}")]
+    except HistoryError as error:
+        return [Finding("error", "history", str(error))]
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False

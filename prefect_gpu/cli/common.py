@@ -1,0 +1,143 @@
+"""What the commands share: settings or a message, findings on the screen, JSON on standard output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+    from rich.console import Console
+
+    from prefect_gpu.runtime.telemetry import Finding
+    from prefect_gpu.settings import GpuSettings
+    from prefect_gpu.storage.row import HistoryRow
+
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+_PIPE_WIDTH = 160  # without a terminal nothing is gained by squeezing a table into 80 columns
+
+
+def console() -> Console:
+    """A console on standard output; wide where that is no terminal."""
+    import os
+    import sys
+
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """Say on standard error why nothing more can be done, and end with `code` (2: the user's input is wrong)."""
+    typer.echo(f"Error: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def load_settings() -> GpuSettings:
+    """The settings; ends the command with code 2 and one line per bad value if there is one."""
+    from pydantic import ValidationError
+
+    try:
+        return read_settings()
+    except ValidationError as error:
+        fail("\n       ".join(explain_settings(error)), code=2)
+
+
+def read_settings() -> GpuSettings:
+    """The settings.
+
+    Raises:
+        pydantic.ValidationError: A value is not valid, of ours or of Prefect's own.
+    """
+    from prefect_gpu.settings import GpuSettings
+
+    settings = GpuSettings()
+    _ = settings.resolved_state_dir  # asks Prefect's settings, which are only read when somebody asks
+    return settings
+
+
+def explain_settings(error: ValidationError) -> list[str]:
+    """One line for each bad setting: the field, its value, what is wrong, and where it is set."""
+    lines = []
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"])
+        said = problem["msg"].removeprefix("Value error, ")
+        if error.title != "GpuSettings":
+            lines.append(f"Prefect's setting {field}={problem['input']!r} is not valid: {said}. Correct or unset it.")
+            continue
+        name = field.rpartition(".")[2].lower().removeprefix("prefect_integrations_gpu_")
+        if not said.startswith(f"{name}="):  # our own validators name field, value and remedy already
+            said = f"{name}={problem['input']!r} is not valid: {said[0].lower()}{said[1:]}."
+        lines.append(f"{said} Correct or unset PREFECT_INTEGRATIONS_GPU_{name.upper()}.")
+    return lines
+
+
+def read_history(url: str, **chosen: Any) -> tuple[list[HistoryRow], int]:
+    """Finished runs, newest first, and how many there are in all; ends the command if there is no reading them.
+
+    Args:
+        chosen: Which rows, as for :meth:`prefect_gpu.storage.history.History.rows`.
+    """
+    from prefect_gpu.storage.history import History, HistoryError, sqlite_path
+
+    try:
+        path = sqlite_path(url)
+        if path is not None and not path.exists():
+            # Opening would create it, and perhaps as a user whose file the worker may then not write.
+            return [], 0
+        with History(url) as opened:
+            return opened.rows(**chosen), opened.count()
+    except HistoryError as error:
+        fail(str(error))
+
+
+def print_json(value: Any) -> None:
+    """Write `value` (dataclasses too) as JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+def print_findings(screen: Console, findings: Iterable[Finding]) -> None:
+    """One line per finding: how bad, about what, what it is; and below it what to do."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for finding in findings:
+        level = Text(finding.level, style=_STYLES[finding.level])
+        grid.add_row(level, Text(finding.subject, style="bold"), Text(finding.text))
+        if finding.remedy and finding.level != "ok":
+            grid.add_row("", "", Text(f"→ {finding.remedy}", style="cyan"))
+    with screen.capture() as capture:
+        screen.print(grid)
+    # Rich fills lines up to the width of the column, which is a nuisance in files and bug reports.
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers for people: ``ranges([0, 1, 2, 3, 8]) == "0–3, 8"``."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("–".join(str(end) for end in part) for part in parts)
+
+
+def plural(count: int, noun: str) -> str:
+    """``plural(1, "row") == "1 row"``, ``plural(2, "row") == "2 rows"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    return str(value)

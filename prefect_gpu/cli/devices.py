@@ -1,0 +1,94 @@
+"""``prefect-gpu devices``: what a worker on this node could give to runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefect_gpu.cli import common
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.telemetry import DeviceInfo, DeviceSample
+
+_WIDE = 110  # columns of a terminal in which whole UUIDs find room
+
+
+def devices(
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Show the devices, cores and memory of this node, and what of it is in use now.
+
+    Ends with code 1 if no run could be given a device here.
+    """
+    settings = common.load_settings()
+    from rich import box
+    from rich.table import Table
+
+    from prefect_gpu.runtime.telemetry import take_inventory
+    from prefect_gpu.units import format_bytes
+
+    node = take_inventory(
+        virtual_devices=settings.virtual_devices,
+        virtual_device_memory_bytes=settings.virtual_device_memory_bytes,
+    )
+    samples = {device.id: _sample(device) for device in node.devices}
+    broken = any(finding.level == "error" for finding in node.findings)
+    if as_json:
+        common.print_json({"ok": not broken, "node": node, "samples": samples})
+        raise typer.Exit(int(broken))
+
+    screen = common.console()
+    screen.print(
+        f"[bold]{node.hostname}[/]: {common.plural(len(node.cpus), 'core')} ({common.ranges(node.cpus)}), "
+        f"{format_bytes(node.memory_bytes)} of memory"
+    )
+    if node.devices:
+        real = any(not device.virtual for device in node.devices)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+        table.add_column("Device", no_wrap=True)
+        table.add_column("Kind")
+        table.add_column("Memory", justify="right", no_wrap=True)
+        if real:
+            table.add_column("GPU", justify="right", no_wrap=True)
+            table.add_column("Near cores", no_wrap=True)
+            table.add_column("In use", justify="right", no_wrap=True)
+            table.add_column("Busy", justify="right", no_wrap=True)
+        for device in node.devices:
+            # The beginning of a UUID is enough for CUDA_VISIBLE_DEVICES; --json has it whole.
+            shown = device.id if screen.width >= _WIDE else device.id[:12]
+            cells = [shown, device.kind, format_bytes(device.memory_bytes)]
+            if device.virtual:
+                cells[1] = "virtual (trains on the CPU)"
+            if real:
+                cells += _real_cells(device, samples[device.id])
+            table.add_row(*cells)
+        screen.print(table)
+        screen.print()
+    common.print_findings(screen, (finding for finding in node.findings if finding.level != "ok"))
+    raise typer.Exit(int(broken))
+
+
+def _sample(device: DeviceInfo) -> DeviceSample | None:
+    from prefect_gpu.runtime.telemetry import DeviceUnavailable, sample_device
+
+    if device.virtual:
+        return None
+    try:
+        return sample_device(device.id)
+    except DeviceUnavailable:
+        return None  # it was there a moment ago; the next look will say what is wrong
+
+
+def _real_cells(device: DeviceInfo, sample: DeviceSample | None) -> list[str]:
+    from prefect_gpu.units import format_bytes
+
+    used = sample.memory_used_bytes if sample else None
+    util = sample.util if sample else None
+    number = "" if device.index is None else str(device.index)
+    return [
+        f"{number} (MIG)" if device.parent else number,
+        common.ranges(device.cores) or "–",
+        "–" if used is None else format_bytes(used),
+        "–" if util is None else f"{util:.0%}",
+    ]

@@ -1,0 +1,165 @@
+"""``prefect-gpu history``: the runs that have finished, as a table, as CSV or as JSON."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from prefect_gpu.cli import common
+from prefect_gpu.storage.row import OUTCOMES, HistoryRow
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_TABLE_ROWS = 20
+_WIDE = 118  # columns of a terminal in which the whole table finds room
+_OUTCOME_STYLES = {"completed": "green", "failed": "red", "crashed": "red", "cancelled": "yellow"}
+
+
+def history(
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"At most so many runs. [default: {_TABLE_ROWS} in the table, else all]"),
+    ] = None,
+    flow: Annotated[str | None, typer.Option(help="Only runs of this flow.")] = None,
+    outcome: Annotated[str | None, typer.Option(help=f"Only runs that ended so: {', '.join(OUTCOMES)}.")] = None,
+    csv_file: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write CSV to this file; - for standard output.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Show finished runs, newest first: how long each waited and worked, and how it ended."""
+    if outcome is not None and outcome not in OUTCOMES:
+        common.fail(f"--outcome {outcome} is none of {', '.join(OUTCOMES)}.", code=2)
+    if as_json and csv_file:
+        common.fail("--csv and --json exclude each other.", code=2)
+    url = common.load_settings().resolved_history_url
+    in_table = not (as_json or csv_file)
+    chosen_limit = limit or (_TABLE_ROWS if in_table else None)
+    rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome)
+    if as_json:
+        common.print_json(rows)
+    elif csv_file == "-":
+        write_csv(rows, sys.stdout)
+    elif csv_file:
+        try:
+            with Path(csv_file).open("w", newline="", encoding="utf-8") as file:
+                write_csv(rows, file)
+        except OSError as error:
+            common.fail(f"{csv_file} cannot be written: {error.strerror}. Name a file that this user may write.")
+        typer.echo(f"Wrote {common.plural(len(rows), 'run')} to {csv_file}.")
+    else:
+        _show(rows, total, url)
+
+
+def write_csv(rows: Sequence[HistoryRow], file: TextIO) -> None:
+    """Write rows as CSV; every parameter and feature has a column of its own, such as ``parameters.lr``.
+
+    Times are Unix seconds and sizes bytes, as in the database. Device ids are separated by spaces; a parameter
+    that is a list is written as JSON.
+    """
+    flat = [_flatten(row) for row in rows]
+    plain = [item.name for item in dataclasses.fields(HistoryRow) if item.name not in ("parameters", "features")]
+    found = {name: None for record in flat for name in record}  # a dict keeps the order in which they came up
+    extra = sorted(name for name in found if name not in plain)
+    writer = csv.DictWriter(file, [*plain, *extra], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+
+
+def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
+    screen = common.console()
+    if not rows:
+        from prefect_gpu.storage.engine import masked
+
+        where = f"in the history ({masked(url)})"
+        screen.print(f"No run of this kind {where}." if total else f"No run has finished yet {where}.", soft_wrap=True)
+        return
+    screen.print(_table(rows, screen.width))
+    screen.print()
+    for row in rows:
+        if row.message and row.outcome != "completed":
+            reason = row.message.strip().partition("\n")[0]
+            screen.print(f"{_name(row)} {row.outcome}: {reason}", style="dim", markup=False, soft_wrap=True)
+    if len(rows) < total:
+        screen.print(f"{len(rows)} of {common.plural(total, 'run')}. --limit shows more, --csv and --json write all.")
+
+
+def _table(rows: Sequence[HistoryRow], width: int) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    # In 80 columns every column still finds room, with shorter titles and without the time of the end.
+    wide = width >= _WIDE
+    phases = ("Waited", "Prepared", "Trained", "Saved") if wide else ("Wait", "Prep", "Train", "Save")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
+    if wide:
+        table.add_column("Ended", no_wrap=True)
+    for title in ("Run", "Flow", "Device"):
+        table.add_column(title)  # only these three give way where there is too little room
+    for title in (*phases, "Steps", "Loss"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("Outcome", no_wrap=True)
+    for row in rows:
+        names = (_name(row), row.flow_name, _device(row))
+        cells = [Text(name, no_wrap=True, overflow="ellipsis") for name in names]
+        cells += [Text(_seconds(value)) for value in (row.waited_s, row.prepared_s, row.trained_s, row.saved_s)]
+        cells.append(Text("–" if row.steps_done is None else str(row.steps_done)))
+        cells.append(Text("–" if row.final_loss is None else f"{row.final_loss:.4g}"))
+        cells.append(Text(row.outcome, style=_OUTCOME_STYLES[row.outcome]))
+        if wide:
+            cells.insert(0, Text(datetime.fromtimestamp(row.ended_at).strftime("%Y-%m-%d %H:%M")))
+        table.add_row(*cells)
+    return table
+
+
+def _name(row: HistoryRow) -> str:
+    name = row.run_name or row.run_id
+    return name if row.attempt == 1 else f"{name} #{row.attempt}"
+
+
+def _device(row: HistoryRow) -> str:
+    if not row.devices:
+        return "–"
+    # Never pass a virtual device off as a GPU, whatever its kind was recorded as.
+    kind = "virtual" if row.virtual else (row.device_kind or "GPU").removeprefix("NVIDIA ")
+    return f"{len(row.devices)}× {kind}" if len(row.devices) > 1 else kind
+
+
+def _seconds(value: float | None) -> str:
+    """Four to six characters: ``0.5s``, ``42s``, ``3m10s``, ``2h05m``."""
+    if value is None:
+        return "–"
+    if value < 9.95:
+        return f"{value:.1f}s"
+    minutes, seconds = divmod(round(value), 60)
+    if minutes == 0:
+        return f"{seconds}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
+
+
+def _flatten(row: HistoryRow) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for item in dataclasses.fields(row):
+        value = getattr(row, item.name)
+        if isinstance(value, Mapping):
+            flat.update(_dotted(item.name, value))
+        else:
+            flat[item.name] = " ".join(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def _dotted(prefix: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {name: part for key, item in value.items() for name, part in _dotted(f"{prefix}.{key}", item).items()}
+    return {prefix: json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value}

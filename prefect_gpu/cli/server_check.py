@@ -1,0 +1,127 @@
+"""The doctor's checks of the Prefect server: is it there, does it know GPU pools, is a worker serving them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from prefect_gpu.runtime.telemetry import Finding
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+
+POOL_TYPE = "gpu"
+_TIMEOUT_S = 5.0
+
+
+def check_server() -> list[Finding]:
+    """Ask the server that Prefect is set to use. Takes a few seconds at most."""
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+
+    from prefect_gpu.storage.history import masked
+
+    configured = get_current_settings().api.url
+    if not configured:
+        # Prefect would start a server for each process that asks; worker and runs would not meet there.
+        return [
+            Finding(
+                "error",
+                "Prefect server",
+                "No server is set: PREFECT_API_URL is empty.",
+                "Start one with `prefect server start`, then "
+                "`prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`.",
+            )
+        ]
+    url = masked(str(configured))
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+        try:
+            return asyncio.run(asyncio.wait_for(_ask(url), _TIMEOUT_S))
+        except Exception as error:
+            # Whatever a network, a proxy or a stranger's server may do ends here, as a finding.
+            return [_unreachable(url, error)]
+
+
+async def _ask(url: str) -> list[Finding]:
+    from packaging.version import InvalidVersion, Version
+    from prefect import __version__ as own
+    from prefect.client.orchestration import get_client
+
+    async with get_client(httpx_settings={"timeout": _TIMEOUT_S}) as client:
+        response = await client.hello()
+        response.raise_for_status()
+        version = str(await client.api_version())
+        findings = [Finding("ok", "Prefect server", f"{url}, version {version}")]
+        try:
+            older = Version(version) < Version(own)
+        except InvalidVersion as error:
+            raise ValueError("it tells no version") from error
+        if older and "prefect.cloud" not in url:
+            findings = [
+                Finding(
+                    "warning",
+                    "Prefect server",
+                    f"{url} has version {version}, older than Prefect {own} here.",
+                    f"Upgrade the server to {own} or newer.",
+                )
+            ]
+        return findings + await _check_pools(client)
+
+
+async def _check_pools(client: PrefectClient) -> list[Finding]:
+    pools = [pool for pool in await client.read_work_pools() if pool.type == POOL_TYPE]
+    if not pools:
+        return [
+            Finding(
+                "warning",
+                "work pools",
+                f"There is no work pool of type {POOL_TYPE} yet.",
+                f"Create one: prefect work-pool create gpus --type {POOL_TYPE}",
+            )
+        ]
+    findings = []
+    for pool in pools:
+        subject = f"pool {pool.name}"
+        workers = await client.read_workers_for_work_pool(pool.name)
+        online = sorted(worker.name for worker in workers if worker.status == "ONLINE")
+        if pool.is_paused:
+            findings.append(
+                Finding("warning", subject, "It is paused.", f"Resume it: prefect work-pool resume {pool.name!r}")
+            )
+        if online:
+            findings.append(Finding("ok", subject, f"Served by {', '.join(online)}."))
+        else:
+            findings.append(
+                Finding(
+                    "warning",
+                    subject,
+                    "No worker is online for it, so its runs wait.",
+                    f"Start one: prefect worker start --pool {pool.name!r}",
+                )
+            )
+    return findings
+
+
+def _unreachable(url: str, error: Exception) -> Finding:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return Finding(
+            "error",
+            "Prefect server",
+            f"{url} refuses these credentials (HTTP {status}).",
+            "Check PREFECT_API_KEY (Cloud) or PREFECT_API_AUTH_STRING (own server).",
+        )
+    import httpx
+
+    if isinstance(error, httpx.TransportError | TimeoutError | asyncio.TimeoutError | OSError):
+        reason = f"No Prefect server answers at {url}."
+    elif status is not None:
+        reason = f"What answers at {url} does not behave like a Prefect server (HTTP {status})."
+    else:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"What answers at {url} does not behave like a Prefect server: {said}"
+    return Finding(
+        "error",
+        "Prefect server",
+        reason,
+        "Start it with `prefect server start`, or correct PREFECT_API_URL (it ends in /api).",
+    )

@@ -1,0 +1,240 @@
+"""``@gpu``: bind a flow to a work pool of type ``gpu``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+import anyio
+from prefect import Flow
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import InfrastructureBoundFlow
+from prefect.futures import PrefectFlowRunFuture
+from prefect.logging import get_logger
+from prefect.utilities.annotations import NotSet
+from prefect.utilities.asyncutils import run_coro_as_sync
+
+from prefect_gpu.request import GpuRequest, check_job_variable_names, check_request
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import WorkPool
+
+P = ParamSpec("P")
+R = TypeVar("R")
+logger = get_logger("gpu.decorators")
+
+_REQUEST_FIELDS = set(GpuRequest.model_fields)
+_OTHER_ARGUMENTS = {"work_pool", "env", "include_files", "include_files_base_dir", "launcher"}
+# What a flow is bound with, besides its pool.
+_BINDING = ("job_variables", "launcher", "include_files", "include_files_base_dir")
+# Variables of every Prefect pool: never taken for misspelt arguments.
+_COMMON_VARIABLES = {"name", "labels", "command"}
+
+
+def gpu(
+    work_pool: str = "gpus",
+    *,
+    gpus: int = 1,
+    gpu_memory: str | None = None,
+    cpus: int | None = None,
+    category: str | None = None,
+    exclusive: bool | None = None,
+    env: Mapping[str, str | None] | None = None,
+    include_files: Sequence[str] | None = None,
+    include_files_base_dir: Path | str | None = None,
+    launcher: Any = None,
+    **job_variables: Any,
+) -> Callable[[Flow[P, R]], GpuFlow[P, R]]:
+    """Run a flow in a GPU work pool.
+
+    Calling the flow, or its ``.submit(...)``, starts a run in the pool, where a running worker takes it;
+    ``.fn(...)`` still runs the function here and now, without Prefect.
+
+    Args:
+        work_pool: The pool's name.
+        gpus: How many GPUs the run needs; 0 for none.
+        gpu_memory: Memory needed on each of them, for example ``"6GiB"``. Default: whole GPUs.
+        cpus: CPU cores needed. Default: the pool decides.
+        category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
+            reinforcement or other.
+        exclusive: Whether the GPUs are for this run alone. Default: the pool's own default.
+        env: Environment variables of the run.
+        include_files: Patterns of files to send along with the flow, relative to the flow's own file. The run
+            finds them in its working folder.
+        include_files_base_dir: What those patterns are relative to instead.
+        launcher: Commands that start Prefect's bundle steps, as in Prefect's own decorators.
+        job_variables: Any other variable of the pool.
+
+    Raises:
+        ValueError: An argument is not allowed; at once, not when the first run starts.
+        TypeError: The decorated object is not a flow.
+
+    Example:
+        ```python
+        @gpu(work_pool="gpus", gpus=1, category="cv")
+        @flow
+        def train(lr: float) -> float: ...
+
+        future = train.submit(lr=0.1)
+        loss = future.result()
+        ```
+    """
+    if not isinstance(work_pool, str):
+        raise TypeError("Write @gpu() with parentheses, above @flow.")
+    if not work_pool.strip():
+        raise ValueError("work_pool='' is not allowed: give the name of a work pool of type gpu.")
+    check_job_variable_names(set(job_variables) - _COMMON_VARIABLES, _REQUEST_FIELDS | _OTHER_ARGUMENTS)
+    asked = {"gpus": gpus, "gpu_memory": gpu_memory, "cpus": cpus, "category": category, "exclusive": exclusive}
+    given = {name: value for name, value in asked.items() if value is not None}
+    # What was not given is not sent, so that the pool's own defaults count.
+    variables = check_request(**given).model_dump(mode="json", include=set(given))
+    if env is not None:
+        variables["env"] = _check_env(env)
+    variables.update(job_variables)
+
+    def decorate(flow: Flow[P, R]) -> GpuFlow[P, R]:
+        if not isinstance(flow, Flow):
+            name = getattr(flow, "__name__", repr(flow))
+            raise TypeError(f"@gpu needs a flow, and {name} is none: write @gpu(...) above @flow.")
+        return GpuFlow.bind(
+            flow,
+            work_pool=work_pool,
+            job_variables=variables,
+            launcher=launcher,
+            include_files=include_files,
+            include_files_base_dir=include_files_base_dir,
+        )
+
+    return decorate
+
+
+class GpuFlow(InfrastructureBoundFlow[P, R]):
+    """A flow bound to a GPU work pool; made by `gpu`.
+
+    GPUs belong to the worker that runs, so a call never starts a worker of its own, as Prefect's other bound
+    flows do: it always hands the run to the pool.
+    """
+
+    @classmethod
+    def bind(cls, flow: Flow[P, R], **binding: Any) -> GpuFlow[P, R]:
+        """Bind a copy of a flow; the arguments are those of Prefect's ``bind_flow_to_infrastructure``."""
+        bound = cls(flow.fn, worker_cls=cast(Any, None), **binding)
+        for name, value in vars(flow).items():
+            if name not in ("work_pool", *_BINDING):
+                setattr(bound, name, value)
+        return bound
+
+    @property
+    def worker_cls(self) -> Any:
+        """The worker's class. Looked up when asked for: a training process carries the flow, not the worker."""
+        return import_module("prefect_gpu.worker").GpuWorker
+
+    @worker_cls.setter
+    def worker_cls(self, value: Any) -> None:
+        pass  # set by Prefect's constructor; a GPU flow has one kind of worker
+
+    def __call__(  # type: ignore[override]
+        self,
+        *args: Any,
+        return_state: bool = False,
+        wait_for: Iterable[Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the flow in the pool and wait for what it returns."""
+
+        async def call() -> Any:
+            for future in wait_for or ():
+                await anyio.to_thread.run_sync(future.wait)
+            future = await anyio.to_thread.run_sync(partial(self.submit_to_work_pool, *args, **kwargs))
+            if return_state:
+                await future.wait_async()
+                return future.state
+            return await future.aresult()
+
+        return call() if inspect.iscoroutinefunction(self.fn) else run_coro_as_sync(call())
+
+    def submit(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
+        """Start a run in the pool and return at once.
+
+        Returns:
+            A future; ``.result()`` waits for what the flow returns.
+        """
+        return self.submit_to_work_pool(*args, **kwargs)
+
+    def submit_to_work_pool(self, *args: Any, **kwargs: Any) -> PrefectFlowRunFuture[R]:
+        """The same as `submit`."""
+        from prefect_gpu.bundles.storage import launcher_for, read_ready_pool
+
+        work_pool = run_coro_as_sync(read_ready_pool(self.work_pool))
+        assert work_pool is not None
+        self._warn_of_unknown_variables(work_pool)
+        launcher = self.launcher or launcher_for(work_pool.storage_configuration)
+        flow = self.with_options(launcher=launcher)
+        return super(GpuFlow, flow).submit_to_work_pool(*args, **kwargs)
+
+    def start(self, **parameters: Any) -> PrefectFlowRunFuture[R]:
+        """Start a run of the flow's deployment if there is one, and else submit the flow as it is here.
+
+        The deployment is the one that is named after the pool, such as ``train/gpus``. Its runs can be started
+        again from the UI, which Prefect does not offer for submitted flows.
+
+        Args:
+            parameters: The flow's parameters, by name.
+
+        Returns:
+            A future; ``.result()`` waits for what the flow returns.
+        """
+        return run_coro_as_sync(self._start(parameters))  # type: ignore[return-value]
+
+    async def _start(self, parameters: dict[str, Any]) -> PrefectFlowRunFuture[R]:
+        from prefect.deployments import arun_deployment
+
+        try:
+            run = await arun_deployment(f"{self.name}/{self.work_pool}", parameters=parameters, timeout=0)
+        except ObjectNotFound:
+            return await anyio.to_thread.run_sync(partial(self.submit, **parameters))  # type: ignore[arg-type]
+        return PrefectFlowRunFuture(flow_run_id=run.id)
+
+    def with_options(self, **options: Any) -> GpuFlow[P, R]:  # type: ignore[override]
+        """A copy with other options; those of Prefect's flows, and ``job_variables``."""
+        if options.get("job_variables", NotSet) is None:
+            del options["job_variables"]  # Prefect's way to say "as they are"
+        binding = {
+            name: options.pop(name) if options.get(name, NotSet) is not NotSet else getattr(self, name)
+            for name in _BINDING
+        }
+        return GpuFlow.bind(Flow.with_options(self, **options), work_pool=self.work_pool, **binding)
+
+    def to_deployment(self, name: str, **options: Any) -> Any:  # type: ignore[override]
+        """A deployment in the flow's own pool, with what the decorator asks for."""
+        return super().to_deployment(name, **self._deployment_options(options))
+
+    async def ato_deployment(self, name: str, **options: Any) -> Any:  # type: ignore[override]
+        """A deployment in the flow's own pool, with what the decorator asks for."""
+        return await super().ato_deployment(name, **self._deployment_options(options))
+
+    def _deployment_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        variables = self.job_variables | (options.get("job_variables") or {})
+        return {"work_pool_name": self.work_pool, **options, "job_variables": variables}
+
+    def _warn_of_unknown_variables(self, work_pool: WorkPool) -> None:
+        known = set(work_pool.base_job_template.get("variables", {}).get("properties", {}))
+        unknown = sorted(name for name in self.job_variables if known and name.split(".")[0] not in known)
+        if unknown:
+            logger.warning(
+                "Work pool %r has no job variable %s, so what flow %r says about it has no effect.",
+                work_pool.name,
+                ", ".join(map(repr, unknown)),
+                self.name,
+            )
+
+
+def _check_env(env: Mapping[str, Any]) -> dict[str, str | None]:
+    for name, value in env.items():
+        if not isinstance(name, str) or isinstance(value, bool) or not isinstance(value, str | int | float | None):
+            raise ValueError(f"env={{{name!r}: {value!r}}} is not allowed: give names and values as text.")
+    return {name: value if value is None else str(value) for name, value in env.items()}

@@ -1,0 +1,51 @@
+"""The demo's command line: ``python -m prefect_gpu.demo [--trials N] [--output DIR] [--keep]``."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from prefect_gpu.demo.show import DemoError, Show
+from prefect_gpu.sandbox import SandboxError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo.
+
+    Returns:
+        The exit code: 0 if everything completed, 1 if something failed, 2 for a wrong argument, 130 if it was stopped.
+    """
+    parser = argparse.ArgumentParser(prog="python -m prefect_gpu.demo", description="A tour of prefect-gpu.")
+    parser.add_argument("--trials", type=_count, default=12, help="trainings in the sweep [default: 12]")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for pictures and models")
+    parser.add_argument("--keep", action="store_true", help="leave server and worker up until Enter, to look around")
+    chosen = parser.parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)  # everything that was started must be stopped then, too
+    try:
+        return Show(chosen.output, trials=chosen.trials, keep=chosen.keep).run()
+    except KeyboardInterrupt:
+        print("\nStopped; nothing is left running.", file=sys.stderr)
+        return 130
+    except (DemoError, SandboxError) as error:
+        print(f"\nThe demo failed. {error}", file=sys.stderr)
+        return 1
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return value
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The demo's last page: what each training did, what came of it, and what to try next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from prefect_gpu.storage.row import HistoryRow
+
+_WIDE = 100
+
+
+def results_table(rows: Sequence[HistoryRow], width: int) -> Table:
+    """One line per training, in order of their start. Seconds."""
+    wide = width >= _WIDE
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1 + int(wide), 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("Run", overflow="ellipsis", no_wrap=True)
+    table.add_column("Device", no_wrap=True)
+    for title in ("Waited", "Prepared", "Trained", "Saved", "Loss"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [Text(row.run_name or row.run_id), Text(", ".join(row.devices))]
+        cells += [Text(_seconds(value)) for value in (row.waited_s, row.prepared_s, row.trained_s, row.saved_s)]
+        if row.outcome == "completed":
+            cells.append(Text("–" if row.final_loss is None else f"{row.final_loss:.4f}"))
+        else:
+            cells.append(Text(row.outcome, style="bold red"))
+        table.add_row(*cells)
+    return table
+
+
+def closing_words(output: Path, *, sweep: Path, pipeline: Path) -> str:
+    """What came of it, where the pictures are, and what to try next, as Rich's markup."""
+    lines = [""]
+    best = _read(sweep / "best.json")
+    if best:
+        kind = "neural network (mlp)" if best["parameters"].get("family") == "mlp" else "boosted trees (xgboost)"
+        lines.append(
+            f"The sweep's best model: trial {best['trial']}, {kind}, "
+            f"{best['test_accuracy']:.1%} of the test data right."
+        )
+    version = (pipeline / "current").read_text().strip() if (pipeline / "current").exists() else ""
+    manifest = _read(pipeline / version / "manifest.json") if version else {}
+    if manifest:
+        lines.append(f"The retraining pipeline promoted {version}: {manifest['reason']}")
+    shown = _shown(output)
+    lines += [
+        "",
+        "[bold]Look at what the devices did[/]",
+        f"  {shown}/timeline.png   a picture",
+        f"  {shown}/timeline.html  the same to point at and zoom into, in a browser",
+        "",
+        "[bold]Try next[/]",
+        "  make demo KEEP=1      the same, and Prefect's pages stay up for you to look around",
+        f"  PREFECT_INTEGRATIONS_GPU_HISTORY_URL=sqlite:///{output}/history.db \\",
+        "    .venv/bin/prefect-gpu history      these runs, with all that is known of them (--csv, --json)",
+        "  .venv/bin/prefect-gpu timeline     draws such pictures of your own runs (--png FILE, --html FILE)",
+        "  flows/automl_sweep.py              the sweep: put your own data and training in",
+        "  .venv/bin/prefect-gpu doctor       is this machine ready for your own pool?",
+    ]
+    return "\n".join(lines)
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f} s" if value < 0.95 else f"{value:.1f} s"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _shown(path: Path) -> str:
+    """A path as short as it can be written from here."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

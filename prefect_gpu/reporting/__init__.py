@@ -1,0 +1,1 @@
+"""What happened, as pictures for people: made from the history of finished runs."""

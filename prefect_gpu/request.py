@@ -1,0 +1,125 @@
+"""What a run asks the pool for: the one model behind ``@gpu(...)``, job variables and the form in the UI.
+
+It lives outside ``prefect_gpu.worker`` so that a training process, which only needs the decorator, does not
+import the worker.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from prefect_gpu.units import parse_bytes
+
+Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
+CATEGORIES: tuple[str, ...] = get_args(Category)
+
+_REMEDIES = {
+    "gpus": "give a whole number, 0 for a flow that needs no GPU",
+    "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
+    "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
+    "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
+    "exclusive": "give True or False",
+}
+
+
+class GpuRequest(BaseModel):
+    """What one run needs. Everything has a default."""
+
+    model_config = ConfigDict(validate_default=False)
+
+    gpus: int = Field(
+        default=1,
+        ge=0,
+        title="GPUs",
+        description="How many GPUs the run needs. 0 for a flow that only computes on the CPU or starts others.",
+    )
+    gpu_memory: str | None = Field(
+        default=None,
+        title="GPU memory",
+        description="Memory that the run needs on each of its GPUs, for example 6GiB. "
+        "Leave empty if you do not know: the run then gets whole GPUs.",
+        examples=["6GiB", "500MB"],
+    )
+    cpus: int | None = Field(
+        default=None,
+        ge=1,
+        title="CPU cores",
+        description="How many CPU cores the run needs, for loading data for example. "
+        "Leave empty to let the pool decide.",
+    )
+    category: Category | None = Field(
+        default=None,
+        title="Kind of training",
+        description="What kind of model is trained: cv (images), nlp (text), speech, tabular, recommendation, "
+        "reinforcement or other. It is kept in the history.",
+    )
+    exclusive: bool = Field(
+        default=True,
+        title="GPUs for this run alone",
+        description="Whether the run's GPUs are for it alone. Switch off to let it share a GPU with other runs "
+        "that fit beside it.",
+    )
+
+    @field_validator("gpu_memory", mode="before")
+    @classmethod
+    def _valid_memory(cls, value: Any) -> Any:
+        if value is None or value == "":  # an emptied field of the UI form
+            return None
+        parse_bytes(value, field="gpu_memory")
+        return str(value)
+
+    @field_validator("gpus", "cpus", mode="before")
+    @classmethod
+    def _no_boolean(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # True would pass as 1
+            raise ValueError("a number is needed, not True or False")
+        return value
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        """Memory asked for on each GPU in bytes, or None where nothing was asked for."""
+        return None if self.gpu_memory is None else parse_bytes(self.gpu_memory, field="gpu_memory")
+
+
+def check_request(**values: Any) -> GpuRequest:
+    """Read a request, with an error that a person can act on.
+
+    Args:
+        values: Fields of `GpuRequest`.
+
+    Raises:
+        ValueError: A value is not allowed. The message names the field, the value and the remedy.
+
+    Example:
+        >>> check_request(gpus=2, gpu_memory="6GiB").gpu_memory_bytes
+        6442450944
+    """
+    try:
+        return GpuRequest(**values)
+    except ValidationError as error:
+        raise ValueError(explain(error)) from None
+
+
+def explain(error: ValidationError) -> str:
+    """The problems of a validation error, one sentence each: field, value, remedy."""
+    problems = []
+    for problem in error.errors():
+        field = str(problem["loc"][0]) if problem["loc"] else "request"
+        remedy = _REMEDIES.get(field, problem["msg"])
+        problems.append(f"{field}={problem['input']!r} is not allowed: {remedy}.")
+    return " ".join(problems)
+
+
+def check_job_variable_names(names: set[str], known: set[str]) -> None:
+    """Stop at a misspelt argument, which would otherwise become a job variable that nobody reads.
+
+    Raises:
+        ValueError: A name looks like one of the known ones.
+    """
+    for name in sorted(names - known):
+        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+        if close:
+            raise ValueError(f"There is no argument {name!r}: did you mean {close[0]!r}?")

@@ -1,0 +1,402 @@
+"""The live world: events from runs, drivers and users go to the scheduler; its instructions are carried out here.
+
+The controller knows nothing of Prefect. What Prefect must be asked or told goes through a :class:`Host`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+from prefect_gpu.runtime.channel import ChannelServer, new_token
+from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
+from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
+from prefect_gpu.runtime.run_environment import run_environment
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.scheduling.instructions import Hold, Launch
+from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.training import protocol
+
+_ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
+_STATUS_OF_PHASE = {
+    protocol.PREPARING: Status.PREPARING,
+    protocol.TRAINING: Status.TRAINING,
+    protocol.SAVING: Status.SAVING,
+}
+
+_RETRY_S = 2.0  # from a launch that failed to the next try
+
+
+class NotOursError(Exception):
+    """The run cannot be launched by us any more: another worker has it, or its user cancelled it."""
+
+
+class Host(Protocol):
+    """Whoever owns the runs. All methods are called on the controller's event loop."""
+
+    def describe(self, run_id: str) -> RunRecord:
+        """A record with everything known at submission filled in (placement and token are the controller's)."""
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """Claim the run and say how to start it.
+
+        Raises:
+            NotOursError: It is somebody else's, or over.
+            LaunchError: It cannot be started now; it will be tried again later.
+        """
+
+    async def launched(self, run: TrackedRun) -> None:
+        """The run's process exists."""
+
+    def held(self, hold: Hold) -> None:
+        """The run waits, for the reason given."""
+
+    def reported(self, run: TrackedRun, kind: str) -> None:
+        """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""
+
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+        """The process is gone: make sure that the run's owner knows how it ended.
+
+        Returns:
+            (outcome, message) for the history; no outcome if the run never began. Must not return before the outcome
+            is final.
+        """
+
+    async def unlaunched(self, run: TrackedRun) -> None:
+        """An earlier worker claimed the run but never started it: give it back to its queue."""
+
+    def released(self, run: TrackedRun) -> None:
+        """The launch is over and forgotten; if the run waits again, it may be submitted again."""
+
+    def record_history(self, row: dict[str, Any]) -> None:
+        """Keep the row (called in a thread)."""
+
+
+class Controller:
+    """Runs one scheduler against one driver.
+
+    Args:
+        host: Whoever owns the runs.
+        node: This machine's devices and cores, as far as this worker manages them.
+        driver: Starts the processes.
+        state_dir: Folder for what must survive the worker.
+        pool: Name of the pool; records of other pools in the same folder are left alone.
+        profile: Name of a scheduling profile.
+        keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
+        clock: Unix seconds; tests may replace it.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        node: Node,
+        driver: Driver,
+        state_dir: Path,
+        pool: str,
+        profile: str,
+        channel_host: str = "127.0.0.1",
+        channel_port: int = 0,
+        keep_days: float = 30.0,
+        clock: Callable[[], float] = time.time,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.scheduler = Scheduler(profile)
+        self.runs: dict[str, TrackedRun] = {}  # launched and not yet settled
+        self.node = node
+        self._host = host
+        self._driver = driver
+        self._state_dir = state_dir
+        self._keep_days = keep_days
+        self._records = RecordStore(state_dir, pool)
+        self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile)
+        self._clock = clock
+        self._logger = logger or logging.getLogger("prefect_gpu.controller")
+        self._channel = ChannelServer(
+            self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
+        )
+        self._channel_file = state_dir / "channels" / f"{pool}.json"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the channel, warm up the driver, and take over what an earlier worker left running."""
+        await self._channel.start()
+        self._channel_file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._channel_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"url": self._channel.url}))
+        temporary.replace(self._channel_file)
+        await self._driver.start()
+        for kept in ("checkpoints", "bundles"):
+            await asyncio.to_thread(remove_older, self._state_dir / kept, self._keep_days)
+        self.handle(ev.NodesChanged((self.node,)))
+        for folder, record in self._records:
+            await self._adopt(folder, record)
+
+    async def close(self) -> None:
+        """Let go. Running processes go on; the next worker finds them."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
+        await self._driver.close()
+        self._log.close()
+
+    async def wait_idle(self) -> None:
+        """Wait until no launched run is left unsettled."""
+        await self._idle.wait()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> None:
+        """Tell the scheduler what happened and carry out what it says. While closing, nothing happens any more."""
+        if self._closing:
+            return
+        now = self._clock()
+        self._log.write(event, now)
+        for instruction in self.scheduler.handle(event, now):
+            if isinstance(instruction, Launch):
+                self._begin(instruction, now)
+            else:
+                self._host.held(instruction)
+        self._arm_timer(now)
+
+    async def stop(self, run_id: str, grace_seconds: float) -> bool:
+        """Stop a launched run's process and everything it started; False if the run is not launched here."""
+        run = self.runs.get(run_id)
+        if run is None:
+            return False
+        run.cancelling = True
+        run.record.cancelled = True
+        self._save(run)
+        if run.handle is not None:
+            await run.handle.stop(grace_seconds)
+        return True
+
+    async def instruct(self, run_id: str, kind: str, data: dict[str, Any] | None = None) -> None:
+        """Send an instruction to a run over its channel, now or when it connects."""
+        await self._channel.instruct(run_id, kind, data or {})
+
+    def _arm_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.scheduler.next_due()
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due - now) + 0.001, self.handle, ev.TimePassed())
+
+    # -- launching ------------------------------------------------------------------------------------------------
+
+    def _begin(self, launch: Launch, now: float) -> None:
+        try:
+            record = self._host.describe(launch.job)
+            record.placement = launch.placement
+            record.token = new_token()
+            record.times["granted"] = now
+            # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
+            run = TrackedRun(record, self._records.create(record))
+        except Exception as error:  # the disk is full, most likely
+            self._logger.exception("Run %s could not be recorded, and so is not started", launch.job)
+            failed = ev.LaunchFailed(launch.job, f"it could not be recorded: {error}", now + _RETRY_S)
+            asyncio.get_running_loop().call_soon(self.handle, failed)
+            return
+        self._follow(run, self._launch(run))
+
+    async def _launch(self, run: TrackedRun) -> None:
+        try:
+            spec = await self._host.prepare(run)
+        except NotOursError as error:
+            self._drop(run, ev.JobEnded(run.run_id, f"not launched: {error}"))
+            return
+        except LaunchError as error:
+            self._drop(run, ev.LaunchFailed(run.run_id, str(error), self._clock() + _RETRY_S))
+            return
+        except Exception as error:
+            # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.
+            self._logger.exception("Run %s could not be prepared", run.record.name)
+            await self._end(run, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
+            return
+        if run.cancelling:
+            await self._end(run, ExitReport(returncode=0))
+            return
+        try:
+            self._channel.admit(run.run_id, run.record.token)
+            run.handle = await self._driver.launch(self._complete(spec, run))
+        except LaunchError as error:
+            self._logger.error("Run %s could not be started: %s", run.record.name, error)
+            await self._end(run, ExitReport(returncode=127, tail=(str(error),)))
+            return
+        run.record.times["launched"] = self._clock()
+        run.record.warm = run.handle.warm
+        self._save(run)
+        if run.cancelling:  # the cancellation came while the process was being made
+            await run.handle.stop(0)
+        await self._host.launched(run)
+        await self._watch(run)
+
+    def _complete(self, spec: LaunchSpec, run: TrackedRun) -> LaunchSpec:
+        """Add to the host's specification what belongs to the controller."""
+        devices = [device for device in self.node.devices if device.id in run.record.placement.devices]
+        own = run_environment(
+            run_id=run.run_id,
+            token=run.record.token,
+            devices=devices,
+            cpus=run.record.placement.cpus,
+            channel_url=self._channel.url,
+            channel_file=self._channel_file,
+            checkpoints=self.checkpoint_dir(run.run_id),
+        )
+        return LaunchSpec(
+            run_id=run.run_id,
+            run_dir=run.folder,
+            argv=spec.argv,
+            env=spec.env | own,
+            cwd=spec.cwd,
+            cpus=run.record.placement.cpus,
+            stream_output=spec.stream_output,
+            label=run.record.name,
+        )
+
+    def checkpoint_dir(self, run_id: str) -> Path:
+        """Where a run's checkpoints lie; they outlive its attempts."""
+        return self._state_dir / "checkpoints" / run_id
+
+    async def _adopt(self, folder: Path, record: RunRecord) -> None:
+        """Take over one launch of an earlier worker."""
+        run = TrackedRun(record, folder, cancelling=record.cancelled)
+        handle = await self._driver.adopt(record.run_id, folder)
+        if handle is None:
+            self.runs[record.run_id] = run
+            self._idle.clear()
+            self._follow(run, self._return_unlaunched(run))
+            return
+        run.handle = handle
+        run.phase = max(
+            (phase for phase in protocol.PHASES if phase in record.times),
+            key=lambda phase: record.times[phase],
+            default="launching",
+        )
+        self._channel.admit(record.run_id, record.token, session=record.session)
+        status = _STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)
+        submitted = record.times.get("submitted", 0.0)
+        self._logger.info("Found run %s running (pid %s) and adopted it", record.name, handle.pid)
+        self._follow(run, self._watch(run))
+        if record.cancelled:  # the worker before us was about to stop it
+            task = asyncio.get_running_loop().create_task(handle.stop(_ADOPTED_GRACE_S), name=f"stop-{record.run_id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._followed)
+        self.handle(
+            ev.JobAdopted(record.run_id, record.request, record.queue, submitted, record.placement, status, record.name)
+        )
+
+    async def _return_unlaunched(self, run: TrackedRun) -> None:
+        await self._host.unlaunched(run)
+        self._release(run)
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    async def _watch(self, run: TrackedRun) -> None:
+        assert run.handle is not None
+        await self._end(run, await run.handle.wait())
+
+    async def _end(self, run: TrackedRun, report: ExitReport) -> None:
+        """The process is gone: free its devices first, then make everybody know."""
+        ended_at = report.ended_at or self._clock()
+        self._channel.revoke(run.run_id)
+        self.handle(ev.JobEnded(run.run_id, _exit_words(report)))
+        outcome, message = await self._host.settle(run, report)
+        if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
+            await asyncio.to_thread(shutil.rmtree, self.checkpoint_dir(run.run_id), ignore_errors=True)
+        if outcome is not None:
+            row = run.history_row(outcome=outcome, message=message, report=report, node=self.node.id, ended_at=ended_at)
+            try:
+                await asyncio.to_thread(self._host.record_history, row)
+            except Exception:
+                self._logger.exception("The history row of run %s could not be written", run.record.name)
+        self._release(run)
+
+    def _drop(self, run: TrackedRun, event: ev.Event) -> None:
+        self.handle(event)
+        self._release(run)
+
+    def _release(self, run: TrackedRun) -> None:
+        """Nothing is left of the launch; from here on the run may be submitted again."""
+        self._records.remove(run.folder)
+        self._unfollow(run)
+        self._host.released(run)
+
+    def _follow(self, run: TrackedRun, work: Coroutine[Any, Any, None]) -> None:
+        self.runs[run.run_id] = run
+        self._idle.clear()
+        task = asyncio.get_running_loop().create_task(work, name=f"run-{run.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._followed)
+
+    def _unfollow(self, run: TrackedRun) -> None:
+        if self.runs.get(run.run_id) is run:
+            del self.runs[run.run_id]
+        if not self.runs:
+            self._idle.set()
+
+    def _followed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        with contextlib.suppress(asyncio.CancelledError):
+            error = task.exception()
+            if error is not None:  # a bug: say so; the record stays, so that a restart settles the run
+                self._logger.error("Following %s failed", task.get_name(), exc_info=error)
+
+    async def _on_run_event(self, run_id: str, kind: str, at: float, data: dict[str, Any]) -> None:
+        run = self.runs.get(run_id)
+        if run is None:
+            return
+        if kind == protocol.PHASE:
+            phase = str(data.get("phase"))
+            if not run.enter(phase, at, data):
+                return
+            self._save(run)
+            if phase in _STATUS_OF_PHASE:
+                self.handle(ev.PhaseEntered(run_id, _STATUS_OF_PHASE[phase]))
+        elif kind == protocol.PROGRESS:
+            run.progressed(data)
+        elif kind == protocol.USAGE:
+            run.used(data)
+        self._host.reported(run, kind)
+
+    def _on_session(self, run_id: str, session: str) -> None:
+        run = self.runs.get(run_id)
+        if run is not None and run.record.session != session:
+            run.record.session = session
+            self._save(run)
+
+    def _save(self, run: TrackedRun) -> None:
+        """Bring the record up to date. The run must not suffer if the disk is full: an older record will do."""
+        try:
+            self._records.write(run.folder, run.record)
+        except OSError as error:
+            self._logger.warning("The record of run %s could not be brought up to date: %s", run.record.name, error)
+
+
+def _exit_words(report: ExitReport) -> str:
+    if report.returncode is None:
+        return "its process vanished"
+    return "its process ended" if report.returncode == 0 else f"its process ended with code {report.returncode}"

@@ -1,0 +1,90 @@
+"""Why did it die? An exit code or a signal in words, the last lines of output, and what to do."""
+
+from __future__ import annotations
+
+import signal
+
+from prefect_gpu.runtime.drivers.base import ExitReport
+
+_SIGNALS = {
+    signal.SIGKILL: (
+        "was killed (SIGKILL)",
+        "Most often the machine ran out of memory: look for 'oom-kill' in `dmesg`, lower the batch size, or load "
+        "less data at once. It may also have been killed by hand.",
+    ),
+    signal.SIGSEGV: (
+        "crashed in native code (SIGSEGV)",
+        "A library, a driver or a mismatch of their versions is at fault: run it alone with PYTHONFAULTHANDLER=1 to "
+        "see where.",
+    ),
+    signal.SIGABRT: (
+        "aborted itself (SIGABRT)",
+        "Native code found an error it could not go on from: the last lines of output usually name it.",
+    ),
+    signal.SIGBUS: (
+        "failed to reach memory (SIGBUS)",
+        "Shared memory is often too small for data loaders: enlarge /dev/shm or use fewer loader processes.",
+    ),
+    signal.SIGTERM: ("was ended by SIGTERM", "Somebody or something asked it to stop; nothing is wrong with the code."),
+    signal.SIGINT: ("was interrupted (SIGINT)", "Somebody pressed Ctrl-C or sent an interrupt."),
+}
+
+_CODES = {
+    1: ("failed", "The lines below say where. If it is an import error, install the package where the worker runs."),
+    2: ("was called with wrong arguments", "Check the `command` of the run."),
+    126: ("could not be executed", "The `command` is not executable."),
+    127: ("was not found", "The `command` names a program that is not on the PATH of the run."),
+}
+
+_HINTS = (
+    ("All connection attempts failed", "If that was the Prefect API: check PREFECT_API_URL and that the server is up."),
+    ("CUDA out of memory", "The GPU's memory was too small: lower the batch size or ask for more `gpu_memory`."),
+    ("OutOfMemoryError", "The GPU's memory was too small: lower the batch size or ask for more `gpu_memory`."),
+    ("CUDA error: no kernel image", "This build of the framework has no code for this GPU: install one that has."),
+    ("CUDA driver version is insufficient", "The NVIDIA driver is older than the framework needs: update the driver."),
+    ("ModuleNotFoundError", "Install the missing package into the environment that the worker runs in."),
+    ("No space left on device", "The disk is full: remove old checkpoints or logs."),
+    ("MemoryError", "The machine's memory was too small: load less data at once."),
+)
+
+
+def diagnose(report: ExitReport, *, lines: int = 12) -> str:
+    """One paragraph for the Crashed state: how the process ended, what to do, and its last words.
+
+    Args:
+        report: How the process ended.
+        lines: How many of the last lines of output to repeat.
+    """
+    code = report.returncode
+    if code is None:
+        what = "The process vanished together with its supervisor; nobody saw how it ended."
+        todo = "The machine was probably restarted, or something killed the whole session."
+    elif code < 0:
+        words, todo = _signal_words(-code)
+        what = f"The training process {words}."
+    elif code > 128 and code - 128 in {int(one) for one in signal.Signals}:
+        words, todo = _signal_words(code - 128)
+        what = f"The training process exited with code {code}: a process that it started {words}."
+    else:
+        words, todo = _CODES.get(code, ("failed", "The last lines of its output usually say why."))
+        what = f"The training process {words} (exit code {code})."
+    tail = [line for line in report.tail if line.strip()][-lines:]
+    for text, hint in _HINTS:
+        if any(text in line for line in tail):
+            todo = hint
+            break
+    parts = [what, todo]
+    if tail:
+        parts.append("Last lines of output:\n" + "\n".join(f"  {line[:400]}" for line in tail))
+    return "\n".join(part for part in parts if part)
+
+
+def _signal_words(number: int) -> tuple[str, str]:
+    for known, words in _SIGNALS.items():
+        if known == number:
+            return words
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return f"was ended by {name}", "The last lines of its output may say why."

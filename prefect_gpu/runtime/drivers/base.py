@@ -1,0 +1,106 @@
+"""What a driver is: it starts a run's process somewhere, tells when and how it ended, and can find it again.
+
+The controller keeps no run that a driver could not give back after ``kill -9``: everything needed for
+:meth:`Driver.adopt` lies in the run's folder, written by the run's own side.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One process to start.
+
+    Attributes:
+        run_id: The flow run's id; one process at a time carries it.
+        run_dir: A folder that belongs to this launch alone. The driver keeps its own files in it.
+        argv: The command, ``argv[0]`` being the program. ``("python", "-m", "module", ...)`` with this interpreter
+            can be started warm.
+        env: The whole environment of the process (nothing is inherited).
+        cwd: Its working directory.
+        cpus: Core numbers that it is bound to; empty leaves it unbound.
+        stream_output: Whether the worker repeats the process's output.
+        label: The name that streamed lines and messages call the run by.
+    """
+
+    run_id: str
+    run_dir: Path
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: Path
+    cpus: tuple[int, ...] = ()
+    stream_output: bool = True
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """How a process ended.
+
+    Attributes:
+        returncode: Exit code; negative is the signal that ended it (as ``subprocess`` has it); None if the process
+            vanished with its supervisor, so that nobody saw the end (the machine restarted, say).
+        max_rss_bytes: Peak resident memory of the largest process of the run, in bytes.
+        cpu_seconds: CPU time of the whole run (user + system, children included).
+        tail: The last lines of its output, oldest first.
+        ended_at: Unix seconds, if the end was seen: a worker may come to know of it much later.
+    """
+
+    returncode: int | None
+    max_rss_bytes: int | None = None
+    cpu_seconds: float | None = None
+    tail: tuple[str, ...] = field(default=())
+    ended_at: float | None = None
+
+
+class RunHandle(abc.ABC):
+    """A started process."""
+
+    run_id: str
+    pid: int  # what Prefect is told as infrastructure_pid
+    warm: bool  # whether it was started from a warm interpreter
+
+    @abc.abstractmethod
+    async def wait(self) -> ExitReport:
+        """Wait until the process and everything it started are gone. May be awaited by several callers."""
+
+    @abc.abstractmethod
+    async def stop(self, grace_seconds: float) -> None:
+        """Send SIGTERM, and after the grace SIGKILL to whatever is left; return when nothing is left."""
+
+
+class Driver(abc.ABC):
+    """Starts processes and finds them again. One instance serves one worker."""
+
+    @abc.abstractmethod
+    async def start(self) -> None:
+        """Get ready (for example, warm up interpreters in the background). Returns quickly."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Let go of everything but the running processes: those go on and can be adopted."""
+
+    @abc.abstractmethod
+    async def launch(self, spec: LaunchSpec) -> RunHandle:
+        """Start a process; returns as soon as it exists.
+
+        Raises:
+            LaunchError: It could not be started; nothing of it is left running.
+        """
+
+    @abc.abstractmethod
+    async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
+        """Take over a launch of an earlier worker, running or ended.
+
+        Returns:
+            A handle (whose :meth:`RunHandle.wait` returns at once if the process has ended meanwhile), or None if the
+            process never started. None is final: after it, that launch can never start any more.
+        """
+
+
+class LaunchError(RuntimeError):
+    """A process could not be started. The message says why and what to do."""

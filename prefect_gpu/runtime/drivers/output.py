@@ -1,0 +1,101 @@
+"""The output of a run, read from the file that it writes to.
+
+A run writes to a file and not to a pipe of the worker's, so that the end of the worker is no event in the
+life of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_BLOCK_BYTES = 64 * 1024
+_LONGEST_LINE_BYTES = 64 * 1024
+_FASTEST_SECONDS, _SLOWEST_SECONDS = 0.05, 0.5
+
+
+def tail_lines(path: Path, n: int = 20) -> tuple[str, ...]:
+    """The last lines of a text file, oldest first, read from its end.
+
+    Args:
+        path: The file; one that is not there has no lines.
+        n: How many lines at most. A line longer than 64 KiB comes cut at its beginning.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.seek(0, os.SEEK_END)
+            data = b""
+            while start > 0 and data.count(b"\n") <= n and len(data) < n * _LONGEST_LINE_BYTES:
+                step = min(_BLOCK_BYTES, start)
+                start -= step
+                file.seek(start)
+                data = file.read(step) + data
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(_text(line) for line in data.removesuffix(b"\n").split(b"\n")[-n:] if data) if n else ()
+
+
+class OutputTail:
+    """Repeats what is added to a file, line by line, until told that nothing more will come.
+
+    Args:
+        path: The file; it need not be there yet.
+        offset: Where to begin, in bytes.
+        echo: Called with each line, without its end. Of a line that overwrote itself (a progress bar) only
+            what it came to is repeated.
+    """
+
+    def __init__(self, path: Path, offset: int, echo: Callable[[str], None]) -> None:
+        self._path, self._offset, self._echo = path, offset, echo
+        self._pending = b""
+        self._complete = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the file; returns after :meth:`finish`, with everything repeated."""
+        pause = _FASTEST_SECONDS
+        while True:
+            last = self._complete.is_set()  # asked before reading: what was written before it is read below
+            if await self._catch_up():
+                pause = _FASTEST_SECONDS
+            elif last:
+                break
+            else:
+                pause = min(pause * 1.5, _SLOWEST_SECONDS)
+            if not last:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._complete.wait(), pause)
+        if self._pending:
+            self._echo(_text(self._pending))
+            self._pending = b""
+
+    def finish(self) -> None:
+        """Say that the file is complete."""
+        self._complete.set()
+
+    async def _catch_up(self) -> bool:
+        """Repeat what there is now. Returns whether there was anything."""
+        try:
+            file = self._path.open("rb", buffering=0)
+        except FileNotFoundError:
+            return False
+        any_read = False
+        with file:
+            file.seek(self._offset)
+            while block := file.read(_BLOCK_BYTES):
+                any_read = True
+                self._offset += len(block)
+                *lines, self._pending = (self._pending + block).split(b"\n")
+                for line in lines:
+                    self._echo(_text(line))
+                if len(self._pending) > _LONGEST_LINE_BYTES:
+                    self._echo(_text(self._pending))
+                    self._pending = b""
+                await asyncio.sleep(0)  # a run that writes without end must not keep the worker from its work
+        return any_read
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -1,0 +1,201 @@
+"""The `process` driver: runs are processes of this machine.
+
+Each run has a supervisor of its own (:mod:`~prefect_gpu.runtime.drivers.supervisor`), so that neither the end of
+the worker nor the run's own children can lose its exit code, its output or its clean end. It is started warm, as a
+fork of an interpreter that has everything imported, when that makes no difference to it, and cold otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers.base import Driver, LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.handle import ProcessHandle
+from prefect_gpu.runtime.drivers.warm import Declined, Interrupted, WarmInterpreter, unlike_warm
+
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+class ProcessDriver(Driver):
+    """Starts runs as processes of this machine.
+
+    Args:
+        warm: Whether runs may be forks of a warm interpreter.
+        preload: Modules that the warm interpreter imports ahead.
+        after_fork: ``"module:function"``, called without arguments in a warm run once its environment is set and
+            before its own module runs; for state that was loaded ahead and depends on the environment.
+        echo: Called with a run's label and each line of its output; by default the line is printed.
+        logger: Told which runs start cold, and why.
+
+    Example:
+        >>> driver = ProcessDriver(warm=True, preload=["prefect.main"], after_fork=None, echo=None, logger=logger)
+        >>> await driver.start()
+        >>> handle = await driver.launch(spec)
+        >>> report = await handle.wait()
+    """
+
+    def __init__(
+        self,
+        *,
+        warm: bool,
+        preload: Sequence[str] = (),
+        after_fork: str | None = None,
+        echo: Callable[[str, str], None] | None = None,
+        logger: Logger | LoggerAdapter[Any],
+    ) -> None:
+        self._warm = WarmInterpreter(preload, after_fork, logger) if warm else None
+        self._echo = echo or (lambda label, line: print(line))
+        self._logger = logger
+        self._handles: set[ProcessHandle] = set()
+        self._said: set[str] = set()
+
+    async def start(self) -> None:
+        if self._warm is not None:
+            self._warm.start()
+
+    async def close(self) -> None:
+        if self._warm is not None:
+            await self._warm.close()
+        for handle in tuple(self._handles):
+            handle.release()
+
+    async def launch(self, spec: LaunchSpec) -> ProcessHandle:
+        run_dir = _own_folder(spec.run_dir)
+        name = spec.label or spec.run_id
+        job = _job(spec, run_dir)
+        try:
+            facts = await self._start_warm(spec, name, run_dir, job)
+            if facts is None:
+                facts = await asyncio.to_thread(_start_cold, {"id": 0, **job})
+        except Interrupted as interrupted:
+            # Nobody is left who could still start it. If it has begun, its handle ends and reports what is there.
+            facts = await asyncio.to_thread(_find_or_revoke, run_dir)
+            if facts is None:
+                raise LaunchError(f"{name} could not be started: {interrupted}") from interrupted
+        except (OSError, RuntimeError) as error:
+            raise LaunchError(f"{name} could not be started: {error}") from error
+        except asyncio.CancelledError:
+            await asyncio.shield(self._abandon(spec.run_id, run_dir))
+            raise
+        return self._handle(spec.run_id, run_dir, facts, 0, name, spec.stream_output)
+
+    async def adopt(self, run_id: str, run_dir: Path) -> ProcessHandle | None:
+        run_dir = _own_folder(run_dir)
+        facts = await asyncio.to_thread(_find_or_revoke, run_dir)
+        if facts is None:
+            return None
+        output = run_dir / supervisor.OUTPUT
+        offset = output.stat().st_size if output.exists() else 0
+        return self._handle(run_id, run_dir, facts, offset, run_id, True)
+
+    def _handle(
+        self, run_id: str, run_dir: Path, facts: dict[str, Any], offset: int, label: str, stream: bool
+    ) -> ProcessHandle:
+        echo = functools.partial(self._echo, label) if stream else None
+        handle = ProcessHandle(run_id, run_dir, facts, echo, offset, self._logger)
+        self._handles.add(handle)
+        handle.when_over(lambda: self._handles.discard(handle))
+        return handle
+
+    async def _start_warm(
+        self, spec: LaunchSpec, name: str, run_dir: Path, job: dict[str, Any]
+    ) -> dict[str, Any] | None:
+        """Start a run warm. Returns None, with nothing started, if it has to be started cold."""
+        if self._warm is None:
+            return None
+        if unlike := unlike_warm(spec.argv, spec.env, spec.cwd):
+            reason, expected_warm = unlike
+            self._say_cold(name, reason, loudly=expected_warm)
+            return None
+        try:
+            return await self._warm.launch(job)
+        except Declined as declined:
+            self._say_cold(name, str(declined), loudly=True)
+            return None
+        except Interrupted as interrupted:
+            if (run_dir / supervisor.CLAIM).exists():
+                raise
+            self._say_cold(name, str(interrupted), loudly=True)
+            return None
+
+    def _say_cold(self, name: str, reason: str, *, loudly: bool) -> None:
+        """Say why a run starts cold: loudly, but the same thing loudly only once."""
+        level = "warning" if loudly and reason not in self._said else "info"
+        self._said.add(reason)
+        getattr(self._logger, level)("Run %s is started cold: %s.", name, reason)
+
+    async def _abandon(self, run_id: str, run_dir: Path) -> None:
+        facts = await asyncio.to_thread(_find_or_revoke, run_dir)
+        if facts is not None:
+            await ProcessHandle(run_id, run_dir, facts, None, 0, self._logger).stop(0)
+
+
+def _own_folder(run_dir: Path) -> Path:
+    folder = Path(run_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _job(spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
+    return {
+        "run_dir": str(run_dir),
+        "argv": list(spec.argv),
+        "env": dict(spec.env),
+        "cwd": str(Path(spec.cwd).absolute()),
+        "cpus": list(spec.cpus),
+    }
+
+
+def _start_cold(job: dict[str, Any]) -> dict[str, Any]:
+    """Start a supervisor of its own for this run, and wait until it says that the run exists."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", supervisor.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdin, process.stdout:
+        try:
+            process.stdin.write(json.dumps(job).encode())
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it says why below, or its exit code does
+        line = process.stdout.readline()
+    if not line:
+        raise Interrupted(f"its supervisor ended with exit code {process.wait()} before it had started the run")
+    answer = json.loads(line)
+    if "error" in answer:
+        process.wait()
+        raise RuntimeError(answer["error"])
+    process.returncode = 0  # it is reaped by its pid when it ends (handle.reap), also by a later driver
+    return answer["started"]
+
+
+def _find_or_revoke(run_dir: Path) -> dict[str, Any] | None:
+    """The contents of ``process.json``; None if the launch has not begun, and then it never will."""
+    process_json = str(run_dir / supervisor.PROCESS)
+    while True:
+        facts = supervisor.read_json(process_json)
+        if facts is not None:
+            return facts
+        if supervisor.claim(str(run_dir), {"revoked": True}):
+            return None
+        claimed = supervisor.read_json(str(run_dir / supervisor.CLAIM)) or {}
+        if claimed.get("revoked"):
+            return None
+        here = claimed.get("boot") == supervisor.boot_id()
+        if not (here and supervisor.alive(claimed["pid"], claimed["start_ticks"])):
+            # Its run may only begin once process.json is there: look a last time, now that nobody writes it.
+            return supervisor.read_json(process_json)
+        time.sleep(_LOOK_AGAIN_SECONDS)

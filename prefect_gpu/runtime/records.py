@@ -1,0 +1,102 @@
+"""What must outlive the worker: one small file for each launched run, written before anything is launched.
+
+A new worker finds here every run that the old one may have started: which process, which devices, which token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.jobs import Request
+
+
+@dataclass
+class RunRecord:
+    """One launch of one run.
+
+    Attributes:
+        run_id: The flow run's id.
+        token: What the run shows on the channel; made for this launch alone.
+        session: The process that the token is bound to, once it has connected.
+        known: What was known at submission (flow, deployment, parameters, ...), for the history.
+        times: Unix seconds of ``submitted``, ``granted``, ``launched`` and of each phase entered.
+        attempt: 1 for the first launch of the flow run.
+    """
+
+    run_id: str
+    name: str
+    pool: str
+    queue: str
+    token: str
+    request: Request
+    placement: Placement
+    attempt: int = 1
+    session: str | None = None
+    warm: bool | None = None
+    cancelled: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)
+
+
+class RecordStore:
+    """The records of one pool, each in a folder of its own that also holds the driver's files and the output."""
+
+    def __init__(self, state_dir: Path, pool: str) -> None:
+        self._root = state_dir / "runs"
+        self._pool = pool
+
+    def create(self, record: RunRecord) -> Path:
+        """Make the folder of a launch and write its record."""
+        folder = self._root / f"{record.run_id}-{time.time_ns():x}"
+        folder.mkdir(parents=True, mode=0o700)
+        self.write(folder, record)
+        return folder
+
+    def write(self, folder: Path, record: RunRecord) -> None:
+        """Replace the record in one step, so that a reader sees the old one or the new one and never half of one."""
+        temporary = folder / "record.json.tmp"
+        temporary.write_text(json.dumps(dataclasses.asdict(record), default=str))
+        os.chmod(temporary, 0o600)  # it holds the token
+        temporary.replace(folder / "record.json")
+
+    def remove(self, folder: Path) -> None:
+        """The launch is settled: remove everything about it."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def __iter__(self) -> Iterator[tuple[Path, RunRecord]]:
+        """(folder, record) of each launch of this pool that has not been settled, oldest first."""
+        if not self._root.exists():
+            return
+        for folder in sorted(self._root.iterdir(), key=lambda path: path.name.rpartition("-")[2]):
+            try:
+                data = json.loads((folder / "record.json").read_text())
+                data["request"] = Request(**data["request"])
+                placement = data["placement"]
+                placement["devices"], placement["cpus"] = tuple(placement["devices"]), tuple(placement["cpus"])
+                data["placement"] = Placement(**placement)
+                record = RunRecord(**data)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # a folder that was being made when the worker was killed: nothing was launched from it
+            if record.pool == self._pool:
+                yield folder, record
+
+
+def remove_older(folder: Path, days: float) -> None:
+    """Remove what lies directly in a folder and has not been changed for so many days."""
+    oldest = time.time() - days * 86_400
+    with contextlib.suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -1,0 +1,156 @@
+"""One launched run as the controller follows it: its phases, its progress, what it used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.training import protocol
+
+# A loss curve is kept thin: when it is full, every second point goes.
+_CURVE_POINTS = 512
+
+
+@dataclass
+class _Mean:
+    total: float = 0.0
+    count: int = 0
+    peak: float | None = None
+
+    def add(self, value: object) -> None:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            self.total += value
+            self.count += 1
+            self.peak = value if self.peak is None else max(self.peak, value)
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+@dataclass
+class TrackedRun:
+    """A launch, from the grant to the moment when Prefect and the history know how it ended."""
+
+    record: RunRecord
+    folder: Path
+    handle: RunHandle | None = None
+    phase: str = "launching"
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    best_loss: float | None = None
+    usage: dict[str, _Mean] = field(default_factory=dict)
+    cancelling: bool = False
+
+    @property
+    def run_id(self) -> str:
+        """The flow run's id."""
+        return self.record.run_id
+
+    def enter(self, phase: str, at: float, data: dict[str, Any]) -> bool:
+        """Note a phase; False if it is the one that the run was in already."""
+        if phase == self.phase or phase not in protocol.PHASES:
+            return False
+        self.phase = phase
+        # A retry within the process enters its phases again: the last time counts, and of the phases that it has not
+        # come to yet, the times of the try before do not.
+        times = self.record.times
+        if phase == protocol.PREPARING and phase in times:
+            times["began_again"] = at
+        for later in protocol.PHASES[protocol.PHASES.index(phase) + 1 :]:
+            times.pop(later, None)
+        times[phase] = at
+        for key in ("steps", "batch_size", "features"):
+            if data.get(key) is not None:
+                self.record.known.setdefault("features", {})[key] = data[key]
+        return True
+
+    def progressed(self, data: dict[str, Any]) -> None:
+        """Note a progress report."""
+        self.record.progress.update(
+            {key: value for key, value in data.items() if key != "losses" and value is not None}
+        )
+        points = data.get("losses") or ([[data.get("step", 0), data["loss"]]] if data.get("loss") is not None else [])
+        for step, loss in points:
+            while self.losses and self.losses[-1][0] >= step:  # a correction, or a retry that began again further back
+                self.losses.pop()
+            self.losses.append((step, loss))
+            self.best_loss = loss if self.best_loss is None else min(self.best_loss, loss)
+        while len(self.losses) > _CURVE_POINTS:
+            self.losses = [*self.losses[:-1:2], self.losses[-1]]
+
+    def used(self, data: dict[str, Any]) -> None:
+        """Note a usage sample."""
+        for key, value in data.items():
+            self.usage.setdefault(key, _Mean()).add(value)
+
+    def history_row(
+        self, *, outcome: str, message: str, report: ExitReport, node: str, ended_at: float
+    ) -> dict[str, Any]:
+        """The fields of the history's row for this launch (see ``storage.history``). Seconds and bytes."""
+        record, times = self.record, self.record.times
+        known = dict(record.known)
+        features = known.pop("features", {})
+        granted, launched = times.get("granted"), times.get("launched")
+        preparing, training = times.get(protocol.PREPARING), times.get(protocol.TRAINING)
+        saving, finished = times.get(protocol.SAVING), times.get(protocol.FINISHED)
+        started = launched or granted
+        wall = ended_at - started if started else None
+        cpu_mean = self._mean("cpu_fraction")
+        if cpu_mean is None and report.cpu_seconds is not None and wall:
+            cpu_mean = report.cpu_seconds / wall
+        return {
+            **known,
+            "run_id": record.run_id,
+            "attempt": record.attempt,
+            "run_name": record.name,
+            "pool": record.pool,
+            "category": record.request.category,
+            "features": features,
+            "requested_gpus": record.request.gpus,
+            "requested_gpu_memory_bytes": record.request.gpu_memory_bytes,
+            "requested_cpus": record.request.cpus,
+            "node": node,
+            "devices": tuple(record.placement.devices),
+            "submitted_at": times.get("submitted"),
+            "granted_at": granted,
+            "started_at": started,
+            "ended_at": ended_at,
+            # A run that is not due yet does not wait for a device.
+            "waited_s": _span(max(times.get("submitted", 0.0), times.get("due", 0.0)) or None, granted),
+            # Launching ends where training begins (Liquid eq. 1: T_l, then N steps, then T_sa).
+            "prepared_s": _span(
+                times.get("began_again", granted), training or (None if preparing is None else finished)
+            ),
+            "trained_s": _span(training, saving or finished or (ended_at if training else None)),
+            "saved_s": _span(saving, finished or (ended_at if saving else None)),
+            "steps_done": record.progress.get("step"),
+            "final_loss": self.losses[-1][1] if self.losses else record.progress.get("loss"),
+            "best_loss": self.best_loss,
+            "device_util_mean": self._mean("device_util"),
+            "device_util_peak": self._peak("device_util"),
+            "device_memory_peak_bytes": _whole(self._peak("device_memory_bytes")),
+            "cpu_mean": cpu_mean,
+            "rss_peak_bytes": report.max_rss_bytes or _whole(self._peak("rss_bytes")),
+            "net_mean_bytes_per_s": self._mean("net_bytes_per_s"),
+            "outcome": outcome,
+            "exit_code": report.returncode,
+            "message": message,
+            "warm_start": record.warm,
+        }
+
+    def _mean(self, key: str) -> float | None:
+        return self.usage[key].mean if key in self.usage else None
+
+    def _peak(self, key: str) -> float | None:
+        return self.usage[key].peak if key in self.usage else None
+
+
+def _span(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

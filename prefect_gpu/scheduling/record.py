@@ -1,0 +1,92 @@
+"""Event logs: every event that reached the scheduler, one JSON object a line, and how to replay them.
+
+A log is enough to see again every decision that a cluster took: a bug report is a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any
+
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.instructions import Instruction
+from prefect_gpu.scheduling.scheduler import Scheduler
+
+_EVENTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(ev.Event)}
+
+
+def header(profile: str) -> str:
+    """The first line of a log: which profile decided."""
+    return json.dumps({"profile": profile, "version": 1})
+
+
+def encode(event: ev.Event, now: float) -> str:
+    """One line of a log."""
+    return json.dumps({"now": now, "event": type(event).__name__, **dataclasses.asdict(event)}, default=_plain)
+
+
+def decode(line: str) -> tuple[ev.Event, float]:
+    """The event and the time of one line.
+
+    Raises:
+        ValueError: The line is no event of this version.
+    """
+    try:
+        data = json.loads(line)
+        cls = _EVENTS[data.pop("event")]
+        now = float(data.pop("now"))
+        return _build(cls, data), now
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"not an event of this version of prefect-gpu: {line[:120]!r} ({error})") from error
+
+
+def replay(lines: Iterable[str]) -> Iterator[tuple[float, ev.Event, list[Instruction]]]:
+    """Feed a log to a fresh scheduler.
+
+    Yields:
+        (time, event, instructions) for each line.
+
+    Raises:
+        ValueError: A line cannot be read; the message carries its number.
+    """
+    scheduler: Scheduler | None = None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            if scheduler is None:
+                scheduler = Scheduler(str(json.loads(line)["profile"]))
+                continue
+            event, now = decode(line)
+        except (ValueError, KeyError, TypeError) as error:
+            what = error if scheduler else f"no header of an event log: {line[:120].strip()!r} ({error})"
+            raise ValueError(f"line {number}: {what}") from error
+        yield now, event, scheduler.handle(event, now)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{value!r} cannot be recorded")
+
+
+def _build(annotation: Any, value: Any) -> Any:
+    """Turn plain JSON back into the dataclasses that the annotations name."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        inner = [arg for arg in typing.get_args(annotation) if arg is not type(None)]
+        return None if value is None else _build(inner[0], value)
+    if origin is tuple:
+        item = typing.get_args(annotation)[0]
+        return tuple(_build(item, element) for element in value)
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return annotation(value)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        hints = typing.get_type_hints(annotation)
+        return annotation(**{name: _build(hints[name], item) for name, item in value.items()})
+    return value

@@ -1,0 +1,85 @@
+"""Settings of the worker, through Prefect's own mechanism.
+
+Each is an environment variable ``PREFECT_INTEGRATIONS_GPU_<NAME>``, an entry of a Prefect profile, or a key in
+``prefect.toml`` / ``pyproject.toml`` under ``[integrations.gpu]`` / ``[tool.prefect.integrations.gpu]``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect.settings import get_current_settings
+from prefect.settings.base import PrefectBaseSettings, build_settings_config
+from pydantic import Field, field_validator
+
+from prefect_gpu.units import parse_bytes
+
+
+class GpuSettings(PrefectBaseSettings):
+    """What a worker may be told. Every value has a default that works on one machine."""
+
+    model_config = build_settings_config(("integrations", "gpu"))
+
+    virtual_devices: int = Field(
+        default=2,
+        ge=0,
+        description="Virtual devices to declare where no NVIDIA driver is found. They are not GPUs.",
+    )
+    virtual_device_memory: str = Field(default="8GiB", description="Memory of each virtual device, for example 8GiB.")
+    state_dir: Path | None = Field(
+        default=None,
+        description="Where the worker keeps what must survive it: run records, logs, checkpoints, history. "
+        "Default: the folder `gpu` in PREFECT_HOME.",
+    )
+    history_url: str | None = Field(
+        default=None,
+        description="SQLAlchemy URL of the history of finished runs. Default: SQLite in the state folder.",
+    )
+    warm_start: bool = Field(
+        default=True,
+        description="Start runs from an interpreter that has imported Prefect already.",
+    )
+    preload: list[str] | str = Field(
+        default_factory=list,
+        description="Modules that warm interpreters import beforehand, for example torch,xgboost.",
+    )
+    channel_host: str = Field(default="127.0.0.1", description="Address that the run channel listens on.")
+    channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
+    profile: str = Field(default="fifo", description="Scheduling profile, by name.")
+    cancel_grace_seconds: float = Field(
+        default=15.0, ge=0, description="Time a cancelled run has to end by itself before it is killed."
+    )
+
+    keep_days: float = Field(
+        default=30.0,
+        gt=0,
+        description="Days after which checkpoints of failed runs, and bundles of submitted flows, are deleted.",
+    )
+
+    @field_validator("preload", mode="after")
+    @classmethod
+    def _split_preload(cls, value: list[str] | str) -> list[str]:
+        if isinstance(value, str):
+            return [name.strip() for name in value.split(",") if name.strip()]
+        return value
+
+    @field_validator("virtual_device_memory")
+    @classmethod
+    def _valid_size(cls, value: str) -> str:
+        parse_bytes(value, field="virtual_device_memory")
+        return value
+
+    @property
+    def virtual_device_memory_bytes(self) -> int:
+        """Memory of one virtual device, in bytes."""
+        return parse_bytes(self.virtual_device_memory, field="virtual_device_memory")
+
+    @property
+    def resolved_state_dir(self) -> Path:
+        """The state folder, with the default filled in. It may not exist yet."""
+        return (self.state_dir or get_current_settings().home / "gpu").expanduser()
+
+    @property
+    def resolved_history_url(self) -> str:
+        """The history's SQLAlchemy URL, with the default filled in."""
+        return self.history_url or f"sqlite:///{self.resolved_state_dir / 'history.db'}"

@@ -1,0 +1,166 @@
+"""From a URL to an engine that is set up for several writers, and from its errors to plain words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import StaticPool
+
+#: How long a writer waits for another one (SQLite), and a connection for its server (PostgreSQL), in seconds.
+BUSY_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 5
+
+# Prefect's own URLs name asynchronous drivers, and hosting services write "postgres://": take what people paste.
+_DRIVERS = {
+    "sqlite": "sqlite",
+    "sqlite+aiosqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+asyncpg": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+class HistoryError(RuntimeError):
+    """The history cannot be used. The message names the database, its password masked, and the remedy."""
+
+
+def masked(url: str) -> str:
+    """The URL as it may be shown: without its password.
+
+    Example:
+        >>> masked("postgresql://me:secret@db/runs?password=x")
+        'postgresql://me:***@db/runs?password=***'
+    """
+    hidden = re.sub(r"(://[^:/@]*):.*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&](?:\w*password|sslkey)=)[^&]*", r"\1***", hidden)
+
+
+def parse_url(url: str) -> URL:
+    """Read a history URL.
+
+    Raises:
+        HistoryError: It is no URL, or of a kind of database that the history does not know.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise HistoryError(
+            f"The history URL {masked(url)!r} cannot be read. Write it as sqlite:////folder/history.db or "
+            "postgresql://user:password@host/database (special characters in a password percent-encoded)."
+        ) from error
+    driver = _DRIVERS.get(parsed.drivername)
+    if driver is None:
+        raise HistoryError(
+            f"The history URL {masked(url)} names {parsed.drivername!r}, a kind of database that the history does "
+            "not work with. Use sqlite:////folder/history.db or postgresql://user:password@host/database."
+        )
+    return parsed.set(drivername=driver)
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of an SQLite URL; None for one in memory and for other databases.
+
+    Raises:
+        HistoryError: The URL cannot be read.
+    """
+    parsed = parse_url(url)
+    if parsed.drivername != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database))
+
+
+def open_engine(url: str) -> Engine:
+    """An engine for `url`. A missing folder of an SQLite file is created; nothing else is touched yet.
+
+    Raises:
+        HistoryError: The URL is unusable, its driver is not installed, or the folder cannot be created.
+    """
+    parsed = parse_url(url)
+    if parsed.drivername == "sqlite":
+        return _open_sqlite(url, parsed)
+    options = {} if "connect_timeout" in parsed.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+    try:
+        return create_engine(parsed, connect_args=options, pool_pre_ping=True)
+    except (ImportError, NoSuchModuleError) as error:
+        raise HistoryError(
+            f"The history {masked(url)} needs the PostgreSQL driver psycopg, which cannot be loaded here ({error}). "
+            'Install it with: pip install "prefect-gpu[postgres]".'
+        ) from error
+
+
+def writing(engine: Engine) -> Engine:
+    """The same engine for transactions that write: on SQLite they take the write lock when they begin.
+
+    A transaction that first reads and then wants to write can fail at once, however long the busy timeout, if
+    another writer came between; one that begins as a writer waits its turn.
+    """
+    return engine.execution_options(prefect_gpu_writes=True)
+
+
+def explain(url: str, error: Exception) -> HistoryError:
+    """An error of the database or its driver, as a sentence with a remedy."""
+    original = getattr(error, "orig", None) or error
+    secret = make_url(url).password
+    said = " ".join(str(original).split())
+    if secret:
+        said = said.replace(str(secret), "***")
+    return HistoryError(f"The history {masked(url)} cannot be used: {said}. {_remedy(url, said.lower())}")
+
+
+def _remedy(url: str, said: str) -> str:
+    path = sqlite_path(url)
+    if path is not None:
+        if "not a database" in said or "malformed" in said:
+            return f"{path} is damaged or something else: move it away, or name another file in history_url."
+        if "locked" in said or "busy" in said:
+            return "Another program holds it for long: see which one has the file open (`fuser`)."
+        if "full" in said:
+            return "Make room on its disk."
+        return f"Make sure that this user may write {path} and the folder it is in, or set history_url."
+    if "password" in said or "authentication" in said or "pg_hba" in said or "role" in said:
+        return "Check the user and the password in history_url."
+    if "does not exist" in said:
+        return "Create that database on the server, or correct its name in history_url."
+    if "permission denied" in said:
+        return "Grant the user the right to create tables there."
+    return "Check that the PostgreSQL server runs and can be reached from here under this host and port."
+
+
+def _open_sqlite(url: str, parsed: URL) -> Engine:
+    path = sqlite_path(url)
+    if path is None:
+        # One connection for all, or every thread would have a database of its own.
+        engine = create_engine(parsed, poolclass=StaticPool, connect_args={"check_same_thread": False})
+    else:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise HistoryError(
+                f"The history {masked(url)} cannot be used: its folder {path.parent} cannot be created "
+                f"({error.strerror}). Create it and let this user write there, or set history_url."
+            ) from error
+        engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    # Python's module would begin transactions by itself, and too late; _begin_sqlite does it instead.
+    connection.isolation_level = None
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        # Readers then never wait for a writer. Where WAL is impossible (some network file systems), SQLite stays
+        # as it was, which is slower and just as right.
+        connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("prefect_gpu_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

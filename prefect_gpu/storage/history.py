@@ -1,0 +1,138 @@
+"""The history: one row per finished run. What is learned is learned from here, and nothing else is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from sqlalchemy import ColumnElement, Connection, Engine, func, select
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
+from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Outcome
+from prefect_gpu.storage.schema import SCHEMA_VERSION, NewerSchema, bring_up_to_date, runs_table
+
+__all__ = ["OUTCOMES", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
+
+
+class History:
+    """The finished runs in a database: SQLite (several workers of one machine may write) or PostgreSQL.
+
+    Opening it creates or migrates the tables. It may be used from several threads.
+
+    Args:
+        url: A SQLAlchemy URL: ``sqlite:////var/lib/gpu/history.db``, ``postgresql://user:password@host/database``.
+
+    Raises:
+        HistoryError: The database cannot be used; the message says why and what to do. So do all methods.
+
+    Example:
+        >>> with History("sqlite://") as history:
+        ...     history.record(HistoryRow("id-1", "train", "completed", ended_at=100.0))
+        ...     history.rows(flow_name="train")[0].outcome
+        True
+        'completed'
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._engine: Engine = open_engine(url)
+        self._writer = writing(self._engine)
+        try:
+            with self._transaction(self._writer) as connection:
+                bring_up_to_date(connection)
+        except NewerSchema as newer:
+            self._engine.dispose()
+            raise HistoryError(
+                f"The history {masked(url)} has schema version {newer.version}, and this prefect-gpu knows versions "
+                f"up to {SCHEMA_VERSION}. Upgrade prefect-gpu here, or set history_url to another database."
+            ) from newer
+        except HistoryError:
+            self._engine.dispose()
+            raise
+
+    def record(self, row: HistoryRow) -> bool:
+        """Keep a finished run. A row once written stays as it is: recording it again changes nothing.
+
+        Returns:
+            Whether it is new. False if this attempt of this run was recorded before.
+        """
+        try:
+            with self._transaction(self._writer) as connection:
+                connection.execute(runs_table.insert().values(row.as_columns()))
+        except _Duplicate:
+            return False
+        return True
+
+    def rows(
+        self,
+        *,
+        limit: int | None = None,
+        flow_name: str | None = None,
+        outcome: str | None = None,
+        since: float | None = None,
+    ) -> list[HistoryRow]:
+        """Finished runs, newest first (by their end).
+
+        Args:
+            limit: At most so many; None for all.
+            flow_name: Only runs of this flow.
+            outcome: Only runs that ended so.
+            since: Only runs that ended at this time or later, in Unix seconds.
+        """
+        query = (
+            select(runs_table)
+            .where(*_conditions(flow_name, outcome, since))
+            .order_by(runs_table.c.ended_at.desc(), runs_table.c.run_id, runs_table.c.attempt.desc())
+            .limit(limit)
+        )
+        with self._transaction(self._engine) as connection:
+            return [HistoryRow.from_columns(dict(found)) for found in connection.execute(query).mappings()]
+
+    def count(self) -> int:
+        """How many rows there are."""
+        with self._transaction(self._engine) as connection:
+            return connection.execute(select(func.count()).select_from(runs_table)).scalar_one()
+
+    def close(self) -> None:
+        """Close all connections. Closing twice does no harm."""
+        self._engine.dispose()
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self, engine: Engine) -> Iterator[Connection]:
+        try:
+            with engine.begin() as connection:
+                yield connection
+        except IntegrityError as error:
+            if _is_duplicate(error):
+                raise _Duplicate from error
+            raise explain(self._url, error) from error
+        except (SQLAlchemyError, OSError, UnicodeError) as error:
+            raise explain(self._url, error) from error
+
+
+class _Duplicate(Exception):
+    """A row of this run and attempt is there already."""
+
+
+def _is_duplicate(error: IntegrityError) -> bool:
+    # PostgreSQL has a code for it; SQLite has words. NOT NULL violations are integrity errors too, but bugs.
+    return getattr(error.orig, "sqlstate", None) == "23505" or "UNIQUE constraint failed" in str(error.orig)
+
+
+def _conditions(flow_name: str | None, outcome: str | None, since: float | None) -> Iterator[ColumnElement[bool]]:
+    if flow_name is not None:
+        yield runs_table.c.flow_name == flow_name
+    if outcome is not None:
+        yield runs_table.c.outcome == outcome
+    if since is not None:
+        yield runs_table.c.ended_at >= since

@@ -1,0 +1,130 @@
+"""One finished run: what was known when it was submitted, what it used, how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["completed", "failed", "cancelled", "crashed"]
+OUTCOMES: tuple[str, ...] = ("completed", "failed", "cancelled", "crashed")
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    """One attempt of one run, after it ended. None means that something is not known.
+
+    Attributes:
+        run_id: The flow run's id.
+        attempt: Counts from 1; with `run_id` it names the row.
+        flow_name, run_name, deployment, pool, worker: Names, as Prefect has them.
+        category: What the user calls this kind of training (``"cv"``).
+        parameters: The flow run's parameters.
+        features: Anything else known at submission: batch_size, steps, gpus, device_kind ...
+        requested_gpus, requested_gpu_memory_bytes, requested_cpus: What was asked for.
+        node, devices, device_kind, virtual: Where it ran. `devices` are device ids; `virtual` says that they were
+            virtual devices, so that the run trained on the CPU.
+        submitted_at, granted_at, started_at, ended_at: Unix seconds.
+        waited_s: Seconds from submission to the grant.
+        prepared_s, trained_s, saved_s: Seconds in each phase.
+        steps_done: Training steps finished.
+        final_loss, best_loss: Losses as the run reported them; None too where a loss was not finite.
+        device_util_mean, device_util_peak: 0 to 1.
+        device_memory_peak_bytes, rss_peak_bytes: Bytes.
+        cpu_mean: Cores in use on average.
+        net_mean_bytes_per_s: Received and sent.
+        outcome: How it ended.
+        exit_code: Of the process; negative for a signal.
+        message: One line or a few, for people.
+        warm_start: Whether it was started from a warm interpreter.
+
+    Raises:
+        ValueError: The outcome is none of the four, or `run_id` is empty.
+    """
+
+    run_id: str
+    flow_name: str
+    outcome: Outcome
+    ended_at: float
+    attempt: int = 1
+    run_name: str | None = None
+    deployment: str | None = None
+    pool: str | None = None
+    worker: str | None = None
+    category: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    features: Mapping[str, Any] = field(default_factory=dict)
+    requested_gpus: float | None = None
+    requested_gpu_memory_bytes: int | None = None
+    requested_cpus: float | None = None
+    node: str | None = None
+    devices: tuple[str, ...] = ()
+    device_kind: str | None = None
+    virtual: bool = False
+    submitted_at: float | None = None
+    granted_at: float | None = None
+    started_at: float | None = None
+    waited_s: float | None = None
+    prepared_s: float | None = None
+    trained_s: float | None = None
+    saved_s: float | None = None
+    steps_done: int | None = None
+    final_loss: float | None = None
+    best_loss: float | None = None
+    device_util_mean: float | None = None
+    device_util_peak: float | None = None
+    device_memory_peak_bytes: int | None = None
+    cpu_mean: float | None = None
+    rss_peak_bytes: int | None = None
+    net_mean_bytes_per_s: float | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    warm_start: bool = False
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"outcome={self.outcome!r} must be one of {', '.join(OUTCOMES)}.")
+        if not self.run_id:
+            raise ValueError("run_id is empty: a row without it could not be told from others.")
+
+    def as_columns(self) -> dict[str, Any]:
+        """The row as every database can store it: numbers finite, text valid, JSON plain."""
+        return {item.name: storable(getattr(self, item.name)) for item in dataclasses.fields(self)}
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> HistoryRow:
+        """A row as it was read from the database."""
+        values = dict(columns)
+        values["devices"] = tuple(values["devices"] or ())
+        values["parameters"] = values["parameters"] or {}
+        values["features"] = values["features"] or {}
+        return cls(**values)
+
+
+def storable(value: Any) -> Any:
+    """A value that JSON and both databases take.
+
+    Parameters are whatever users pass to their flows. A row must not be lost for one that is odd: NaN and
+    infinity become None (PostgreSQL's JSON refuses them), NUL characters and half surrogates are dropped (its text
+    refuses those), sets and tuples become lists, and anything else becomes its text.
+
+    Example:
+        >>> storable({"lr": float("nan"), 3: ("a", {1})})
+        {'lr': None, '3': ['a', [1]]}
+    """
+    if value is None or isinstance(value, bool | int):
+        return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value.replace("\x00", "").encode("utf-8", "ignore").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {storable(str(key)): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+        return [storable(item) for item in items]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return storable(value.item())  # a NumPy number
+    return storable(str(value))

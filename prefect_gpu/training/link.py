@@ -1,0 +1,130 @@
+"""The one connection between this process and the controller, shared by every training run in the process."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.protocol import (
+    ENV_CHANNEL,
+    ENV_CHANNEL_FILE,
+    ENV_DEVICES,
+    ENV_GATED,
+    ENV_RUN_ID,
+    ENV_TOKEN,
+)
+
+if TYPE_CHECKING:
+    from prefect_gpu.training.client import ChannelClient
+    from prefect_gpu.training.run import TrainingRun
+
+logger = logging.getLogger("prefect_gpu.training")
+
+EXIT_FLUSH_SECONDS = 2.0  # what the end of the process, or of saving(), may wait for a slow controller
+GATE_PATIENCE_SECONDS = 60.0  # how long a gated run waits for a controller that it cannot reach
+
+
+class Link:
+    """A channel client, the instructions that came through it, and the run that it currently serves."""
+
+    def __init__(self, client: ChannelClient, mailbox: Mailbox) -> None:
+        self.client = client
+        self.mailbox = mailbox
+        self.owner: TrainingRun | None = None
+
+
+_lock = threading.Lock()
+_link: Link | None = None
+_fork_hook_registered = False
+
+
+def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
+    """This process's link to its controller, connecting in the background; None outside the pool.
+
+    The first call starts the channel's thread; later calls return the same link.
+    """
+    global _link, _fork_hook_registered
+    run_id, token = environ.get(ENV_RUN_ID), environ.get(ENV_TOKEN)
+    if not run_id or not token or not (environ.get(ENV_CHANNEL) or environ.get(ENV_CHANNEL_FILE)):
+        return None
+    with _lock:
+        if _link is None or _link.client.run_id != run_id:
+            from prefect_gpu.training.client import ChannelClient
+            from prefect_gpu.training.usage import UsageSampler
+
+            if _link is not None:  # this process has become another run
+                _link.client.close(EXIT_FLUSH_SECONDS)
+            mailbox = Mailbox(gated=environ.get(ENV_GATED) == "1")
+            url, file = environ.get(ENV_CHANNEL), environ.get(ENV_CHANNEL_FILE)
+            client = ChannelClient(
+                run_id,
+                token,
+                lambda: channel_url(url, file),
+                mailbox.put,
+                UsageSampler(_devices(environ.get(ENV_DEVICES))),
+            )
+            client.start()
+            atexit.register(client.close, EXIT_FLUSH_SECONDS)
+            if not _fork_hook_registered:
+                _fork_hook_registered = True
+                os.register_at_fork(after_in_child=_forget)
+            _link = Link(client, mailbox)
+        return _link
+
+
+def channel_url(url: str | None, file: str | None) -> str | None:
+    """Where the controller listens now: the file knows best, because every new worker writes it again."""
+    if file:
+        try:
+            written = json.loads(Path(file).read_text())["url"]
+            if isinstance(written, str):
+                return written
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+    return url
+
+
+def wait_at_gate(link: Link, patience: float = GATE_PATIENCE_SECONDS) -> None:
+    """Wait until the controller opens the gate.
+
+    A controller that can be reached is waited for without end: it knows when the device is free. One that cannot be
+    reached is waited for ``patience`` seconds; then the run goes on by itself, with a warning, because a run that
+    waits for ever wastes a device for certain. (The run does not know whether its device is free. A way to find
+    out belongs here.)
+    """
+    while not link.mailbox.gate.wait(min(1.0, patience / 4)):
+        broken = link.client.broken_seconds()
+        if broken > patience:
+            logger.warning(
+                "The controller has been out of reach for %.0f s (%s): training starts without its permission.",
+                broken,
+                link.client.refused or "its worker may have ended",
+            )
+            return
+
+
+def _devices(text: str | None) -> list[dict[str, Any]]:
+    try:
+        devices = json.loads(text or "[]")
+        return [device for device in devices if isinstance(device, dict)]
+    except (ValueError, TypeError):
+        logger.warning("%s is no JSON list of devices; GPU usage is not measured.", ENV_DEVICES)
+        return []
+
+
+def _forget() -> None:
+    """In a forked child: threads are not inherited, and the connection is the parent's."""
+    global _link, _lock
+    _lock = threading.Lock()
+    link, _link = _link, None
+    if link is not None:
+        link.client.abandon()
+        if link.owner is not None:
+            link.owner._detach()

@@ -1,0 +1,62 @@
+"""The words that a run and the controller exchange over the channel (DESIGN: events up, instructions down).
+
+Every frame is one JSON object with a ``type``:
+
+=============  =========  ==========================================================================
+type           sent by    other fields
+=============  =========  ==========================================================================
+hello          run        ``protocol``, ``run`` (id), ``token``, ``session`` (one per process)
+welcome        controller ``acked``: the last event number that the controller has handled, 0 if none
+event          run        ``seq`` (1, 2, ...), ``at`` (Unix seconds), ``kind`` and ``data``
+ack            controller ``seq``: every event up to this number has been handled
+instruction    controller ``id``, ``kind`` and ``data``
+heard          run        ``id``: this instruction has arrived, and need not be sent again
+=============  =========  ==========================================================================
+
+Events are numbered by the run, with gaps where a newer event made an older one pointless. The run sends again
+whatever was not acknowledged; the controller skips the numbers that it has handled. Instructions are idempotent,
+so that they are merely sent again until they are heard.
+
+This module is shared by both sides and imports nothing.
+"""
+
+from __future__ import annotations
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 256 * 1024  # neither side sends or accepts more
+
+# Environment variables that the driver sets for a run.
+ENV_RUN_ID = "PREFECT_GPU_RUN_ID"
+ENV_TOKEN = "PREFECT_GPU_TOKEN"
+ENV_CHANNEL = "PREFECT_GPU_CHANNEL"  # ws://host:port of the controller that launched the run
+ENV_CHANNEL_FILE = "PREFECT_GPU_CHANNEL_FILE"  # JSON {"url": ...}, read again at every reconnection
+ENV_DEVICES = "PREFECT_GPU_DEVICES"  # JSON list of {"id", "kind", "memory_bytes", "virtual"}
+ENV_CPUS = "PREFECT_GPU_CPUS"  # core numbers, "0,1"
+ENV_CHECKPOINTS = "PREFECT_GPU_CHECKPOINTS"  # folder that belongs to this run alone
+ENV_GATED = "PREFECT_GPU_GATED"  # "1": wait in ready() until the gate opens
+
+# Kinds of event.
+PHASE = "phase"  # {"phase": one of PHASES, "step", "steps"?, "batch_size"?, "features"?, "waiting"?: true}
+#   "waiting" comes with a second "preparing": everything is prepared, and the run waits at the gate.
+PROGRESS = "progress"  # {"step", "steps"?, "loss"?, "metrics"?, "losses": [[step, loss], ...], "steps_per_s"?,
+#   "nonfinite_step"?}; "step" counts finished steps; "losses" are the points since the last such event
+USAGE = "usage"  # {"cpu_fraction"? (in cores: 1.5 is one and a half), "rss_bytes"?, "rss_peak_bytes"?,
+#   "net_bytes_per_s"? (of the network namespace), "device_util"? (0..1), "device_memory_bytes"?}
+CHECKPOINT = "checkpoint"  # {"step", "path", "bytes", "seconds"}, or {"step", "error"} when it could not be saved
+
+PREPARING, TRAINING, SAVING, FINISHED = "preparing", "training", "saving", "finished"
+PHASES = (PREPARING, TRAINING, SAVING, FINISHED)
+
+# Kinds of instruction.
+OPEN_GATE = "open_gate"  # {}
+SAVE_CHECKPOINT = "checkpoint"  # {"reason"}
+#   To move or resize a run: send this, wait for its CHECKPOINT event, then end the process.
+STOP = "stop"  # {"reason"}: save if possible, then leave steps(). The function goes on after its loop (and so
+#   uploads and completes): this is for "enough", not for "carry on elsewhere".
+USE_CPUS = "use_cpus"  # {"cpus": [0, 1]}
+
+# WebSocket close codes (4000-4999 are for applications).
+CLOSE_FORGED = 4401  # the token is not the one made for this run
+CLOSE_REUSED = 4409  # the token is in use by another process
+CLOSE_MALFORMED = 4400  # a frame was not what this page says
+CLOSE_OVER = 4410  # the run is over, or was never known

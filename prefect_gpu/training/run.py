@@ -1,0 +1,377 @@
+"""The object that a training loop reports to: its phases, its gate, its progress and its checkpoints.
+
+Inside the pool it talks to the controller over the channel. Everywhere else the same calls do the same things as far
+as the loop can tell, with no thread and no socket.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import isfinite
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+from prefect_gpu.training import checks
+from prefect_gpu.training.checkpoints import SaveCallback
+from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
+from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, Link, process_link, wait_at_gate
+from prefect_gpu.training.mailbox import Mailbox
+from prefect_gpu.training.progress import Progress
+from prefect_gpu.training.protocol import (
+    CHECKPOINT,
+    ENV_CHECKPOINTS,
+    FINISHED,
+    PHASE,
+    PREPARING,
+    PROGRESS,
+    SAVING,
+    TRAINING,
+)
+from prefect_gpu.training.saver import Saver
+
+logger = logging.getLogger("prefect_gpu.training")
+
+T = TypeVar("T")
+_current: ContextVar[TrainingRun | None] = ContextVar("prefect_gpu_training_run", default=None)
+
+
+def training_run(
+    steps: int | None = None,
+    batch_size: int | None = None,
+    features: dict[str, Any] | None = None,
+    *,
+    checkpoint_every: float | None = None,
+    on_nonfinite: Literal["raise", "warn"] = "raise",
+) -> TrainingRun:
+    """Describe a training to the pool; use it as a context manager around the training.
+
+    Args:
+        steps: How many steps the training has, in whatever unit the loop counts (epochs, batches, boosting rounds);
+            None if that is not known.
+        batch_size: Samples per step of the optimiser. It is kept in the history.
+        features: Further numbers and short texts that tell how large the training is.
+        checkpoint_every: Save a checkpoint every so many seconds, if ``report()`` offers one. None saves only when the
+            controller asks.
+        on_nonfinite: What a NaN or infinite loss does: ``"raise"`` stops the training with :class:`NonFiniteLoss`,
+            ``"warn"`` logs it once and goes on.
+
+    Raises:
+        ValueError: An argument makes no sense. The message names it.
+
+    Example:
+        >>> with training_run(steps=3) as run:
+        ...     for step in run.steps():
+        ...         run.report(loss=1 / (step + 1))
+        >>> run.step
+        3
+    """
+    return TrainingRun(steps, batch_size, features, checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite)
+
+
+class TrainingRun:
+    """One training. Made by :func:`training_run`.
+
+    Its phases are those of Liquid §5.1, eq. 1: *preparing* (the launch, T_l) from entering the context, *training*
+    (N·(T_t + T_sy)) from :meth:`ready`, *saving* (T_sa) inside :meth:`saving`.
+
+    Attributes:
+        total_steps: How many steps the training has, or None.
+        step: Finished steps, those of a restored checkpoint included.
+    """
+
+    def __init__(
+        self,
+        steps: int | None,
+        batch_size: int | None,
+        features: dict[str, Any] | None,
+        *,
+        checkpoint_every: float | None,
+        on_nonfinite: Literal["raise", "warn"],
+    ) -> None:
+        if steps is not None:
+            steps = checks.count(
+                steps, "steps", least=1, remedy="pass how many steps the training has, or None if unknown."
+            )
+        if batch_size is not None:
+            batch_size = checks.count(
+                batch_size, "batch_size", least=1, remedy="pass the samples per step, or leave it out."
+            )
+        if checkpoint_every is not None:
+            checkpoint_every = checks.seconds(
+                checkpoint_every, "checkpoint_every", remedy="or leave it out to save only when asked."
+            )
+        if on_nonfinite not in ("raise", "warn"):
+            raise ValueError(f"on_nonfinite={on_nonfinite!r} must be 'raise' or 'warn'.")
+        self.total_steps = steps
+        self.step = 0
+        self._about = {
+            name: value
+            for name, value in (
+                ("steps", steps),
+                ("batch_size", batch_size),
+                ("features", checks.features(features)),
+            )
+            if value is not None
+        }
+        self._checkpoint_every = checkpoint_every
+        self._on_nonfinite = on_nonfinite
+        self._warned_nonfinite = False
+        self._phase: str | None = None
+        self._ended = False  # the with block is over
+        self._loop_step: int | None = None  # the step that steps() is in, counted from 1
+        self._progress = Progress(steps)
+        self._mailbox = Mailbox()
+        self._link: Link | None = None
+        self._client: Any = None  # self._link.client; report() looks at it every time
+        self._saver = Saver(None, None, self._on_saved)
+
+    # Phases
+
+    def __enter__(self) -> TrainingRun:
+        if self._phase is not None:
+            raise TrainingRunError("This training_run was used before: call training_run() again for another training.")
+        outer = _current.get()
+        if outer is not None and not outer._ended:
+            raise TrainingRunError(
+                "training_run() inside another training_run(): one training at a time. Leave the outer with block "
+                "first, or report both to one run object."
+            )
+        _current.set(self)
+        folder = os.environ.get(ENV_CHECKPOINTS)
+        link = process_link()
+        if link is not None and link.owner is not None and not link.owner._ended:
+            logger.warning(
+                "Another training_run() is active in another thread of this process: this one is not reported, and "
+                "saves no checkpoints."
+            )
+            link = folder = None
+        self._saver = Saver(Path(folder) if folder else None, self._checkpoint_every, self._on_saved)
+        if link is not None:
+            link.owner = self
+            self._link, self._client, self._mailbox = link, link.client, link.mailbox
+            link.client.source = self._progress
+        self._enter_phase(PREPARING)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended = True
+        _current.set(None)
+        self._send_progress()
+
+    def ready(self) -> None:
+        """Preparation is done: wait for the device if the pool wants that, and begin training.
+
+        Inside the pool a run may have been started while its predecessor is still training, so that it can prepare
+        meanwhile (Liquid's pre-scheduling). It then waits here until the predecessor saves. Without that, returns at
+        once. A second call does nothing.
+        """
+        self._require_open("ready()")
+        if self._phase == TRAINING:
+            return
+        if self._phase != PREPARING:
+            raise TrainingRunError("ready() after saving() has begun: call training_run() again for another training.")
+        if self._link is not None and not self._mailbox.gate.is_set():
+            self._enter_phase(PREPARING, waiting=True)
+            wait_at_gate(self._link)
+        self._progress.begin(self.step, monotonic())
+        self._saver.begin()
+        self._enter_phase(TRAINING)
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """The device is not needed any more: what is left is to write and upload the result.
+
+        Nothing in this block should use the device: a scheduler may give it to the next run while this one saves. The
+        block can stand inside the ``training_run`` block or after it.
+
+        Example:
+            >>> with training_run(steps=1) as run:
+            ...     for _ in run.steps():
+            ...         run.report()
+            >>> with run.saving():
+            ...     pass  # upload(model)
+        """
+        if self._phase is None:
+            raise TrainingRunError("saving() before training: use it after `with training_run(...) as run:`.")
+        self._send_progress()
+        self._enter_phase(SAVING)
+        yield
+        self._enter_phase(FINISHED)
+        # A controller out of reach for long is not waited for here: the end of the process tries once more.
+        if self._client is not None and self._client.broken_seconds() < EXIT_FLUSH_SECONDS:
+            self._client.flush(EXIT_FLUSH_SECONDS)
+
+    # The loop
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps that are still to do, or None if the total is unknown."""
+        return None if self.total_steps is None else max(0, self.total_steps - self.step)
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the loop ended, or should end, before its last step; None as long as it need not."""
+        return self._saver.stopped
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the loop should end now. Loops that do not use :meth:`steps` look at it after each report."""
+        return self._saver.stopped is not None
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps to do, from 0, or from where the restored checkpoint ends.
+
+        Calls :meth:`ready` first if that has not been done. Without a total it goes on until the loop breaks. Ends
+        early when the controller wants the run to stop; :attr:`stopped` then says why. A restored training that was
+        complete already has no steps left.
+        """
+        self.ready()
+        done = self.step
+        while self.total_steps is None or done < self.total_steps:
+            # A loop that offers checkpoints is stopped by the report that offers one, so that no step is lost.
+            self._saver.stop_unsaved(self._mailbox)
+            if self._saver.stopped is not None:
+                return
+            self._loop_step = done + 1
+            yield done
+            done += 1
+            if self.step < done:  # the step did not report
+                self.step = done
+                self._progress.put(done, None, None, monotonic())
+
+    def report(
+        self,
+        loss: Any = None,
+        *,
+        step: int | None = None,
+        checkpoint: SaveCallback | None = None,
+        **metrics: Any,
+    ) -> None:
+        """Report a finished step. Costs a few microseconds; sending is done elsewhere, at a few events per second.
+
+        Args:
+            loss: The training loss: a number, also one of numpy or a tensor on the CPU.
+            step: How many steps are done now. Left out, it is the step of :meth:`steps`, or one more than before.
+            checkpoint: Called, now and in this thread, with a path when a checkpoint is due: it creates a file or a
+                folder there. Otherwise it is forgotten again. If it fails, that is logged, and training goes on.
+            **metrics: Further numbers, such as ``accuracy=0.9``.
+
+        Raises:
+            NonFiniteLoss: The loss is NaN or infinite, unless ``on_nonfinite="warn"``.
+            TypeError: The loss or a metric is not a number.
+            TrainingRunError: Training has not begun, or is over.
+        """
+        if self._phase != TRAINING or self._ended:
+            self._refuse_report()
+        if step is None:
+            step = self._loop_step
+            if step is None:
+                step = self.step + 1
+        elif type(step) is not int or step < 0:
+            step = checks.count(step, "step", least=0, remedy="pass how many steps are done.")
+        if loss is not None:
+            if type(loss) is not float:
+                loss = checks.number(loss, "loss")
+            if not isfinite(loss):
+                self._nonfinite(loss, step)
+                loss = None
+        self.step = step
+        now = monotonic()
+        self._progress.put(step, loss, checks.metrics(metrics) if metrics else None, now)
+        saver = self._saver
+        if checkpoint is not None:
+            saver.offer()
+        if self._mailbox.pending or now >= saver.due_at:
+            saver.obey(self._mailbox, checkpoint, step)
+        client = self._client
+        if client is not None and client.asleep:
+            client.wake()
+
+    # Checkpoints
+
+    @overload
+    def restore(self) -> Path | None: ...
+
+    @overload
+    def restore(self, load: Callable[[Path], T]) -> T | None: ...
+
+    def restore(self, load: Callable[[Path], T] | None = None) -> T | Path | None:
+        """Carry on from this run's newest good checkpoint, if there is one.
+
+        Args:
+            load: Called with the path that the checkpoint was saved to; what it returns is returned.
+
+        Returns:
+            What ``load`` returned, or the path if there is no ``load``; None if there is no checkpoint.
+
+        Example:
+            >>> with training_run(steps=5) as run:
+            ...     model = run.restore() or "a new model"
+        """
+        self._require_open("restore()")
+        if self._phase != PREPARING:
+            raise TrainingRunError("restore() after training has begun: call it before ready() and steps().")
+        store = self._saver.store
+        found = store.restore() if store is not None else None
+        if found is None:
+            return None
+        loaded = found.path if load is None else load(found.path)
+        self.step = found.step
+        return loaded
+
+    # Inside
+
+    def _enter_phase(self, phase: str, **more: Any) -> None:
+        self._phase = phase
+        if self._client is not None:
+            self._client.post(PHASE, {"phase": phase, "step": self.step, **self._about, **more})
+
+    def _send_progress(self) -> None:
+        """Before a change of phase: what was reported in the old phase must arrive before the new one."""
+        if self._client is not None:
+            data = self._progress.take()
+            if data is not None:
+                self._client.post(PROGRESS, data)
+
+    def _on_saved(self, data: dict[str, Any]) -> None:
+        self._send_progress()
+        if self._client is not None:
+            self._client.post(CHECKPOINT, data)
+
+    def _nonfinite(self, loss: float, step: int) -> None:
+        self._progress.put_nonfinite(step)
+        error = NonFiniteLoss(loss, step)
+        if self._on_nonfinite == "raise":
+            raise error
+        if not self._warned_nonfinite:
+            self._warned_nonfinite = True
+            logger.warning(
+                "loss=%s at step %d is not a finite number; training goes on (on_nonfinite='warn').", loss, step
+            )
+
+    def _require_open(self, call: str) -> None:
+        if self._phase is None or self._ended:
+            raise TrainingRunError(f"{call} outside its `with training_run(...) as run:` block.")
+
+    def _refuse_report(self) -> None:
+        self._require_open("report()")
+        if self._phase == PREPARING:
+            raise TrainingRunError(
+                "report() before training has begun: iterate over run.steps(), or call run.ready() before the loop."
+            )
+        raise TrainingRunError("report() after saving() has begun: report while training.")
+
+    def _detach(self) -> None:
+        """In a forked child: this copy of the run reports nothing, and leaves the parent's checkpoints alone."""
+        self._link = self._client = None
+        self._mailbox = Mailbox()
+        self._saver = Saver(None, None, self._on_saved)
+        self._progress.unlock()

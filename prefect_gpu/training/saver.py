@@ -1,0 +1,84 @@
+"""When a training run saves a checkpoint: when the controller asks, at a stop, and every so many seconds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from prefect_gpu.training import cpus
+from prefect_gpu.training.checkpoints import CheckpointStore, SaveCallback
+from prefect_gpu.training.mailbox import Mailbox
+
+logger = logging.getLogger("prefect_gpu.training")
+
+
+class Saver:
+    """Obeys the controller's instructions inside ``report()``, in the training's thread.
+
+    Args:
+        folder: Where checkpoints are kept; None saves none.
+        every: Seconds between two checkpoints, or None.
+        on_saved: Called with the data of a CHECKPOINT event after each attempt.
+
+    Attributes:
+        due_at: The monotonic time at which the next checkpoint is due without being asked for.
+        stopped: Why the loop is to end now: everything that can be saved has been saved. None otherwise.
+    """
+
+    def __init__(self, folder: Path | None, every: float | None, on_saved: Callable[[dict[str, Any]], None]) -> None:
+        self.store = CheckpointStore(folder) if folder is not None else None
+        self.due_at = float("inf")
+        self.stopped: str | None = None
+        self._every = every
+        self._on_saved = on_saved
+        self._offered = False  # whether this loop ever offers checkpoints
+
+    def begin(self) -> None:
+        """Training starts now."""
+        if self._every is not None and self.store is not None:
+            self.due_at = monotonic() + self._every
+
+    def offer(self) -> None:
+        """Note that the loop offers checkpoints: from now on, a stop waits for one."""
+        self._offered = True
+
+    def stop_unsaved(self, mailbox: Mailbox) -> None:
+        """Stop between two steps if the controller wants that, unless a later report can save first."""
+        if mailbox.stop is not None and not self._offered:
+            self.stopped = mailbox.stop
+
+    def obey(self, mailbox: Mailbox, checkpoint: SaveCallback | None, step: int) -> None:
+        """Do what was asked, as far as this report allows it."""
+        mailbox.pending = False  # before looking, so that what comes in meanwhile is looked at next time
+        if mailbox.threads is not None:
+            count, mailbox.threads = mailbox.threads, None
+            cpus.use_threads(count)
+        stop = mailbox.stop
+        if checkpoint is not None:
+            asked = mailbox.save
+            if asked is not None:
+                mailbox.save = None
+            if self.store is not None and (asked is not None or stop is not None or monotonic() >= self.due_at):
+                self._save(self.store, checkpoint, step)
+        if stop is not None and (checkpoint is not None or not self._offered):
+            self.stopped = stop
+        # A wish for a checkpoint, or to stop with one, stays until a report offers one.
+        if mailbox.save is not None or (mailbox.stop is not None and self.stopped is None):
+            mailbox.pending = True
+
+    def _save(self, store: CheckpointStore, checkpoint: SaveCallback, step: int) -> None:
+        begin = monotonic()
+        data: dict[str, Any] = {"step": step}
+        try:
+            saved = store.save(checkpoint, step)
+            data |= {"path": str(saved.path), "bytes": saved.size_bytes, "seconds": monotonic() - begin}
+        except Exception as error:
+            # A full disk at night is no reason to lose the training as well; the previous checkpoint is still good.
+            logger.exception("The checkpoint of step %d could not be saved; training goes on.", step)
+            data["error"] = f"{type(error).__name__}: {error}"[:1000]
+        if self._every is not None:
+            self.due_at = monotonic() + self._every
+        self._on_saved(data)

@@ -1,0 +1,64 @@
+"""Sizes as people write them, and as people read them. Bytes are ``int``, seconds are ``float``."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_FACTORS = {
+    "": 1, "b": 1,
+    "k": 1024, "kb": 1000, "kib": 1024,
+    "m": 1024**2, "mb": 1000**2, "mib": 1024**2,
+    "g": 1024**3, "gb": 1000**3, "gib": 1024**3,
+    "t": 1024**4, "tb": 1000**4, "tib": 1024**4,
+}  # fmt: skip
+_SIZE = re.compile(r"^\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*$", re.ASCII)
+
+
+def parse_bytes(value: str | int, *, field: str = "size") -> int:
+    """Read a size such as ``"6GiB"``, ``"500 MB"`` or ``4096``.
+
+    Args:
+        value: A count of bytes, or a number with a unit (kB, MB, GB, TB decimal; KiB ... TiB, or one letter, binary).
+        field: The name that an error message calls the value by.
+
+    Returns:
+        Bytes, more than zero.
+
+    Raises:
+        ValueError: The text is no size, or the size is not positive. The message names field, value and remedy.
+
+    Example:
+        >>> parse_bytes("1.5GiB")
+        1610612736
+    """
+    match = _SIZE.match(str(value)) if not isinstance(value, bool) else None
+    factor = _FACTORS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{field}={value!r} is not a size: write a number and a unit, such as 6GiB or 500MB.")
+    size = int(Fraction(match.group(1)) * factor)  # exact, however large
+    if size <= 0:
+        raise ValueError(f"{field}={value!r} must be more than zero bytes.")
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """A size for people: ``format_bytes(6 * 1024**3) == "6 GiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people: ``0.3 s``, ``42 s``, ``3 min 10 s``, ``2 h 5 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 90:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,45 @@
+"""Prefect's own channel to its engine: it lets a run that is stopped end as cancelled, with its hooks.
+
+The channel is a private part of Prefect (``prefect.runner``), used by its process worker too. It is used here and
+nowhere else, and where it is missing or unanswered, the signal alone must do: the run then passes through Crashed.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import UUID
+
+try:
+    from prefect.runner._control_channel import ControlChannel
+except ImportError:  # another version of Prefect
+    ControlChannel = None  # type: ignore[assignment,misc]
+
+
+class EngineControl:
+    """Registers runs before they start, and tells their engines that a signal means a cancellation."""
+
+    def __init__(self) -> None:
+        self._channel: Any = None
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Listen until the stack is closed."""
+        if ControlChannel is not None:
+            self._channel = await stack.enter_async_context(ControlChannel())
+
+    def register(self, run_id: str) -> dict[str, str]:
+        """Environment variables that let the run's engine find the channel."""
+        if self._channel is None:
+            return {}
+        port, token = self._channel.register(UUID(run_id))
+        return {"PREFECT__CONTROL_PORT": str(port), "PREFECT__CONTROL_TOKEN": token}
+
+    async def announce_cancellation(self, run_id: str) -> None:
+        """Tell the run's engine that the signal that follows is a cancellation. Does nothing if it cannot be told."""
+        if self._channel is not None:
+            await self._channel.signal(UUID(run_id), "cancel")
+
+    def unregister(self, run_id: str) -> None:
+        """The run's process is gone."""
+        if self._channel is not None:
+            self._channel.unregister(UUID(run_id))

@@ -1,0 +1,72 @@
+"""Keeps one run's page in Prefect up to date: the name of its phase, its progress, its losses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient
+
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.artifacts import RunArtifacts
+from prefect_gpu.worker.states import show_phase
+
+_NAMES = {protocol.PREPARING: "Preparing", protocol.TRAINING: "Training", protocol.SAVING: "Saving"}
+
+_SETTLED_AFTER_S = 0.25
+
+
+class RunDisplay:
+    """Shows the newest of what a run reports. What could not be shown is not worth failing for.
+
+    Args:
+        lane: Held while Prefect is written to. A server on SQLite takes one write at a time and grows many times
+            slower when several are tried at once; what is only for show must not be in the way of runs.
+    """
+
+    def __init__(self, client: PrefectClient, run: TrackedRun, lane: asyncio.Lock, logger: logging.Logger) -> None:
+        self._client = client
+        self._run = run
+        self._lane = lane
+        self._logger = logger
+        self._artifacts = RunArtifacts(client, run)
+        self._news = asyncio.Event()
+        self._closing = False
+        self._shown_phase = ""
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def wake(self) -> None:
+        """There is something new."""
+        self._news.set()
+
+    async def close(self) -> None:
+        """Stop renaming the run's state, and show the last numbers."""
+        self._closing = True  # not cancelled: a renaming that has begun must be checked to its end
+        self._news.set()
+        await self._task
+        await self._try(final=True)
+
+    async def _work(self) -> None:
+        while True:
+            await self._news.wait()
+            # A phase that is over at once is not shown: its name would come after the run's end, and be taken back.
+            await asyncio.sleep(0 if self._closing else _SETTLED_AFTER_S)
+            if self._closing:
+                return
+            self._news.clear()
+            await self._try(final=False)
+
+    async def _try(self, *, final: bool) -> None:
+        try:
+            async with self._lane:
+                phase = self._run.phase
+                if not self._closing and phase != self._shown_phase and phase in _NAMES:
+                    self._shown_phase = phase
+                    await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase])
+                again_in = await self._artifacts.show(final=final)
+            if again_in and not self._closing:
+                asyncio.get_running_loop().call_later(again_in, self.wake)
+        except Exception as error:
+            self._logger.debug("Run %s could not be shown: %r", self._run.record.name, error)

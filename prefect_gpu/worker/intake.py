@@ -1,0 +1,293 @@
+"""From Prefect's queue to the scheduler: which runs wait, which have gone, and why the rest must wait longer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events import Event
+from prefect.exceptions import ObjectNotFound
+
+from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.worker.configuration import BadRequestError, read_request
+from prefect_gpu.worker.pool import PoolView, is_waiting
+from prefect_gpu.worker.settle import Settlement
+from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
+
+if TYPE_CHECKING:
+    from prefect_gpu.worker.worker import GpuWorker
+
+# Runs that start at once are not renamed on the way; those that wait are, this much later.
+_SHOW_WAITING_AFTER_S = 0.3
+# So many runs are read one by one, which is quicker; more are read with one query.
+_READ_SINGLY = 4
+
+
+class Intake:
+    """Keeps the scheduler's view of the pool in step with Prefect's.
+
+    Args:
+        cancel: Called with a launched run that its user has cancelled.
+        host_prefix: What the ``infrastructure_pid`` of this machine's runs begins with.
+        lane: Held while Prefect is written to for show: see :class:`~prefect_gpu.worker.display.RunDisplay`.
+    """
+
+    def __init__(
+        self,
+        worker: GpuWorker,
+        pool: PoolView,
+        settlement: Settlement,
+        *,
+        cancel: Callable[[TrackedRun], Awaitable[None]],
+        host_prefix: str,
+        lane: asyncio.Lock,
+        logger: logging.Logger,
+    ) -> None:
+        self.known: dict[str, FlowRun] = {}  # runs that wait or are launched, as last read
+        self.controller: Controller  # set by the session, which makes the two know each other
+        self._worker = worker
+        self._client = worker.client
+        self._pool = pool
+        self._settlement = settlement
+        self._cancel = cancel
+        self._host_prefix = host_prefix
+        self._lane = lane
+        self._logger = logger
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._holds: dict[str, Hold] = {}
+        self._shown: dict[str, str] = {}
+        self._settled_at: dict[str, float] = {}
+        self._doubtful: set[str] = set()
+        self._news = asyncio.Event()
+        self._quotas_stale = True
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    async def look(self) -> list[FlowRun]:
+        """Compare the whole pool with what the scheduler believes.
+
+        Returns:
+            The runs that wait.
+        """
+        started = time.time()
+        believed = {job.id for job in self.controller.scheduler.state.waiting()}
+        await self._read_quotas()
+        waiting = [run async for run in self._pool.waiting_runs(self._worker._prefetch_seconds)]
+        for flow_run in waiting:
+            await self._take_in(flow_run, started)
+        for flow_run in await self._pool.runs_in_state(StateType.CANCELLING):
+            await self._take_in(flow_run, started)
+        # Those that were not among the pages are read singly: the pages may have shifted under our eyes.
+        self.doubt(*(believed - {str(run.id) for run in waiting}))
+        with suppress(httpx.HTTPError, ObjectNotFound):
+            await self._pool.mark_ready()
+        return waiting
+
+    def doubt(self, *run_ids: str) -> None:
+        """These runs may not be as they were: they are read again at once."""
+        if run_ids:
+            self._doubtful.update(run_ids)
+            self._news.set()
+
+    def on_event(self, event: Event) -> None:
+        """Take in one event of Prefect's stream. It is only a hint: what counts is what Prefect says when asked."""
+        kind, _, what = event.resource.id.rpartition(".")
+        if kind != "prefect.flow-run":
+            self._quotas_stale = True
+            self._news.set()
+            return
+        state_type = event.resource.get("prefect.state-type", "")
+        job = self.controller.scheduler.state.jobs.get(what)
+        if state_type == StateType.SCHEDULED.value:
+            relevant = event.resource.get("prefect.state-name") != AWAITING_GPU and (job is None or not job.active)
+        elif state_type in (StateType.CANCELLING.value, StateType.CANCELLED.value):
+            relevant = job is not None or state_type == StateType.CANCELLING.value
+        else:
+            relevant = job is not None and not job.active
+            if job is None and self._is_limited():
+                # A run of another worker started or ended: it may have used up or freed a limit.
+                self._quotas_stale = True
+                self._news.set()
+        if relevant:
+            self.doubt(what)
+
+    def _is_limited(self) -> bool:
+        quotas = self.controller.scheduler.state.quotas
+        return quotas.pool_limit is not None or any(queue.limit is not None for queue in quotas.queues)
+
+    async def follow_news(self) -> None:
+        """Read again whatever events have made doubtful, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            run_ids, self._doubtful = self._doubtful, set()
+            started = time.time()
+            try:
+                if self._quotas_stale:
+                    await self._read_quotas()
+                found = await self._read(run_ids)
+                for flow_run in found:
+                    await self._take_in(flow_run, started)
+                for run_id in run_ids - {str(run.id) for run in found}:
+                    self.withdraw(run_id, "it was deleted")
+            except httpx.HTTPError as error:
+                self._logger.debug("Runs could not be read: %r", error)
+                await asyncio.sleep(1.0)
+                self.doubt(*run_ids)
+
+    async def _read(self, run_ids: set[str]) -> list[FlowRun]:
+        async def read_one(run_id: str) -> FlowRun | None:
+            with suppress(ObjectNotFound):
+                return await self._client.read_flow_run(UUID(run_id))
+            return None
+
+        if len(run_ids) > _READ_SINGLY:
+            return await self._pool.runs_by_id(map(UUID, run_ids))
+        return [run for run in await asyncio.gather(*map(read_one, run_ids)) if run is not None]
+
+    async def _read_quotas(self) -> None:
+        self._quotas_stale = False
+        state = self.controller.scheduler.state
+        quotas = await self._pool.quotas(
+            lambda: {job.id for job in state.jobs.values() if job.active}, self._worker._limit
+        )
+        if quotas != state.quotas:
+            self.controller.handle(ev.QuotasChanged(quotas))
+
+    # -- taking in ----------------------------------------------------------------------------------------------------
+
+    async def _take_in(self, flow_run: FlowRun, read_at: float) -> None:
+        """Tell the scheduler about one run, as it was when it was read."""
+        run_id = str(flow_run.id)
+        state = flow_run.state
+        if state is None:
+            return
+        launched = self.controller.runs.get(run_id)
+        if state.type in (StateType.CANCELLING, StateType.CANCELLED):
+            if launched is not None:
+                await self._cancel(launched)
+                return
+            self.withdraw(run_id, "it was cancelled")
+            if state.type is StateType.CANCELLING:
+                await self._settlement.cancel_if_ours(flow_run, self._host_prefix)
+            return
+        if launched is not None or read_at <= self._settled_at.get(run_id, 0.0):
+            return  # what was read is older than what we know
+        if not is_waiting(flow_run):
+            self.withdraw(run_id, f"it is {state.name}")
+            return
+        try:
+            deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+            request = read_request(flow_run, deployment, self._worker.work_pool)
+        except ObjectNotFound:
+            message = f"Its deployment {flow_run.deployment_id} no longer exists."
+            await self._worker._mark_flow_run_as_cancelled(flow_run, {"message": message})
+            return
+        except BadRequestError as error:
+            await self.refuse(flow_run, str(error))
+            return
+        due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+        self.known[run_id] = flow_run
+        self.controller.handle(
+            ev.JobSubmitted(
+                job=run_id,
+                request=request,
+                queue=str(flow_run.work_queue_id),
+                submitted_at=_submitted_at(flow_run, read_at),
+                not_before=due.timestamp() if due else read_at,
+                name=flow_run.name,
+            )
+        )
+
+    def withdraw(self, run_id: str, reason: str) -> None:
+        """A run that waited is not ours to start any more."""
+        job = self.controller.scheduler.state.jobs.get(run_id)
+        if job is not None and not job.active:
+            self.controller.handle(ev.JobWithdrawn(run_id, reason))
+            self._forget(run_id)
+
+    def settled(self, run_id: str) -> None:
+        """A launch is over; nothing that was read before this moment says anything about the run any more."""
+        self._settled_at[run_id] = time.time()
+        self._forget(run_id)
+
+    def lock(self, run_id: str) -> asyncio.Lock:
+        """Held while a waiting run's state is changed: showing it as waiting and claiming it must not mix."""
+        return self._locks.setdefault(run_id, asyncio.Lock())
+
+    def _forget(self, run_id: str) -> None:
+        books: tuple[dict[str, Any], ...] = (self.known, self._locks, self._holds, self._shown)
+        for book in books:
+            book.pop(run_id, None)
+
+    async def refuse(self, flow_run: FlowRun, message: str) -> None:
+        """The run cannot be run here: say why where its owner looks."""
+        self._logger.warning("Run %s is refused: %s", flow_run.name, message)
+        await self._worker._propose_crashed_state(flow_run, message)
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    def held(self, hold: Hold) -> None:
+        """Show in Prefect why the run waits: a little later, and only if it still does."""
+        if hold.code != "due":
+            self._holds[hold.job] = hold
+
+    async def show_holds(self) -> None:
+        """Show the reasons of waiting runs, until cancelled."""
+        while True:
+            await asyncio.sleep(_SHOW_WAITING_AFTER_S)
+            for run_id in list(self._holds):
+                hold = self._holds.pop(run_id, None)
+                try:
+                    if hold is not None:
+                        await self._show(run_id, hold)
+                except ObjectNotFound:
+                    self.doubt(run_id)
+                except httpx.HTTPError as error:
+                    self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
+
+    async def _show(self, run_id: str, hold: Hold) -> None:
+        flow_run = self.known.get(run_id)
+        if flow_run is None or self._shown.get(run_id) == hold.reason:
+            return
+        if hold.code == "never" and not await self._others_online():
+            self.withdraw(run_id, hold.reason)
+            await self.refuse(flow_run, f"The pool cannot run it: {hold.reason}.")
+            return
+        async with self._lane, self.lock(run_id):
+            job = self.controller.scheduler.state.jobs.get(run_id)
+            if job is None or job.active:
+                return
+            due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+            reason = hold.reason[0].upper() + hold.reason[1:] + "."
+            if await show_waiting(self._client, flow_run.id, reason, due):
+                if run_id not in self._shown:  # once where its owner looks first
+                    self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", reason)
+                self._shown[run_id] = hold.reason
+            else:
+                self.doubt(run_id)
+
+    async def _others_online(self) -> bool:
+        """Whether another worker of the pool might hold what ours never can."""
+        try:
+            workers = await self._client.read_workers_for_work_pool(self._worker.work_pool.name)
+        except httpx.HTTPError:
+            return True  # unknown: the run waits
+        return any(str(worker.status).endswith("ONLINE") and worker.name != self._worker.name for worker in workers)
+
+
+def _submitted_at(flow_run: FlowRun, read_at: float) -> float:
+    """Unix seconds since when the run waits: a later try waits since the end of the one before."""
+    if flow_run.run_count and flow_run.state is not None:
+        return flow_run.state.timestamp.timestamp()
+    return flow_run.created.timestamp() if flow_run.created else read_at

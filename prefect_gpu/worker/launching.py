@@ -1,0 +1,179 @@
+"""From a grant to a process: claim the run in Prefect, fill in its configuration, say how to start it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import Abort, ObjectNotFound
+from prefect.states import Pending
+from prefect.utilities.engine import propose_state
+
+from prefect_gpu.runtime.controller import NotOursError
+from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.worker.configuration import GpuJobConfiguration, merge_job_variables
+from prefect_gpu.worker.control import EngineControl
+from prefect_gpu.worker.intake import Intake
+from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.settle import persist
+from prefect_gpu.worker.states import claim_was_clean
+
+if TYPE_CHECKING:
+    from prefect_gpu.worker.worker import GpuWorker
+
+_ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
+_SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
+
+
+class Launcher:
+    """Prepares the launches of one worker."""
+
+    def __init__(
+        self, worker: GpuWorker, pool: PoolView, intake: Intake, control: EngineControl, logger: logging.Logger
+    ) -> None:
+        self._worker = worker
+        self._client = worker.client
+        self._pool = pool
+        self._intake = intake
+        self._control = control
+        self._logger = logger
+
+    def describe(self, job: Job) -> RunRecord:
+        """A record with everything that is known at submission."""
+        flow_run = self._intake.known[job.id]
+        return RunRecord(
+            run_id=job.id,
+            name=flow_run.name,
+            pool=self._worker.work_pool.name,
+            queue=job.queue,
+            token="",
+            request=job.request,
+            placement=Placement("", (), ()),
+            attempt=flow_run.run_count + 1,
+            known={
+                "flow_name": str(flow_run.flow_id),  # until the flow has been read
+                "parameters": flow_run.parameters,
+                "worker": self._worker.name,
+                "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)},
+            },
+            times={"submitted": job.submitted_at, "due": job.not_before},
+        )
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
+        flow_run = self._intake.known[run.run_id]
+        configuring = asyncio.ensure_future(persist(lambda: self._configure(flow_run, run), self._logger))
+        try:
+            async with self._intake.lock(run.run_id):
+                await self._claim(flow_run, run)
+            if not await persist(lambda: claim_was_clean(self._client, flow_run.id), self._logger):
+                raise NotOursError("another worker has it")
+        except BaseException:
+            configuring.cancel()
+            await asyncio.gather(configuring, return_exceptions=True)
+            raise
+        try:
+            configuration = await configuring
+        except Exception as error:
+            # The user's to mend: a block that does not exist, a working directory that is no folder, ...
+            message = f"The run could not be configured: {error}"
+            await persist(lambda: self._intake.refuse(flow_run, message), self._logger)
+            raise NotOursError(message) from error
+        deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+        return self._specify(flow_run, run, configuration, deployment)
+
+    async def _claim(self, flow_run: FlowRun, run: TrackedRun) -> None:
+        # The folder's name in the message lets a later worker recognise its predecessor's claim.
+        claim: Any = Pending(message=f"Claimed by worker {self._worker.name} ({run.folder.name})")
+        try:
+            state = await propose_state(self._client, claim, flow_run_id=flow_run.id)
+        except Abort as error:
+            raise NotOursError(str(error)) from None
+        except ObjectNotFound:
+            raise NotOursError("it was deleted") from None
+        except httpx.HTTPError as error:
+            raise LaunchError(f"Prefect could not be asked: {error!r}") from error
+        if not state.is_pending():
+            # A deployment's own limit put it off, say. It is read again once it has been released.
+            raise NotOursError(f"Prefect left it {state.name}: {state.message}")
+
+    async def _configure(self, flow_run: FlowRun, run: TrackedRun) -> GpuJobConfiguration:
+        deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+        flow = await self._pool.flow(flow_run.flow_id)
+        configuration: GpuJobConfiguration = await GpuJobConfiguration.from_template_and_values(
+            base_job_template=self._worker.work_pool.base_job_template,
+            values=merge_job_variables(flow_run, deployment),
+            client=self._client,
+        )
+        if configuration.working_dir is not None and not configuration.working_dir.is_dir():
+            raise ValueError(f"working_dir={str(configuration.working_dir)!r} is not a folder on the worker's machine.")
+        command = configuration.command
+        configuration.prepare_for_flow_run(
+            flow_run=flow_run,
+            deployment=deployment,
+            flow=flow,
+            work_pool=self._worker.work_pool,
+            worker_name=self._worker.name,
+            worker_id=self._worker.backend_id,
+        )
+        configuration.command = command or _ENGINE
+        run.record.known |= {"flow_name": flow.name, "deployment": deployment.name if deployment else None}
+        return configuration
+
+    def _specify(
+        self,
+        flow_run: FlowRun,
+        run: TrackedRun,
+        configuration: GpuJobConfiguration,
+        deployment: DeploymentResponse | None,
+    ) -> LaunchSpec:
+        env = {name: value for name, value in {**os.environ, **configuration.env}.items() if value is not None}
+        env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        cwd = configuration.working_dir
+        local = local_source(deployment) if configuration.command == _ENGINE else None
+        if local is not None:
+            cwd, env["PREFECT__FLOW_ENTRYPOINT"] = local
+        elif cwd is None:
+            cwd = run.folder / "work"
+            cwd.mkdir(exist_ok=True)
+        return LaunchSpec(
+            run_id=run.run_id,
+            run_dir=run.folder,
+            argv=tuple(shlex.split(configuration.command or "")),
+            env=env,
+            cwd=cwd,
+            stream_output=configuration.stream_output,
+            label=flow_run.name,
+        )
+
+
+def local_source(deployment: DeploymentResponse | None) -> tuple[Path, str] | None:
+    """(folder, entrypoint) of a deployment whose only pull step is to change into a folder of this machine.
+
+    Prefect's engine takes such an entrypoint from its environment, as Prefect's own runner gives it, and need not
+    ask for the deployment and run its steps again: a fifth of a second less between the grant and the first line.
+    """
+    if deployment is None or not deployment.entrypoint or ":" not in deployment.entrypoint:
+        return None
+    steps = deployment.pull_steps or []
+    if len(steps) != 1 or list(steps[0]) != [_SET_DIRECTORY]:
+        return None
+    directory = (steps[0][_SET_DIRECTORY] or {}).get("directory")
+    if not isinstance(directory, str) or "{{" in directory or not os.path.isabs(directory):
+        return None
+    folder = Path(directory)
+    file = folder / deployment.entrypoint.rpartition(":")[0]
+    return (folder, deployment.entrypoint) if file.is_file() else None

@@ -1,0 +1,160 @@
+"""The work pool as Prefect has it: which runs wait, what is limited, what other workers hold."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterNextScheduledStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+    WorkQueueFilter,
+    WorkQueueFilterName,
+)
+from prefect.client.schemas.objects import Flow, FlowRun, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.sorting import FlowRunSort
+
+from prefect_gpu.scheduling.cluster import Queue, Quotas
+
+_PAGE = 200
+_CACHED_S = 10.0
+
+
+class PoolView:
+    """Reads one pool through Prefect's API.
+
+    Args:
+        queue_names: The work queues that the worker serves; empty for all.
+    """
+
+    def __init__(self, client: PrefectClient, pool_name: str, queue_names: Iterable[str]) -> None:
+        self._client = client
+        self._pool_name = pool_name
+        self._queue_names = sorted(queue_names)
+        self._deployments: dict[UUID, tuple[float, DeploymentResponse]] = {}
+        self._flows: dict[UUID, Flow] = {}
+
+    async def waiting_runs(self, prefetch_s: float) -> AsyncIterator[FlowRun]:
+        """Every run that is scheduled to start within the prefetch time, page after page.
+
+        Prefect's own query for workers stops at one page and leaves out what a limit keeps back; a run that could
+        start must not be hidden behind two hundred that could not.
+        """
+        until = datetime.now(timezone.utc) + timedelta(seconds=prefetch_s)
+        selection = FlowRunFilter(
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+            next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=until),  # type: ignore[arg-type]
+        )
+        async for flow_run in self._pages(selection):
+            if is_waiting(flow_run):
+                yield flow_run
+
+    async def runs_by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
+        """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
+        ids = list(run_ids)
+        found: list[FlowRun] = []
+        for start in range(0, len(ids), _PAGE):
+            selection = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + _PAGE]))
+            found += await self._client.read_flow_runs(flow_run_filter=selection, limit=_PAGE)
+        return found
+
+    async def runs_in_state(self, *types: StateType) -> list[FlowRun]:
+        """All runs of the pool in one of the state types."""
+        selection = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
+        return [flow_run async for flow_run in self._pages(selection)]
+
+    async def quotas(self, ours: Callable[[], set[str]], worker_limit: int | None) -> Quotas:
+        """The limits of the pool and its queues.
+
+        Args:
+            ours: Gives the ids of the runs that this worker has active when asked: they are not "elsewhere".
+            worker_limit: The worker's own ``--limit``.
+        """
+        pool = await self._client.read_work_pool(self._pool_name)
+        queues = await self._client.read_work_queues(work_pool_name=self._pool_name)
+        elsewhere: Counter[Any] = Counter()
+        if pool.concurrency_limit is not None or any(queue.concurrency_limit is not None for queue in queues):
+            active = await self.runs_in_state(StateType.RUNNING, StateType.PENDING)
+            here = ours()  # asked afterwards, so that what was launched meanwhile is not counted twice
+            for flow_run in active:
+                if str(flow_run.id) not in here:
+                    elsewhere[flow_run.work_queue_id] += 1
+        return Quotas(
+            queues=tuple(
+                Queue(
+                    id=str(queue.id),
+                    name=queue.name,
+                    priority=queue.priority or 1,
+                    paused=bool(queue.is_paused),
+                    limit=queue.concurrency_limit,
+                    active_elsewhere=elsewhere[queue.id],
+                )
+                for queue in sorted(queues, key=lambda queue: str(queue.id))
+            ),
+            pool_paused=bool(pool.is_paused),
+            pool_limit=pool.concurrency_limit,
+            pool_active_elsewhere=sum(elsewhere.values()),
+            worker_limit=worker_limit,
+        )
+
+    async def mark_ready(self) -> None:
+        """Let the server know that the queues are polled: it shows them, and their deployments, as ready."""
+        await self._client.get_scheduled_flow_runs_for_work_pool(
+            work_pool_name=self._pool_name,
+            work_queue_names=self._queue_names,
+            scheduled_before=datetime(2000, 1, 1, tzinfo=timezone.utc),
+        )
+
+    async def deployment(self, deployment_id: UUID) -> DeploymentResponse:
+        """A deployment, at most ten seconds old. Raises ObjectNotFound if it was deleted."""
+        known = self._deployments.get(deployment_id)
+        if known is None or time.monotonic() - known[0] > _CACHED_S:
+            known = (time.monotonic(), await self._client.read_deployment(deployment_id))
+            self._deployments[deployment_id] = known
+        return known[1]
+
+    async def flow(self, flow_id: UUID) -> Flow:
+        """A flow; what is read of it never changes."""
+        if flow_id not in self._flows:
+            self._flows[flow_id] = await self._client.read_flow(flow_id)
+        return self._flows[flow_id]
+
+    async def _pages(self, selection: FlowRunFilter) -> AsyncIterator[FlowRun]:
+        queue_filter = WorkQueueFilter(name=WorkQueueFilterName(any_=self._queue_names)) if self._queue_names else None
+        offset = 0
+        while True:
+            page = await self._client.read_flow_runs(
+                flow_run_filter=selection,
+                work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool_name])),
+                work_queue_filter=queue_filter,
+                # By id, which never changes: a run that leaves the selection meanwhile shifts no other run out of sight
+                # for longer than until the next look.
+                sort=FlowRunSort.ID_DESC,
+                limit=_PAGE,
+                offset=offset,
+            )
+            for flow_run in page:
+                yield flow_run
+            if len(page) < _PAGE:
+                return
+            offset += _PAGE
+
+
+def is_waiting(flow_run: FlowRun) -> bool:
+    """Whether a run waits for a worker; one that is between two tries within its own process does not."""
+    return (
+        flow_run.state is not None
+        and flow_run.state.type is StateType.SCHEDULED
+        and flow_run.empirical_policy.retry_type != "in_process"
+    )

@@ -1,0 +1,349 @@
+"""One worker's service of one pool: Prefect's queue on one side, the controller on the other.
+
+Prefect is the queue. A run stays SCHEDULED there until the scheduler has granted it a place; only then is it
+claimed, by proposing PENDING, which Prefect accepts from one worker alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events import emit_event
+from prefect.exceptions import ObjectNotFound
+from prefect.logging import get_logger
+from prefect.settings import get_current_settings
+
+from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
+from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.telemetry import take_inventory
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.scheduling.profiles import get_profile
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.control import EngineControl
+from prefect_gpu.worker.display import RunDisplay
+from prefect_gpu.worker.intake import Intake
+from prefect_gpu.worker.launching import Launcher
+from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.settle import Settlement, persist
+from prefect_gpu.worker.stream import PoolStream
+from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
+
+if TYPE_CHECKING:
+    from prefect_gpu.worker.worker import GpuWorker
+
+
+class PoolSession:
+    """Everything that a serving worker does. Implements the controller's :class:`Host`.
+
+    Raises:
+        ValueError: The profile is not known.
+        HistoryError: The history cannot be opened.
+    """
+
+    def __init__(self, worker: GpuWorker, settings: GpuSettings, printer: Callable[..., None]) -> None:
+        get_profile(settings.profile)  # a misspelt name must stop the worker now, not later
+        self._worker = worker
+        self._settings = settings
+        self._printer = printer
+        self._state_dir = settings.resolved_state_dir
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+        self._history = History(settings.resolved_history_url)
+        self._claims = Claims(self._state_dir)
+        self._logger = get_logger("worker.gpu")
+        self._stack = AsyncExitStack()
+        self._control = EngineControl()
+        self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
+        self._displays: dict[str, RunDisplay] = {}
+        self._breaks_at_grant: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.host_prefix = f"{socket.gethostname()}:"
+        self.is_open = False
+        self.draining = False
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Become this machine's worker for the pool: claim devices, adopt what runs, listen to Prefect."""
+        pool = self._worker.work_pool
+        await self._wait_for_claim(pool.name)
+        client = self._worker.client
+        self._client = client
+        view = PoolView(client, pool.name, self._worker._work_queues)
+        self._settlement = Settlement(client, self._logger)
+        node = self._claim_node()
+        if api_is_local():  # flows that are submitted without a deployment travel through a folder
+            await ensure_bundle_storage(client, pool, self._state_dir)
+        await self._control.open(self._stack)
+        self._intake = Intake(
+            self._worker,
+            view,
+            self._settlement,
+            cancel=self._cancel,
+            host_prefix=self.host_prefix,
+            lane=self._lane,
+            logger=self._logger,
+        )
+        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger)
+        driver = ProcessDriver(
+            warm=self._settings.warm_start,
+            preload=[*PREFECT_MODULES, *self._settings.preload],
+            after_fork=AFTER_FORK,
+            echo=None,
+            logger=self._logger,
+        )
+        self.controller = Controller(
+            self,
+            node=node,
+            driver=driver,
+            state_dir=self._state_dir,
+            pool=pool.name,
+            profile=self._settings.profile,
+            channel_host=self._settings.channel_host,
+            channel_port=self._settings.channel_port,
+            keep_days=self._settings.keep_days,
+            logger=self._logger,
+        )
+        self._intake.controller = self.controller
+        self._stream = PoolStream(
+            pool.id, on_event=self._intake.on_event, on_connect=self._on_connect, logger=self._logger
+        )
+        await self.controller.start()
+        for work in (
+            self._stream.run(),
+            self._intake.follow_news(),
+            self._intake.show_holds(),
+            self._beat(),
+            self._bury(view),
+        ):
+            self._spawn(work)
+        self.is_open = True
+
+    async def close(self) -> None:
+        """Let go of everything; processes go on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "controller"):
+            await self.controller.close()
+        await self._stack.aclose()
+        self._history.close()
+        self._claims.release()
+        self.is_open = False
+
+    def begin_drain(self, on_drained: Callable[[], object]) -> int:
+        """Start no run any more; call back when the last one has been settled.
+
+        Returns:
+            How many runs there are to wait for.
+        """
+        self.draining = True
+        if not self.is_open:
+            on_drained()
+            return 0
+        self.controller.handle(ev.DrainRequested())
+
+        async def drained() -> None:
+            await self.controller.wait_idle()
+            on_drained()
+
+        self._spawn(drained())
+        return len(self.controller.runs)
+
+    async def wait_finished(self) -> None:
+        """Wait until nothing runs and nothing that waits can start (``--run-once``)."""
+        while True:
+            await self.controller.wait_idle()
+            await asyncio.sleep(0)
+            if not self.controller.runs and not self.controller.scheduler.state.active_count:
+                return
+
+    async def _wait_for_claim(self, pool_name: str) -> None:
+        said = False
+        while not self._claims.claim_pool(pool_name):
+            if not said:
+                self._printer(
+                    f"Another worker of pool {pool_name!r} uses the state folder {self._state_dir}. Standing by to "
+                    "take over. To run both, give this one its own PREFECT_INTEGRATIONS_GPU_STATE_DIR."
+                )
+                said = True
+            self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
+            await asyncio.sleep(1.0)
+
+    def _claim_node(self) -> Node:
+        inventory = take_inventory(
+            virtual_devices=self._settings.virtual_devices,
+            virtual_device_memory_bytes=self._settings.virtual_device_memory_bytes,
+        )
+        for finding in inventory.findings:
+            if finding.level != "ok":
+                self._logger.warning("%s %s", finding.text, finding.remedy or "")
+        found = [
+            Device(info.id, info.kind, info.memory_bytes, info.virtual, tuple(info.cores)) for info in inventory.devices
+        ]
+        ours, others = self._claims.claim_devices(found)
+        for device in others:
+            self._logger.warning("%s is managed by another worker on this machine and left to it.", device.id)
+        names = ", ".join(f"{device.id} ({device.kind})" if not device.virtual else device.id for device in ours)
+        kind = "virtual devices, which are not GPUs" if ours and ours[0].virtual else "devices"
+        if ours:
+            self._printer(f"Serving pool {self._worker.work_pool.name!r} with {len(ours)} {kind}: {names}")
+        else:
+            self._logger.error(
+                "This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`."
+            )
+        return Node(inventory.hostname, tuple(ours), inventory.cpus)
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._logger.error("A task of the worker failed", exc_info=task.exception())
+
+    # -- what waits in Prefect ----------------------------------------------------------------------------------------
+
+    async def look(self) -> list[FlowRun]:
+        """Compare the whole pool with what the scheduler believes; the runs that wait."""
+        return await self._intake.look()
+
+    def _on_connect(self) -> None:
+        """The event stream is open (again); events may have been missed until now: look at everything once."""
+
+        async def look() -> None:
+            try:
+                await self._intake.look()
+            except httpx.HTTPError as error:
+                self._logger.debug("The pool could not be read: %r", error)
+
+        self._spawn(look())
+
+    # -- the controller's host: waiting and launching -----------------------------------------------------------------
+
+    def held(self, hold: Hold) -> None:
+        """See :class:`Host`."""
+        self._intake.held(hold)
+
+    def describe(self, run_id: str) -> RunRecord:
+        """See :class:`Host`."""
+        self._breaks_at_grant[run_id] = self._stream.breaks
+        return self._launcher.describe(self.controller.scheduler.state.jobs[run_id])
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """See :class:`Host`."""
+        return await self._launcher.prepare(run)
+
+    async def launched(self, run: TrackedRun) -> None:
+        """See :class:`Host`."""
+        assert run.handle is not None
+        self._displays[run.run_id] = RunDisplay(self._client, run, self._lane, self._logger)
+        self._spawn(self._announce(run, run.handle.pid))
+
+    async def _announce(self, run: TrackedRun, pid: int) -> None:
+        flow_run = self._intake.known.get(run.run_id)
+        devices = ", ".join(run.record.placement.devices) or "no device"
+        if flow_run is not None:
+            self._worker.get_flow_run_logger(flow_run).info(
+                "Worker %r gave this run %s and cores %s", self._worker.name, devices, list(run.record.placement.cpus)
+            )
+        with suppress(httpx.HTTPError, ObjectNotFound):
+            async with self._lane:
+                await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=f"{self.host_prefix}{pid}")
+                await self._worker._give_worker_labels_to_flow_run(UUID(run.run_id))
+
+    # -- the controller's host: following and ending ------------------------------------------------------------------
+
+    def reported(self, run: TrackedRun, kind: str) -> None:
+        """See :class:`Host`."""
+        if run.run_id not in self._displays:  # an adopted run
+            self._displays[run.run_id] = RunDisplay(self._client, run, self._lane, self._logger)
+        if kind in (protocol.PHASE, protocol.PROGRESS):
+            self._displays[run.run_id].wake()
+
+    async def _cancel(self, run: TrackedRun) -> None:
+        """Ask the run to end as cancelled; what does not end in time is killed. Returns at once."""
+        if run.cancelling:
+            return
+        run.cancelling = True
+        self._logger.info("Cancelling run %s", run.record.name)
+
+        async def stop() -> None:
+            with suppress(Exception):  # the signal alone must do
+                await self._control.announce_cancellation(run.run_id)
+            await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
+
+        self._spawn(stop())
+
+    async def _bury(self, pool: PoolView) -> None:
+        types = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
+        believed = await persist(lambda: pool.runs_in_state(*types), self._logger)
+        await self._settlement.bury_orphans(believed, set(self.controller.runs), self.host_prefix)
+
+    async def _beat(self) -> None:
+        """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""
+        while True:
+            frequency = get_current_settings().flows.heartbeat_frequency
+            await asyncio.sleep(frequency or 180)
+            for run in list(self.controller.runs.values()) if frequency else []:
+                if run.record.warm and run.handle is not None:
+                    resource = {"prefect.resource.id": f"prefect.flow-run.{run.run_id}"}
+                    resource["prefect.resource.name"] = run.record.name
+                    emit_event("prefect.flow-run.heartbeat", resource=resource)
+
+    async def kill(self, infrastructure_pid: str, grace_seconds: float) -> bool:
+        """Stop the launched run with this ``host:pid``; False if there is none."""
+        for run in list(self.controller.runs.values()):
+            if run.handle is not None and f"{self.host_prefix}{run.handle.pid}" == infrastructure_pid:
+                return await self.controller.stop(run.run_id, grace_seconds)
+        return False
+
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+        """See :class:`Host`."""
+        display = self._displays.pop(run.run_id, None)
+        if display is not None:
+            await display.close()
+        self._control.unregister(run.run_id)
+        breaks = self._breaks_at_grant.pop(run.run_id, self._stream.breaks)
+        outcome, message = await self._settlement.settle(run, report, api_was_away=self._stream.breaks > breaks)
+        self._intake.settled(run.run_id)
+        return outcome, message
+
+    async def unlaunched(self, run: TrackedRun) -> None:
+        """See :class:`Host`."""
+        await self._settlement.give_back(run)
+        self._intake.settled(run.run_id)
+
+    def released(self, run: TrackedRun) -> None:
+        """See :class:`Host`."""
+        self._intake.doubt(run.run_id)
+
+    def record_history(self, row: dict[str, Any]) -> None:
+        """See :class:`Host`."""
+        devices = [device for device in self.controller.node.devices if device.id in row["devices"]]
+        self._history.record(
+            HistoryRow(
+                **row,
+                device_kind=devices[0].kind if devices else None,
+                virtual=any(device.virtual for device in devices),
+            )
+        )

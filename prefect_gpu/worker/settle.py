@@ -1,0 +1,206 @@
+"""A run's process is gone: make sure that Prefect knows how the run ended, whatever it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime, timedelta, timezone
+from typing import TypeVar
+from uuid import UUID
+
+import httpx
+import psutil
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.exceptions import Abort, ObjectNotFound
+from prefect.states import AwaitingRetry, Cancelled, Crashed, Scheduled
+from prefect.utilities.engine import propose_state
+
+from prefect_gpu.runtime.diagnosis import diagnose
+from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.worker.states import put_back
+
+T = TypeVar("T")
+_LONGEST_PAUSE_S = 10.0
+_OUT_OF_REACH = "Prefect was out of reach when the run started"
+# What the end of a run's output has when it could not reach Prefect. It is the only witness when the worker that
+# launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
+_SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
+_MOST_RESTARTS = 5
+
+
+async def persist(ask: Callable[[], Awaitable[T]], logger: logging.Logger) -> T:
+    """Ask Prefect until it answers. Only the API's absence is waited out; any answer, an error too, is final."""
+    pause = 0.5
+    while True:
+        try:
+            return await ask()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code < 500:
+                raise
+            logger.debug("Prefect answered %s; asking again", error.response.status_code)
+        except httpx.TransportError as error:
+            logger.debug("Prefect does not answer (%r); asking again", error)
+        await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+
+class Settlement:
+    """Brings runs whose process is gone to the state that they belong in."""
+
+    def __init__(self, client: PrefectClient, logger: logging.Logger) -> None:
+        self._client = client
+        self._logger = logger
+
+    async def settle(self, run: TrackedRun, report: ExitReport, *, api_was_away: bool) -> tuple[str | None, str]:
+        """See :meth:`prefect_gpu.runtime.controller.Host.settle`.
+
+        Args:
+            run: The launch whose process is gone.
+            report: How it ended.
+            api_was_away: Whether Prefect was out of reach at some time since the launch.
+
+        Returns:
+            (outcome, message); the outcome is None if the run never began and waits again.
+        """
+        try:
+            return await persist(lambda: self._settle(run, report, api_was_away), self._logger)
+        except ObjectNotFound:
+            return "cancelled", "The flow run was deleted while it ran."
+
+    async def _settle(self, run: TrackedRun, report: ExitReport, api_was_away: bool) -> tuple[str | None, str]:
+        flow_run = await self._client.read_flow_run(UUID(run.run_id))
+        run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
+        state = flow_run.state
+        assert state is not None
+        if state.type is StateType.CANCELLED:
+            return "cancelled", state.message or ""
+        if state.type is StateType.CANCELLING or (run.cancelling and state.type is not StateType.COMPLETED):
+            message = f"Cancelled while {run.phase}; its process and all that it started have ended."
+            await self._force(flow_run, Cancelled(message=message))
+            return "cancelled", message
+        if state.is_final():
+            if state.type is StateType.CRASHED:
+                await self._retry(flow_run, state.message or "")
+            return state.type.value.lower(), state.message or ""
+        if state.type is StateType.PAUSED:
+            return None, "suspended"
+        if state.type is StateType.SCHEDULED and flow_run.empirical_policy.retry_type != "in_process":
+            return None, "waits again"
+        if state.type is StateType.PENDING and report.returncode not in (0, None):
+            # It could not even report that it runs, so nothing of the flow's function has.
+            away = api_was_away or any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
+            if away and await self._restarts(flow_run) < _MOST_RESTARTS:
+                await self._force(flow_run, self._again(flow_run, _OUT_OF_REACH))
+                return None, "never began"
+        concluded = await self._concluded(flow_run)
+        if concluded is not None:
+            # The run did report its end; a renaming by a worker that was killed meanwhile came over it.
+            await put_back(self._client, flow_run.id, concluded)
+            return concluded.type.value.lower(), concluded.message or ""
+        return await self._crash(flow_run, report)
+
+    async def _concluded(self, flow_run: FlowRun) -> State | None:
+        """The final state that the run's last try reported, if it did."""
+        concluded = None
+        for state in await self._client.read_flow_run_states(flow_run.id):
+            if state.type is StateType.PENDING:
+                concluded = None
+            elif state.is_final():
+                concluded = state
+        return concluded
+
+    async def _restarts(self, flow_run: FlowRun) -> int:
+        history = await self._client.read_flow_run_states(flow_run.id)
+        return sum(state.message == _OUT_OF_REACH for state in history)
+
+    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str]:
+        message = diagnose(report)
+        if report.returncode == 0:
+            message = (
+                "The process ended with exit code 0, but the run never reported an end to Prefect. A `command` must "
+                "run the flow in the foreground, for example `python -m prefect.engine`."
+            )
+        self._logger.warning("Run %s crashed: %s", flow_run.name, message.splitlines()[0])
+        if await self._retry(flow_run, message):
+            return "crashed", message
+        try:
+            await propose_state(self._client, Crashed(message=message), flow_run_id=flow_run.id)
+        except Abort:
+            await self._force(flow_run, Crashed(message=message))
+        return "crashed", message
+
+    async def _retry(self, flow_run: FlowRun, crash: str) -> bool:
+        """A crashed run of a flow with retries left goes back to the queue; Prefect itself retries only failures.
+
+        It does so without being Crashed in between: that is a final state, and whoever waits for the run would take
+        it for the end.
+        """
+        retries = flow_run.empirical_policy.retries or 0
+        if not 0 < flow_run.run_count <= retries:
+            return False
+        message = f"Try {flow_run.run_count + 1} of {retries + 1} after a crash. {crash}"
+        await self._force(flow_run, self._again(flow_run, message))
+        return True
+
+    def _again(self, flow_run: FlowRun, message: str) -> State:
+        delay = flow_run.empirical_policy.retry_delay or 0
+        return AwaitingRetry(scheduled_time=datetime.now(timezone.utc) + timedelta(seconds=delay), message=message)
+
+    async def _force(self, flow_run: FlowRun, state: State) -> None:
+        if state.type is StateType.SCHEDULED:
+            policy = flow_run.empirical_policy.model_copy(update={"retry_type": "reschedule", "resuming": False})
+            await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
+        await self._client.set_flow_run_state(flow_run.id, state, force=True)
+
+    async def give_back(self, run: TrackedRun) -> None:
+        """Return a run to its queue that an earlier worker claimed but never started."""
+
+        async def work() -> None:
+            flow_run = await self._client.read_flow_run(UUID(run.run_id))
+            state = flow_run.state
+            if state is None:
+                return
+            if state.type is StateType.CANCELLING:
+                await self._force(flow_run, Cancelled(message="Cancelled before it started."))
+            elif state.type is StateType.PENDING and await self._claimed_in(flow_run, run.folder.name):
+                due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+                message = "The worker that had claimed it is gone; nothing of it had run."
+                await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
+
+        try:
+            await persist(work, self._logger)
+        except ObjectNotFound:
+            return
+
+    async def _claimed_in(self, flow_run: FlowRun, folder_name: str) -> bool:
+        history = await self._client.read_flow_run_states(flow_run.id)
+        last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
+        return last is not None and folder_name in (last.message or "")
+
+    async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str) -> None:
+        """Finish a cancellation that no process is left to finish: it never had one, or ours is gone."""
+        pid = flow_run.infrastructure_pid or ""
+        if not pid or (pid.startswith(host_prefix) and not _alive(pid)):
+            await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
+
+    async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: set[str], host_prefix: str) -> None:
+        """Runs that Prefect believes to run on this machine, of which neither record nor process is left."""
+        for flow_run in flow_runs:
+            pid = flow_run.infrastructure_pid or ""
+            if str(flow_run.id) in ours or not pid.startswith(host_prefix) or _alive(pid) or flow_run.state is None:
+                continue
+            if flow_run.state.type is StateType.PENDING:
+                # The pid is that of an earlier try: the run may be on its way under another worker.
+                continue
+            if flow_run.state.type is StateType.CANCELLING:
+                await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
+            else:
+                await self._crash(flow_run, ExitReport(returncode=None))
+
+
+def _alive(infrastructure_pid: str) -> bool:
+    number = infrastructure_pid.rpartition(":")[2]
+    return number.isdigit() and psutil.pid_exists(int(number))

@@ -1,0 +1,99 @@
+"""Naming the states of runs without ever losing somebody else's change.
+
+Prefect has no compare-and-set: between our look at a run and our renaming it, its user may cancel it or another
+worker may take it. So each renaming is checked afterwards against the run's history, and taken back if it
+overwrote anything but what we believed to be there.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import State, StateType
+from prefect.client.schemas.responses import SetStateStatus
+from prefect.states import Running, Scheduled
+
+AWAITING_GPU = "AwaitingGpu"
+
+
+async def show_waiting(client: PrefectClient, run_id: UUID, reason: str, scheduled_time: datetime | None) -> bool:
+    """Name a scheduled run ``AwaitingGpu``, with the reason as its message.
+
+    Returns:
+        Whether the run is now shown so; False if it was no longer scheduled.
+    """
+    state: State = Scheduled(scheduled_time=scheduled_time, name=AWAITING_GPU, message=reason)
+    return await _rename(client, run_id, state, StateType.SCHEDULED)
+
+
+async def show_phase(client: PrefectClient, run_id: UUID, name: str) -> bool:
+    """Give a running run the name of its phase: ``Preparing``, ``Training`` or ``Saving``.
+
+    Prefect counts a run's entries into RUNNING, and its retries depend on that count. A run that is marked as
+    resuming is not counted again, so that mark is set first; Prefect removes it as the state is set.
+
+    Returns:
+        Whether the run is now shown so; False if it was no longer running.
+    """
+    flow_run = await client.read_flow_run(run_id)
+    if flow_run.state is None or flow_run.state.type is not StateType.RUNNING or flow_run.state.name == name:
+        return False
+    policy = flow_run.empirical_policy
+    await client.update_flow_run(run_id, empirical_policy=policy.model_copy(update={"resuming": True}))
+    if await _rename(client, run_id, Running(name=name), StateType.RUNNING):
+        return True
+    # The run left RUNNING in between (a retry within its process, say): its policy must be as that left it.
+    current = await client.read_flow_run(run_id)
+    await client.update_flow_run(
+        run_id, empirical_policy=current.empirical_policy.model_copy(update={"resuming": False})
+    )
+    return False
+
+
+async def claim_was_clean(client: PrefectClient, run_id: UUID) -> bool:
+    """Whether the PENDING state that we just got followed a scheduled one, as it must.
+
+    A worker's stale view of a run could make it claim a run that another worker has started or even finished
+    meanwhile; Prefect refuses some of those claims but not all. If the claim was not clean, what it overwrote is
+    put back.
+    """
+    history = await client.read_flow_run_states(run_id)
+    pending = next((index for index in reversed(range(len(history))) if history[index].type is StateType.PENDING), None)
+    if pending is None or pending == 0:
+        return pending == 0
+    before = history[pending - 1]
+    if before.type is StateType.SCHEDULED and before.name == AWAITING_GPU and pending >= 2:
+        # An AwaitingGpu that overwrote a claim is about to be taken back by whoever wrote it.
+        return history[pending - 2].type is StateType.SCHEDULED
+    if before.type is StateType.SCHEDULED:
+        return True
+    if pending == len(history) - 1:
+        await put_back(client, run_id, before)
+    return False
+
+
+async def _rename(client: PrefectClient, run_id: UUID, state: State, expected: StateType) -> bool:
+    result = await client.set_flow_run_state(run_id, state)
+    if result.status is not SetStateStatus.ACCEPT or result.state is None:
+        return False
+    ours = result.state.id
+    history = await client.read_flow_run_states(run_id)
+    others = [known for known in history if known.id != ours]
+    # A state carries the time of its request, and the history is sorted by that: of two requests at the same moment,
+    # the earlier may have been the last to take effect. So what matters is the newest state beside ours.
+    if not others or (others[-1].type is expected and history[-1].id == ours):
+        return True
+    current = (await client.read_flow_run(run_id)).state
+    if current is not None and current.id == ours:
+        await put_back(client, run_id, others[-1])
+    return False
+
+
+async def put_back(client: PrefectClient, run_id: UUID, state: State) -> None:
+    """Make an earlier state the current one again, message, result and all."""
+    copy: State = State(
+        type=state.type, name=state.name, message=state.message, data=state.data, state_details=state.state_details
+    )
+    await client.set_flow_run_state(run_id, copy, force=True)

@@ -1,0 +1,215 @@
+"""The worker of a ``gpu`` work pool, as Prefect knows it. What it does lies in ``session``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio.abc
+import httpx
+from prefect.exceptions import InfrastructureNotAvailable, InfrastructureNotFound
+from prefect.types._datetime import now
+from prefect.workers.base import BaseWorker
+from pydantic import ValidationError
+
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.storage.history import HistoryError
+from prefect_gpu.worker.adhoc import submit_adhoc_run
+from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
+from prefect_gpu.worker.session import PoolSession
+
+if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.client.schemas.objects import FlowRun
+
+
+class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
+    """Runs flows on this machine's GPUs: ``prefect worker start --pool gpus``."""
+
+    type = "gpu"
+    job_configuration = GpuJobConfiguration
+    job_configuration_variables = GpuVariables
+    _display_name = "GPU"
+    _description = (
+        "Run training flows on GPUs: each run is given devices and cores, started warm, followed through its "
+        "phases and losses, and remembered."
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._session: PoolSession | None = None
+        self._run_once = False
+        self._serving: asyncio.Task[None] | None = None
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(
+        self, run_once: bool = False, with_healthcheck: bool = False, printer: Callable[..., None] = print
+    ) -> None:
+        """Serve the pool until told to stop.
+
+        The first SIGTERM or SIGINT drains: no run is started any more, and the worker ends when the running ones
+        have ended. A second one leaves at once: running trainings go on, and the next worker takes them over.
+
+        Raises:
+            SystemExit: The settings are wrong or the history cannot be opened; the message says what to do.
+        """
+        self._run_once = run_once
+        try:
+            session = PoolSession(self, GpuSettings(), printer)
+        except (ValidationError, HistoryError, ValueError) as error:
+            raise SystemExit(f"The worker cannot start: {_one_line(error)}") from None
+        self._session = session
+        self._serving = asyncio.ensure_future(super().start(run_once, with_healthcheck, printer))
+        with _Signals(lambda: self._on_signal(printer)):
+            try:
+                await self._serving
+            except asyncio.CancelledError:
+                if not session.draining:
+                    raise
+                printer(f"Worker {self.name!r} stopped!")
+            finally:
+                self._serving.cancel()
+                await asyncio.gather(self._serving, return_exceptions=True)
+                self._session = None
+
+    def _on_signal(self, printer: Callable[..., None]) -> None:
+        session, serving = self._session, self._serving
+        if session is None or serving is None:
+            return
+        if session.draining:
+            printer("Leaving now. Running trainings go on; the next worker takes them over.")
+            serving.cancel()
+            return
+        count = session.begin_drain(on_drained=serving.cancel)
+        if count:
+            printer(
+                f"Draining: {count} run{'s' if count > 1 else ''} will be seen to the end, and no new one is started. "
+                "A second signal leaves at once: the trainings go on, and the next worker takes them over."
+            )
+
+    async def teardown(self, *exc_info: Any) -> None:
+        """Let go of everything but the running processes."""
+        if self._session is not None:
+            await self._session.close()
+        await super().teardown(*exc_info)
+
+    async def sync_with_backend(self) -> None:
+        """Send a heartbeat and read the pool. Once it has worked, an API that is away is waited for."""
+        try:
+            await super().sync_with_backend()
+        except httpx.TransportError as error:
+            if not self._has_successfully_synced:
+                raise
+            self._logger.debug("No heartbeat could be sent: %r", error)
+
+    async def _setup_cancellation_observer(self) -> None:
+        """Cancellations are learned from the session's own event stream."""
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """One look at the whole pool: the fallback for events that were missed.
+
+        Returns:
+            The runs that wait.
+        """
+        self._last_polled_time = now("UTC")
+        session = self._session
+        if session is None or not self._has_successfully_synced:
+            return []
+        try:
+            if not session.is_open:
+                await session.open()
+            waiting = await session.look()
+        except httpx.TransportError as error:
+            # Prefect's own loop would end the worker after some of these; trainings are better off with it.
+            self._logger.warning("Prefect does not answer (%r); the worker keeps trying.", error)
+            return []
+        self._last_polled_time = now("UTC")
+        if self._run_once:
+            await session.wait_finished()
+        return waiting
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: GpuJobConfiguration,
+        task_status: anyio.abc.TaskStatus[int] | None = None,
+    ) -> GpuWorkerResult:
+        """Prefect's way to run a flow run at once; a GPU run starts when the scheduler grants it a device.
+
+        Raises:
+            RuntimeError: Always. Submit the run to the work pool; its worker takes it from there.
+        """
+        raise RuntimeError(
+            f"Flow run {flow_run.name!r} cannot be run past the queue of its pool: schedule it in work pool "
+            f"{self._work_pool_name!r}, and the worker starts it when a device is free."
+        )
+
+    async def _submit_adhoc_run(
+        self,
+        flow: Flow[..., Any],
+        parameters: dict[str, Any] | None = None,
+        job_variables: dict[str, Any] | None = None,
+        task_status: anyio.abc.TaskStatus[FlowRun] | None = None,
+        flow_run: FlowRun | None = None,
+    ) -> None:
+        await submit_adhoc_run(self, flow, parameters, job_variables, task_status, flow_run)
+
+    async def kill_infrastructure(
+        self, infrastructure_pid: str, configuration: GpuJobConfiguration, grace_seconds: int = 30
+    ) -> None:
+        """Stop a run's process and everything it started.
+
+        Args:
+            infrastructure_pid: ``host:pid``.
+            grace_seconds: What the process has to end by itself.
+
+        Raises:
+            InfrastructureNotFound: There is no such process (any more).
+            InfrastructureNotAvailable: It runs under another worker.
+        """
+        if self._session is None or not self._session.is_open:
+            raise InfrastructureNotAvailable(f"{infrastructure_pid}: this worker does not serve its pool.")
+        if not infrastructure_pid.startswith(self._session.host_prefix):
+            raise InfrastructureNotAvailable(f"{infrastructure_pid} runs on another machine.")
+        if not await self._session.kill(infrastructure_pid, grace_seconds):
+            raise InfrastructureNotFound(f"{infrastructure_pid} is not running.")
+
+
+class _Signals:
+    """SIGTERM and SIGINT as a callback while the worker serves; the handlers before are put back afterwards."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.getsignal(number)
+            with suppress(NotImplementedError):
+                loop.add_signal_handler(number, self._callback)
+
+    def __exit__(self, *exc_info: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number, handler in self._before.items():
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"PREFECT_INTEGRATIONS_GPU_{str(problem['loc'][0]).upper()}={problem['input']!r}: {problem['msg']}"
+            for problem in error.errors()
+        )
+    return str(error)

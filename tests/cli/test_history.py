@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.cli.history import _seconds, write_csv
+from prefect_gpu.storage.history import History, HistoryRow
+from tests.cli.conftest import InProcess
+
+ROWS = [
+    HistoryRow(
+        "id-1", "train", "completed", ended_at=1_700_000_000.0, run_name="wise-crab", devices=("GPU-1", "GPU-2"),
+        device_kind="NVIDIA H100", waited_s=5.0, prepared_s=12.0, trained_s=3700.0, saved_s=0.5, steps_done=20,
+        final_loss=0.123456, parameters={"lr": 0.1, "model": {"depth": 3}, "layers": [1, 2]},
+        features={"batch_size": 8},
+    ),
+    HistoryRow(
+        "id-2", "tune", "failed", ended_at=1_700_000_100.0, attempt=2, run_name="[red]odd[/red]",
+        devices=("virtual-0",), device_kind="virtual", virtual=True, message="out of memory\nmore",
+        parameters={"lr": 0.2, "seed": None},
+    ),
+    HistoryRow("id-3", "train", "cancelled", ended_at=1_700_000_200.0),
+]  # fmt: skip
+
+
+@pytest.fixture
+def filled(state: Path) -> str:
+    url = f"sqlite:///{state / 'history.db'}"
+    with History(url) as history:
+        for row in ROWS:
+            history.record(row)
+    return url
+
+
+def test_no_history_yet_creates_none(run_cli: InProcess, state: Path) -> None:
+    done = run_cli("history")
+    assert done.exit_code == 0
+    assert "No run has finished yet" in done.stdout
+    assert not state.exists()
+
+
+def test_the_table_newest_first(run_cli: InProcess, filled: str) -> None:
+    done = run_cli("history")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    third, second, first = [line for line in lines if " train " in line or " tune " in line]
+    assert "id-3" in third
+    assert "cancelled" in third
+    assert "[red]odd[/red] #2" in second
+    assert "virtual" in second
+    assert "failed" in second
+    assert "[red]odd[/red] #2 failed: out of memory\n" in done.stdout
+    for part in ("wise-crab", "2× H100", "5.0s", "12s", "1h01m", "0.5s", "20", "0.1235", "completed"):
+        assert part in first
+
+
+def test_eighty_columns_have_room_for_everything(run_cli: InProcess, filled: str) -> None:
+    done = run_cli("history", COLUMNS="80")
+    [first] = [line for line in done.stdout.splitlines() if "wise-crab" in line]
+    assert len(first) <= 80
+    for part in ("train", "2× H100", "5.0s", "12s", "1h01m", "0.5s", "20", "0.1235", "completed"):
+        assert part in first
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "–"),
+        (0.0, "0.0s"),
+        (9.94, "9.9s"),
+        (9.96, "10s"),
+        (59.4, "59s"),
+        (59.6, "1m00s"),
+        (3599.6, "1h00m"),
+        (7500.0, "2h05m"),
+    ],
+)
+def test_durations(seconds: float | None, words: str) -> None:
+    assert _seconds(seconds) == words
+
+
+def test_chosen_rows(run_cli: InProcess, filled: str) -> None:
+    def ids(*arguments: str) -> list[str]:
+        return [row["run_id"] for row in json.loads(run_cli("history", "--json", *arguments).stdout)]
+
+    assert ids() == ["id-3", "id-2", "id-1"]
+    assert ids("--limit", "1") == ["id-3"]
+    assert ids("--flow", "train", "--outcome", "completed") == ["id-1"]
+    assert "No run of this kind" in run_cli("history", "--flow", "nothing").stdout
+    assert "1 of 3 runs" in run_cli("history", "--limit", "1").stdout
+
+
+def test_csv_on_standard_output(run_cli: InProcess, filled: str) -> None:
+    done = run_cli("history", "--csv", "-")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["run_id"] for row in rows] == ["id-3", "id-2", "id-1"]
+    assert rows[2]["parameters.lr"] == "0.1"
+    assert rows[2]["parameters.model.depth"] == "3"
+    assert json.loads(rows[2]["parameters.layers"]) == [1, 2]
+    assert rows[2]["features.batch_size"] == "8"
+    assert rows[2]["devices"] == "GPU-1 GPU-2"
+    assert rows[1]["message"] == "out of memory\nmore"
+    assert rows[0]["parameters.lr"] == ""
+
+
+def test_csv_into_a_file(run_cli: InProcess, filled: str, tmp_path: Path) -> None:
+    done = run_cli("history", "--csv", str(tmp_path / "runs.csv"), "--flow", "tune")
+    assert "Wrote 1 run to " in done.stdout
+    assert len(list(csv.DictReader((tmp_path / "runs.csv").open(newline="")))) == 1
+
+
+def test_csv_without_rows_has_a_header() -> None:
+    file = io.StringIO()
+    write_csv([], file)
+    assert file.getvalue().startswith("run_id,flow_name,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "words"),
+    [
+        (["--outcome", "done"], {}, 2, "completed, failed, cancelled, crashed"),
+        (["--limit", "0"], {}, 2, "limit"),
+        (["--csv", "-", "--json"], {}, 2, "exclude each other"),
+        (["--csv", "/no/such/folder/x.csv"], {}, 1, "cannot be written"),
+        ([], {"PREFECT_INTEGRATIONS_GPU_HISTORY_URL": "mysql://me:geheim@h/x"}, 1, "does not work with"),
+        ([], {"PREFECT_INTEGRATIONS_GPU_HISTORY_URL": "postgresql://me:geheim@127.0.0.1:1/x"}, 1, "server runs"),
+    ],
+)
+def test_what_cannot_be_done_is_said_on_standard_error(
+    run_cli: InProcess, arguments: list[str], environ: dict[str, str], code: int, words: str
+) -> None:
+    done = run_cli("history", *arguments, **environ)
+    assert done.exit_code == code
+    assert words in done.stderr
+    assert done.stdout == ""
+    assert "geheim" not in done.stderr

@@ -1,0 +1,48 @@
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+_GIVEN = frozenset(os.environ)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts a Prefect server is left out of `make test-quick`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "server" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
+
+
+def pytest_runtest_setup() -> None:
+    """Give the processes that a test starts the environment that the tests were given.
+
+    Importing scikit-learn sets variables for OpenMP (KMP_...), and a driver rightly takes them for a user's wish.
+    """
+    for name in os.environ.keys() - _GIVEN:
+        if name.startswith("KMP_"):
+            del os.environ[name]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why the tests fail where CI is set and one was skipped."""
+    if skipped := skipped_in_ci(terminalreporter.config):
+        terminalreporter.write_line(
+            f"{skipped} skipped, and CI is set, where everything must run: see the reasons above.", red=True
+        )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A skipped test fails the tests where CI is set: there, everything that tests need is installed."""
+    if skipped_in_ci(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def skipped_in_ci(config: pytest.Config) -> int:
+    """How many tests or modules were skipped; 0 where CI is not set."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return len(reporter.stats.get("skipped", ())) if reporter and os.environ.get("CI") else 0

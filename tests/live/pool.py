@@ -1,0 +1,137 @@
+"""A pool of the sandbox as a test sees it: submit, watch, cancel, count."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.deployments.runner import RunnerDeployment
+from prefect.flows import Flow
+from prefect.states import Cancelling, Scheduled
+
+from prefect_gpu.sandbox import Process, Sandbox
+
+FLOWS = Path(__file__).parent
+DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
+
+
+class LivePool:
+    """One work pool with its own state folder, notes file and workers."""
+
+    def __init__(self, sandbox: Sandbox, client: PrefectClient, name: str, folder: Path) -> None:
+        self.sandbox, self.client, self.name, self.folder = sandbox, client, name, folder
+        self.notes = folder / "notes"
+        self.notes.touch()
+        self.state_dir = folder / "state"
+        self.workers: list[Process] = []
+        self._deployments: dict[str, UUID] = {}
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def start_worker(self, *arguments: str, wait: bool = True, state_dir: Path | None = None, **env: str) -> Process:
+        """Start a worker. `env` are settings of ours by their short names: `virtual_devices="1"`."""
+        settings = {f"PREFECT_INTEGRATIONS_GPU_{key.upper()}": value for key, value in env.items()}
+        settings["PREFECT_INTEGRATIONS_GPU_STATE_DIR"] = str(state_dir or self.state_dir)
+        settings["NOTES"] = str(self.notes)
+        settings["PREFECT_WORKER_QUERY_SECONDS"] = "5"
+        worker = self.sandbox.start_worker(self.name, *arguments, env=settings, wait=False)
+        self.workers.append(worker)
+        if wait:
+            worker.wait_for_output("Serving pool" if env.get("virtual_devices") != "0" else "no device")
+        return worker
+
+    def stop_workers(self) -> None:
+        for worker in self.workers:
+            if worker.popen.poll() is None:
+                worker.terminate(timeout_s=10)
+
+    # -- runs -------------------------------------------------------------------------------------------------------
+
+    async def deploy(self, flow: str) -> UUID:
+        if flow not in self._deployments:
+            source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint=f"trainings.py:{flow}")
+            deployment: RunnerDeployment = await source.ato_deployment(name=self.name, work_pool_name=self.name)
+            self._deployments[flow] = await deployment.apply()
+        return self._deployments[flow]
+
+    async def submit(
+        self,
+        flow: str = "train",
+        *,
+        job_variables: dict[str, Any] | None = None,
+        queue: str | None = None,
+        at: datetime | None = None,
+        **parameters: Any,
+    ) -> UUID:
+        run = await self.client.create_flow_run_from_deployment(
+            await self.deploy(flow),
+            parameters=parameters,
+            job_variables=job_variables,
+            work_queue_name=queue,
+            state=Scheduled(scheduled_time=at) if at else None,
+        )
+        return run.id
+
+    async def read(self, run_id: UUID) -> FlowRun:
+        return await self.client.read_flow_run(run_id)
+
+    async def read_all(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
+        ids = list(run_ids)
+        found: list[FlowRun] = []
+        for start in range(0, len(ids), 200):
+            chosen = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + 200]))
+            found += await self.client.read_flow_runs(flow_run_filter=chosen, limit=200)
+        return found
+
+    async def history(self, run_id: UUID) -> list[State]:
+        return await self.client.read_flow_run_states(run_id)
+
+    async def names(self, run_id: UUID) -> list[str | None]:
+        return [state.name for state in await self.history(run_id)]
+
+    async def until(self, run_id: UUID, *names: str, deadline_s: float = DEADLINE_S) -> State:
+        """Wait until the run's state has one of the names; no names: until it is final."""
+
+        async def reached() -> State | None:
+            state = (await self.read(run_id)).state
+            assert state is not None
+            return state if (state.name in names if names else state.is_final()) else None
+
+        try:
+            return await eventually(reached, f"run {run_id} in {names or 'a final state'}", deadline_s)
+        except AssertionError as error:
+            logs = "\n".join(worker.output[-3000:] for worker in self.workers)
+            raise AssertionError(f"{error}; its states: {await self.names(run_id)}\n{logs}") from None
+
+    async def cancel(self, run_id: UUID) -> None:
+        await self.client.set_flow_run_state(run_id, Cancelling())
+
+    def noted(self, word: str = "executed") -> Counter[str]:
+        """How often each run has written the word."""
+        return Counter(line.split()[1] for line in self.notes.read_text().splitlines() if line.startswith(word + " "))
+
+    async def until_noted(self, run_id: UUID, word: str = "executed") -> None:
+        async def noted() -> bool:
+            return self.noted(word)[str(run_id)] > 0
+
+        await eventually(noted, f"{word} by {run_id}")
+
+
+async def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Wait for an async condition to give something true."""
+    end = time.monotonic() + deadline_s
+    while True:
+        value = await condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,95 @@
+"""Two hundred runs on two devices while everything around them fails: each ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from uuid import UUID
+
+import httpx
+import pytest
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import Abort
+
+from prefect_gpu.sandbox import wait_until
+from prefect_gpu.storage.history import History
+from tests.live.pool import LivePool, eventually
+
+RUNS, CANCELLED, KILLS = 200, 20, 3
+
+
+@pytest.mark.timeout(1500)  # about 200 s on two quiet cores
+async def test_200_runs_survive_killed_workers_a_server_restart_and_cancellations(pool: LivePool) -> None:
+    chance = random.Random(7)
+    deployment = await pool.deploy("train")
+    runs: list[UUID] = []
+    for number in range(RUNS):  # one after the other: with concurrent writes a server on SQLite takes far longer
+        run = await pool.client.create_flow_run_from_deployment(
+            deployment, parameters={"steps": 2, "step_s": 0.01}, name=f"run-{number}"
+        )
+        runs.append(run.id)
+    worker = pool.start_worker(cancel_grace_seconds="5")
+    doomed = chance.sample(runs, CANCELLED)
+    to_cancel = list(doomed)
+
+    async def ended() -> int:
+        return sum(run.state.is_final() for run in await pool.read_all(runs) if run.state)
+
+    async def cancel_some() -> None:
+        """Cancels the doomed runs at random moments, as users do: while they wait, start, train, or are over."""
+        while to_cancel:
+            await asyncio.sleep(chance.uniform(0.0, 3.0))
+            run_id = to_cancel.pop()
+            try:
+                await pool.cancel(run_id)
+            except httpx.HTTPError:  # the server is being restarted: cancel it later
+                to_cancel.append(run_id)
+            except Abort:  # it is over
+                pass
+
+    cancelling = asyncio.create_task(cancel_some())
+    milestones = [25, 60, 100, 140]
+    for number, milestone in enumerate(milestones):
+
+        async def reached(milestone: int = milestone) -> bool:
+            return await ended() >= milestone
+
+        await eventually(reached, f"{milestone} runs ended", deadline_s=400)
+        if number == 2:
+            await asyncio.to_thread(pool.sandbox.stop_server)
+            await asyncio.to_thread(pool.sandbox.start_server)
+        else:
+            worker.kill()
+            worker = pool.start_worker(wait=False, cancel_grace_seconds="5")
+    await cancelling
+
+    async def all_ended() -> bool:
+        return await ended() == RUNS
+
+    await eventually(all_ended, "all runs ended", deadline_s=600)
+
+    final = {run.id: run for run in await pool.read_all(runs)}
+    executed, finished = pool.noted("executed"), pool.noted("finished")
+    assert all(count == 1 for count in executed.values()), "a run was executed twice"
+    for run_id, run in final.items():
+        assert run.state is not None
+        if run.state.type is StateType.CANCELLED:
+            assert run_id in doomed
+        else:
+            assert run.state.type is StateType.COMPLETED, (run.name, run.state, await pool.names(run_id))
+            assert executed[str(run_id)] == finished[str(run_id)] == 1
+    # A cancellation that came after the run's end finds it completed; none of the others may have completed.
+    assert sum(run.state.type is StateType.CANCELLED for run in final.values() if run.state) > CANCELLED // 2
+    wait_until(lambda: not pool.sandbox.runs_left(), what=f"processes are left: {pool.sandbox.runs_left()}")
+
+    history = History(f"sqlite:///{pool.state_dir / 'history.db'}")
+
+    async def settled() -> bool:
+        return not list((pool.state_dir / "runs").iterdir())
+
+    await eventually(settled, "every launch settled")
+    rows = history.rows()
+    history.close()
+    assert len({row.run_id for row in rows}) == len(rows), "one row for each finished run"
+    completed = {row.run_id for row in rows if row.outcome == "completed"}
+    assert completed == {str(run_id) for run_id, run in final.items() if run.state and run.state.is_completed()}

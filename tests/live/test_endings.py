@@ -1,0 +1,145 @@
+"""Cancelled, crashed, retried, drained: every run ends in the state that it should, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect_gpu.sandbox import wait_until
+from tests.live.pool import LivePool
+
+
+async def test_a_waiting_run_is_cancelled_at_once(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="1")
+    first = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(first)
+    second = await pool.submit("train")
+    await pool.until(second, "AwaitingGpu")
+    await pool.cancel(second)
+    await pool.until(second, "Cancelled")
+    (tmp_path / "go").touch()
+    await pool.until(first, "Completed")
+    third = await pool.submit("train")
+    await pool.until(third, "Completed")
+    assert (await pool.read(second)).state.name == "Cancelled"
+    assert pool.noted()[str(second)] == 0
+
+
+async def test_a_running_run_is_cancelled_and_leaves_no_process(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker()
+    run_id = await pool.submit("train", hold=str(tmp_path / "never"))
+    await pool.until(run_id, "Training")
+    await pool.cancel(run_id)
+    state = await pool.until(run_id)
+    assert state.name == "Cancelled"
+    assert "Crashed" not in await pool.names(run_id)
+    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
+
+
+async def test_a_stubborn_run_is_killed_with_all_that_it_started(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(cancel_grace_seconds="1")
+    run_id = await pool.submit("stubborn", hold=str(tmp_path / "never"))
+    await pool.until_noted(run_id)
+    assert pool.sandbox.runs_left()
+    await pool.cancel(run_id)
+    assert (await pool.until(run_id)).name == "Cancelled"
+    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
+
+
+async def test_a_killed_process_gives_a_crashed_state_with_a_diagnosis(pool: LivePool) -> None:
+    pool.start_worker()
+    run_id = await pool.submit("crash", how="kill")
+    message = (await pool.until(run_id, "Crashed")).message or ""
+    assert "SIGKILL" in message and "memory" in message and "these are the last words" in message
+
+
+async def test_an_exit_code_is_put_in_words(pool: LivePool) -> None:
+    pool.start_worker()
+    message = (await pool.until(await pool.submit("crash", how="3"), "Crashed")).message or ""
+    assert "exit code 3" in message and "these are the last words" in message
+
+
+async def test_a_failing_flow_is_retried_by_prefect_in_its_own_process(pool: LivePool) -> None:
+    pool.start_worker()
+    run_id = await pool.submit("flaky")
+    await pool.until(run_id, "Completed")
+    assert pool.noted()[str(run_id)] == 3
+
+
+async def test_a_crashed_run_with_retries_left_goes_back_to_the_queue(pool: LivePool) -> None:
+    pool.start_worker()
+    run_id = await pool.submit("flaky", how="crash")
+    await pool.until(run_id, "Completed")
+    assert pool.noted()[str(run_id)] == 3
+    states = await pool.history(run_id)
+    crashes = [state for state in states if state.name == "AwaitingRetry"]
+    assert len(crashes) == 2 and all("SIGKILL" in (state.message or "") for state in crashes)
+    assert "Crashed" not in [state.name for state in states], "whoever waits for the run would take it for the end"
+
+
+async def test_a_flow_that_cannot_be_loaded_crashes_with_the_reason(pool: LivePool) -> None:
+    pool.start_worker()
+    variables = {"command": "python -m no_such_module"}
+    message = (await pool.until(await pool.submit("plain", job_variables=variables), "Crashed")).message or ""
+    assert "no_such_module" in message
+
+
+async def test_sigterm_drains_the_worker(pool: LivePool, tmp_path: Path) -> None:
+    worker = pool.start_worker(virtual_devices="1")
+    first = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(first)
+    waiting = await pool.submit("train")
+    await pool.until(waiting, "AwaitingGpu")
+    worker.popen.terminate()
+    worker.wait_for_output("Draining: 1 run")
+    (tmp_path / "go").touch()
+    assert worker.popen.wait(60) == 0
+    assert (await pool.read(first)).state.name == "Completed"
+    assert (await pool.read(waiting)).state.is_scheduled(), "a draining worker starts nothing"
+    pool.start_worker()
+    await pool.until(waiting, "Completed")
+
+
+async def test_trainings_survive_kill_9_and_are_adopted(pool: LivePool, tmp_path: Path) -> None:
+    worker = pool.start_worker()
+    run_id = await pool.submit("train", hold=str(tmp_path / "go"), hold_saving=str(tmp_path / "saved"))
+    await pool.until(run_id, "Training")
+    worker.kill()
+    pool.start_worker().wait_for_output("adopted it")
+    (tmp_path / "go").touch()
+    await pool.until(run_id, "Saving")  # the adopted run reports to the new worker
+    (tmp_path / "saved").touch()
+    await pool.until(run_id, "Completed")
+    assert pool.noted() == {str(run_id): 1}
+
+
+async def test_a_run_that_ended_while_no_worker_lived_is_settled(pool: LivePool, tmp_path: Path) -> None:
+    worker = pool.start_worker()
+    run_id = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until(run_id, "Training")
+    worker.kill()
+    for process in pool.sandbox.runs_left():
+        process.kill()
+    pool.start_worker()
+    state = await pool.until(run_id)
+    assert state.name == "Crashed" and "vanished" in (state.message or "")
+
+
+async def test_an_adopted_run_can_be_cancelled(pool: LivePool, tmp_path: Path) -> None:
+    worker = pool.start_worker()
+    run_id = await pool.submit("train", hold=str(tmp_path / "never"))
+    await pool.until(run_id, "Training")
+    worker.kill()
+    pool.start_worker().wait_for_output("adopted it")
+    await pool.cancel(run_id)
+    assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"
+    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
+
+
+async def test_a_run_cancelled_while_no_worker_lived_ends_cancelled(pool: LivePool, tmp_path: Path) -> None:
+    worker = pool.start_worker()
+    run_id = await pool.submit("train", hold=str(tmp_path / "never"))
+    await pool.until(run_id, "Training")
+    worker.kill()
+    await pool.cancel(run_id)
+    pool.start_worker()
+    assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"

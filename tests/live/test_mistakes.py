@@ -1,0 +1,80 @@
+"""Wrong input gets a clear error that names the field, the value and the remedy, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.live.pool import LivePool
+
+
+async def refusal(pool: LivePool, **job_variables: object) -> str:
+    """What is said to a run with these variables: by Prefect when it is submitted, or by the worker."""
+    try:
+        run_id = await pool.submit("plain", job_variables=job_variables)
+    except Exception as error:
+        return str(error)
+    return (await pool.until(run_id, "Crashed")).message or ""
+
+
+async def test_bad_job_variables(pool: LivePool) -> None:
+    pool.start_worker()
+    expected: list[tuple[dict[str, object], tuple[str, ...]]] = [
+        ({"gpus": 3}, ("gpus=3", "ask for 2 or fewer")),
+        ({"gpus": -1}, ("gpus", "-1")),
+        ({"gpus": "many"}, ("gpus", "many")),
+        ({"gpu_memory": "lots"}, ("gpu_memory", "lots", "6GiB")),
+        ({"gpu_memory": "64GiB"}, ("gpu_memory=64GiB", "at most 8GiB")),
+        ({"cpus": 0}, ("cpus", "0")),
+        ({"category": "cvv"}, ("category", "cvv", "cv")),
+        ({"working_dir": "/no/such/folder"}, ("working_dir", "/no/such/folder", "not a folder")),
+    ]
+    for variables, words in expected:
+        message = await refusal(pool, **variables)
+        for word in words:
+            assert word in message, f"{variables}: {message}"
+    assert not pool.noted()
+    await pool.until(await pool.submit("plain"), "Completed")
+
+
+async def test_a_pool_without_devices_says_what_to_do(pool: LivePool) -> None:
+    pool.start_worker(virtual_devices="0")
+    message = await refusal(pool)
+    assert "no device" in message and "VIRTUAL_DEVICES" in message
+    await pool.until(await pool.submit("plain", job_variables={"gpus": 0}), "Completed")
+
+
+async def test_a_nan_loss_fails_the_run_with_a_clear_message(pool: LivePool) -> None:
+    pool.start_worker()
+    message = (await pool.until(await pool.submit("diverge"), "Failed")).message or ""
+    assert "nan" in message and "loss" in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("history_url", "sqlite:////proc/nowhere/history.db", ("history",)),
+        ("history_url", "nosuchdb://somewhere", ("nosuchdb",)),
+        ("virtual_devices", "-1", ("VIRTUAL_DEVICES", "-1")),
+        ("virtual_device_memory", "much", ("VIRTUAL_DEVICE_MEMORY", "much", "GiB")),
+        ("profile", "fastest", ("fastest", "fifo")),
+    ],
+)
+async def test_bad_settings_stop_the_worker_with_one_line(
+    pool: LivePool, setting: str, value: str, words: tuple[str, ...]
+) -> None:
+    worker = pool.start_worker(wait=False, **{setting: value})
+    assert worker.popen.wait(60) != 0
+    assert "Traceback" not in worker.output
+    for word in words:
+        assert word in worker.output
+
+
+async def test_a_server_that_is_not_there(pool: LivePool, tmp_path: Path) -> None:
+    pool.sandbox.env["PREFECT_API_URL"], kept = "http://127.0.0.1:9/api", pool.sandbox.env["PREFECT_API_URL"]
+    try:
+        said = pool.sandbox.run(["prefect-gpu", "doctor"], check=False)
+    finally:
+        pool.sandbox.env["PREFECT_API_URL"] = kept
+    assert "127.0.0.1:9" in said and "Traceback" not in said

@@ -1,0 +1,201 @@
+"""Prefect is the queue: limits, pauses, priorities, and more than one worker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx
+from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.states import Scheduled
+
+from prefect_gpu.sandbox import free_port, wait_until
+from tests.live.pool import LivePool, eventually
+from tests.live.proxy import StreamlessProxy
+
+
+async def test_a_full_page_of_blocked_runs_does_not_hide_one_that_can_start(pool: LivePool, tmp_path: Path) -> None:
+    worker = pool.start_worker(virtual_devices="2")
+    holder = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(holder)
+    deployment = await pool.deploy("train")
+    await asyncio.to_thread(worker.kill)  # the next worker meets the full queue at once
+    for _ in range(220):  # more than one page of Prefect's API; each needs both devices
+        await pool.client.create_flow_run_from_deployment(deployment, job_variables={"gpus": 2}, state=Scheduled())
+    small = await pool.submit("plain")
+    pool.start_worker(virtual_devices="2")
+    await pool.until(small, "Completed")
+    assert sum(pool.noted().values()) == 2
+
+
+async def test_a_paused_pool_starts_nothing_until_it_is_resumed(pool: LivePool) -> None:
+    pool.start_worker()
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(is_paused=True))
+    run_id = await pool.submit("plain")
+    state = await pool.until(run_id, "AwaitingGpu")
+    assert "paused" in (state.message or "")
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(is_paused=False))
+    await pool.until(run_id, "Completed")
+
+
+async def test_a_paused_queue_starts_nothing_until_it_is_resumed(pool: LivePool) -> None:
+    queue = await pool.client.create_work_queue("later", work_pool_name=pool.name)
+    await pool.client.update_work_queue(queue.id, is_paused=True)
+    pool.start_worker()
+    run_id = await pool.submit("plain", queue="later")
+    state = await pool.until(run_id, "AwaitingGpu")
+    assert "'later' is paused" in (state.message or "")
+    await pool.client.update_work_queue(queue.id, is_paused=False)
+    await pool.until(run_id, "Completed")
+
+
+async def test_the_limit_of_the_pool_holds(pool: LivePool, tmp_path: Path) -> None:
+    await pool.client.update_work_pool(pool.name, WorkPoolUpdate(concurrency_limit=1))
+    pool.start_worker(virtual_devices="2")
+    first = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(first)
+    second = await pool.submit("train")
+    state = await pool.until(second, "AwaitingGpu")
+    assert "limit of 1 runs" in (state.message or "")
+    (tmp_path / "go").touch()
+    await pool.until(second, "Completed")
+
+
+async def test_the_limit_of_a_queue_holds_and_other_queues_go_on(pool: LivePool, tmp_path: Path) -> None:
+    await pool.client.create_work_queue("narrow", work_pool_name=pool.name, concurrency_limit=1)
+    pool.start_worker(virtual_devices="3")
+    first = await pool.submit("train", queue="narrow", hold=str(tmp_path / "go"))
+    await pool.until_noted(first)
+    second = await pool.submit("train", queue="narrow")
+    await pool.until(second, "AwaitingGpu")
+    await pool.until(await pool.submit("plain"), "Completed")
+    assert (await pool.read(second)).state.name == "AwaitingGpu"
+    (tmp_path / "go").touch()
+    await pool.until(second, "Completed")
+
+
+async def test_the_limit_of_the_worker_holds(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker("--limit", "1", virtual_devices="2")
+    first = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(first)
+    second = await pool.submit("train")
+    state = await pool.until(second, "AwaitingGpu")
+    assert "worker's limit of 1" in (state.message or "")
+    (tmp_path / "go").touch()
+    await pool.until(second, "Completed")
+
+
+async def test_the_queue_of_higher_priority_goes_first(pool: LivePool, tmp_path: Path) -> None:
+    await pool.client.create_work_queue("low", work_pool_name=pool.name, priority=9)
+    await pool.client.create_work_queue("high", work_pool_name=pool.name, priority=2)
+    pool.start_worker(virtual_devices="1")
+    holder = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(holder)
+    low = await pool.submit("plain", queue="low")
+    high = await pool.submit("plain", queue="high")
+    await pool.until(low, "AwaitingGpu")
+    await pool.until(high, "AwaitingGpu")
+    (tmp_path / "go").touch()
+    await pool.until(low, "Completed")
+    assert list(pool.noted()) == [str(holder), str(high), str(low)]
+
+
+async def test_two_workers_never_start_the_same_run(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(state_dir=tmp_path / "one")
+    pool.start_worker(state_dir=tmp_path / "two")
+    run_ids = await asyncio.gather(*(pool.submit("plain") for _ in range(24)))
+    for run_id in run_ids:
+        await pool.until(run_id, "Completed")
+    assert pool.noted() == {str(run_id): 1 for run_id in run_ids}
+
+
+async def test_a_second_worker_on_the_same_state_folder_stands_by_and_takes_over(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    first = pool.start_worker()
+    second = pool.start_worker(wait=False)
+    second.wait_for_output("Standing by")
+    run_id = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(run_id)
+    first.kill()
+    second.wait_for_output("adopted it")
+    (tmp_path / "go").touch()
+    await pool.until(run_id, "Completed")
+    assert pool.noted() == {str(run_id): 1}
+
+
+async def test_run_once_runs_what_is_due_and_ends(pool: LivePool) -> None:
+    run_ids = [await pool.submit("plain") for _ in range(3)]
+    worker = pool.start_worker("--run-once", virtual_devices="1")
+    assert worker.popen.wait(120) == 0, worker.output
+    for run_id in run_ids:
+        assert (await pool.read(run_id)).state.name == "Completed"
+
+
+async def test_the_healthcheck_answers(pool: LivePool) -> None:
+    port = free_port()
+    pool.sandbox.env["PREFECT_WORKER_WEBSERVER_PORT"] = str(port)
+    try:
+        pool.start_worker("--with-healthcheck")
+    finally:
+        del pool.sandbox.env["PREFECT_WORKER_WEBSERVER_PORT"]
+
+    def healthy() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(healthy, what="the healthcheck")
+
+
+async def test_a_run_that_is_deleted_while_it_waits_is_forgotten(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="1")
+    first = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(first)
+    second = await pool.submit("train")
+    await pool.until(second, "AwaitingGpu")
+    await pool.client.delete_flow_run(second)
+    (tmp_path / "go").touch()
+    await pool.until(await pool.submit("plain"), "Completed")
+    assert pool.noted()[str(second)] == 0
+
+
+async def test_without_the_event_stream_polling_carries_on_until_it_is_back(pool: LivePool) -> None:
+    async with StreamlessProxy(pool.sandbox.port) as proxy:
+        pool.sandbox.env["PREFECT_API_URL"] = proxy.api_url
+        try:
+            worker = await asyncio.to_thread(pool.start_worker)  # polls every 5 s
+        finally:
+            pool.sandbox.env["PREFECT_API_URL"] = pool.sandbox.api_url
+        await asyncio.to_thread(worker.wait_for_output, "event stream is closed; polling until it is back")
+        await pool.until(await pool.submit("plain"), "Completed")
+        assert proxy.refused and not proxy.opened
+        proxy.shut = False
+        await asyncio.to_thread(worker.wait_for_output, "event stream is back")
+        assert proxy.opened
+        await pool.until(await pool.submit("plain"), "Completed")
+        await asyncio.to_thread(pool.stop_workers)
+
+
+async def test_cpu_only_runs_need_no_device(pool: LivePool) -> None:
+    pool.start_worker(virtual_devices="1")
+    run_ids = [await pool.submit("plain", job_variables={"gpus": 0}) for _ in range(3)]
+    for run_id in run_ids:
+        await pool.until(run_id, "Completed")
+
+
+async def test_runs_that_declare_their_memory_share_a_device(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="1")
+    variables = {"gpu_memory": "4GiB", "exclusive": False}
+    both = [await pool.submit("train", job_variables=variables, hold=str(tmp_path / "go")) for _ in range(2)]
+    for run_id in both:
+        await pool.until_noted(run_id)
+    third = await pool.submit("train", job_variables=variables)
+    await pool.until(third, "AwaitingGpu")
+    (tmp_path / "go").touch()
+
+    async def done() -> bool:
+        return all(run.state.name == "Completed" for run in await pool.read_all([*both, third]))
+
+    await eventually(done, "all completed")

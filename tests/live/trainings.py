@@ -1,0 +1,103 @@
+"""Training flows for the live tests. Each writes one line per execution, so that tests can count them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from prefect_gpu import training_run
+
+
+def note(word: str) -> None:
+    """Append `word run-id` to the file that the test named; one write, so that lines of several runs stay whole."""
+    with open(os.environ["NOTES"], "a") as notes:
+        notes.write(f"{word} {flow_run.id}\n")
+
+
+@flow
+def plain() -> str:
+    """A flow that knows nothing of the pool."""
+    note("executed")
+    return "done"
+
+
+@flow
+def train(
+    steps: int = 3, step_s: float = 0.02, hold: str | None = None, saving_s: float = 0.0, hold_saving: str | None = None
+) -> float:
+    """Trains for some steps; with `hold`, waits in the first step until that file exists."""
+    note("executed")
+    with training_run(steps=steps, batch_size=8) as run:
+        run.ready()
+        for step in run.steps():
+            while hold and not Path(hold).exists():
+                time.sleep(0.02)
+            time.sleep(step_s)
+            run.report(loss=1.0 / (step + 1))
+    with run.saving():
+        time.sleep(saving_s)
+        while hold_saving and not Path(hold_saving).exists():
+            time.sleep(0.02)
+    note("finished")
+    return 1.0 / steps
+
+
+@flow
+def stubborn(hold: str) -> None:
+    """Ignores SIGTERM, and leaves a grandchild in a session of its own that does so, too."""
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note("executed")
+    while not Path(hold).exists():
+        time.sleep(0.05)
+
+
+@flow
+def crash(how: str = "kill") -> None:
+    """Ends its own process."""
+    note("executed")
+    print("these are the last words", flush=True)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(int(how))
+
+
+@flow(retries=2, retry_delay_seconds=0)
+def flaky(how: str = "raise") -> str:
+    """Fails in its first two executions, by an exception or by a crash."""
+    note("executed")
+    mine = f"executed {flow_run.id}\n"
+    if Path(os.environ["NOTES"]).read_text().count(mine) <= 2:
+        if how == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("not yet")
+    return "at last"
+
+
+@flow
+def show_environment(path: str) -> None:
+    """Writes down what a run sees of its place."""
+    import json
+
+    names = ("CUDA_VISIBLE_DEVICES", "PREFECT_GPU_DEVICES", "MARK")
+    seen = {name: os.environ.get(name) for name in names} | {
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "cwd": os.getcwd(),
+    }
+    Path(path).write_text(json.dumps(seen))
+
+
+@flow
+def diverge() -> None:
+    """Reports a loss that is no number."""
+    with training_run(steps=2) as run:
+        for _ in run.steps():
+            run.report(loss=float("nan"))

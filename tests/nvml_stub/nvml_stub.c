@@ -1,0 +1,202 @@
+/*
+ * A stand-in for NVIDIA's libnvidia-ml.so.1, at the hardware border.
+ *
+ * It tests how we handle what NVML answers. It does not test a GPU, and nothing that passes with it shows that
+ * something works on one.
+ *
+ * What it answers stands in the text file that NVML_STUB_STATE names, read anew at every call, so that a test can
+ * change it under a running process. One line per thing, of key=value fields separated by '|':
+ *
+ *     driver|init=0|count_error=0
+ *     gpu|uuid=GPU-1|name=NVIDIA Test|total=1000|reserved=10|used=20|util=50|mig=1|cores=ff|mode=0
+ *     mig|slot=0|uuid=MIG-1|name=NVIDIA Test MIG 1g|total=100|reserved=0|used=0
+ *
+ * A mig line belongs to the gpu line above it. A field <function>_error gives the code that this function returns
+ * for this thing: handle_error, uuid_error, name_error, memory_error, memory2_error, util_error, affinity_error.
+ * Handles are numbers: gpu * 100 + 1, plus 1 + slot for a MIG instance.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { LINE = 1024, SLOTS = 7 };
+typedef void *handle_t;
+
+static int open_sessions = 0;
+
+/* The line of the driver (gpu < 0), of a GPU, or of a GPU's MIG instance (slot >= 0). */
+static int find_line(int gpu, int slot, char *out) {
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char line[LINE], wanted[32];
+    int seen = -1, found = 0;
+    if (!file) return 0;
+    snprintf(wanted, sizeof wanted, "|slot=%d|", slot);
+    while (!found && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (!strncmp(line, "gpu|", 4)) seen++;
+        if (gpu < 0) found = !strncmp(line, "driver", 6);
+        else if (slot < 0) found = !strncmp(line, "gpu|", 4) && seen == gpu;
+        else found = !strncmp(line, "mig|", 4) && seen == gpu && strstr(line, wanted);
+        if (found) strcpy(out, line);
+    }
+    fclose(file);
+    return found;
+}
+
+static int text_field(int gpu, int slot, const char *key, char *out) {
+    char line[LINE], wanted[64], *at;
+    *out = 0;
+    if (!find_line(gpu, slot, line)) return 0;
+    snprintf(wanted, sizeof wanted, "|%s=", key);
+    if (!(at = strstr(line, wanted))) return 0;
+    at += strlen(wanted);
+    at[strcspn(at, "|")] = 0;
+    strcpy(out, at);
+    return 1;
+}
+
+static unsigned long long number(int gpu, int slot, const char *key, int base) {
+    char text[LINE];
+    return text_field(gpu, slot, key, text) ? strtoull(text, NULL, base) : 0;
+}
+
+static void split(handle_t handle, int *gpu, int *slot) {
+    long value = (long)handle - 1;
+    *gpu = (int)(value / 100);
+    *slot = (int)(value % 100) - 1;
+}
+
+static int answer(handle_t handle, const char *function, int *gpu, int *slot) {
+    char key[64], line[LINE];
+    if (!open_sessions) return UNINITIALIZED;
+    split(handle, gpu, slot);
+    if (!find_line(*gpu, *slot, line)) return INVALID_ARGUMENT;
+    snprintf(key, sizeof key, "%s_error", function);
+    return (int)number(*gpu, *slot, key, 10);
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    int error = (int)number(-1, -1, "init", 10);
+    (void)flags;
+    if (!error) open_sessions++;
+    return error;
+}
+
+int nvmlShutdown(void) {
+    if (!open_sessions) return UNINITIALIZED;
+    open_sessions--;
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(int error) {
+    return error == 999 ? "Unknown Error" : "some error of the stub";
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    char line[LINE];
+    if (!open_sessions) return UNINITIALIZED;
+    for (*count = 0; find_line((int)*count, -1, line); ++*count) {}
+    return (int)number(-1, -1, "count_error", 10);
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle_t *handle) {
+    int gpu, slot;
+    *handle = (handle_t)(long)(index * 100 + 1);
+    return answer(*handle, "handle", &gpu, &slot);
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, handle_t *handle) {
+    char line[LINE], text[LINE];
+    if (!open_sessions) return UNINITIALIZED;
+    for (int gpu = 0; find_line(gpu, -1, line); gpu++)
+        for (int slot = -1; slot < SLOTS; slot++)
+            if (text_field(gpu, slot, "uuid", text) && !strcmp(text, uuid)) {
+                int same_gpu, same_slot;
+                *handle = (handle_t)(long)(gpu * 100 + 1 + slot + 1);
+                return answer(*handle, "handle", &same_gpu, &same_slot);
+            }
+    return NOT_FOUND;
+}
+
+static int text_answer(handle_t handle, const char *function, char *out, unsigned size) {
+    char text[LINE];
+    int gpu, slot, error = answer(handle, function, &gpu, &slot);
+    if (error) return error;
+    text_field(gpu, slot, function, text);
+    snprintf(out, size, "%s", text);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUUID(handle_t handle, char *out, unsigned size) { return text_answer(handle, "uuid", out, size); }
+int nvmlDeviceGetName(handle_t handle, char *out, unsigned size) { return text_answer(handle, "name", out, size); }
+
+int nvmlDeviceGetMemoryInfo(handle_t handle, unsigned long long *out /* total, free, used */) {
+    int gpu, slot, error = answer(handle, "memory", &gpu, &slot);
+    if (error) return error;
+    out[0] = number(gpu, slot, "total", 10);
+    out[2] = number(gpu, slot, "used", 10) + number(gpu, slot, "reserved", 10);
+    out[1] = out[0] - out[2];
+    return SUCCESS;
+}
+
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+
+int nvmlDeviceGetMemoryInfo_v2(handle_t handle, struct memory_v2 *out) {
+    int gpu, slot, error = answer(handle, "memory", &gpu, &slot);
+    if (!error) error = (int)number(gpu, slot, "memory2_error", 10);
+    if (error) return error;
+    out->total = number(gpu, slot, "total", 10);
+    out->reserved = number(gpu, slot, "reserved", 10);
+    out->used = number(gpu, slot, "used", 10);
+    out->free = out->total - out->reserved - out->used;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(handle_t handle, unsigned *out /* gpu, memory */) {
+    int gpu, slot, error = answer(handle, "util", &gpu, &slot);
+    if (error) return error;
+    if (slot >= 0) return NOT_SUPPORTED; /* as the real one says of MIG instances */
+    out[0] = (unsigned)number(gpu, slot, "util", 10);
+    out[1] = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMigMode(handle_t handle, unsigned *current, unsigned *pending) {
+    char text[LINE];
+    int gpu, slot, error = answer(handle, "migmode", &gpu, &slot);
+    if (error) return error;
+    if (!text_field(gpu, slot, "mig", text)) return NOT_SUPPORTED;
+    *current = *pending = (unsigned)atoi(text);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(handle_t handle, unsigned *count) {
+    int gpu, slot;
+    *count = SLOTS;
+    return answer(handle, "migcount", &gpu, &slot);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(handle_t handle, unsigned index, handle_t *instance) {
+    char line[LINE];
+    int gpu, slot, error = answer(handle, "migdevice", &gpu, &slot);
+    if (error) return error;
+    if (!find_line(gpu, (int)index, line)) return NOT_FOUND;
+    *instance = (handle_t)((long)handle + 1 + (long)index);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeMode(handle_t handle, unsigned *mode) {
+    int gpu, slot, error = answer(handle, "mode", &gpu, &slot);
+    *mode = error ? 0 : (unsigned)number(gpu, slot, "mode", 10);
+    return error;
+}
+
+int nvmlDeviceGetCpuAffinity(handle_t handle, unsigned words, unsigned long *out) {
+    int gpu, slot, error = answer(handle, "affinity", &gpu, &slot);
+    if (error) return error;
+    memset(out, 0, words * sizeof *out);
+    out[0] = (unsigned long)number(gpu, slot, "cores", 16);
+    return SUCCESS;
+}

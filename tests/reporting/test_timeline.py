@@ -1,0 +1,78 @@
+"""The pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_gpu.reporting import style
+from prefect_gpu.reporting.spans import build_timeline
+from prefect_gpu.reporting.timeline import MissingLibrary, write_timeline
+from prefect_gpu.storage.history import HistoryRow
+from tests.reporting.rows import finished
+
+ODD = finished(
+    "</script><b>$x^2$</b> {tag}", 8, outcome="failed", message="<img src=x>\nmore", parameters={"<i>": "</script>"}
+)
+
+
+def test_both_files_are_written(tmp_path: Path) -> None:
+    png, html = tmp_path / "t.png", tmp_path / "t.html"
+    timeline = write_timeline([finished("a", 0), ODD], png=png, html=html)
+    assert timeline is not None and timeline.run_count == 2
+    assert png.read_bytes().startswith(b"\x89PNG\r\n")
+    page = html.read_text()
+    assert "Plotly.newPlot" in page and "Virtual devices are not GPUs" in page
+
+
+def test_the_page_needs_no_network_and_takes_no_markup_from_names(tmp_path: Path) -> None:
+    write_timeline([ODD], html=tmp_path / "t.html", title="<b>mine")
+    page = (tmp_path / "t.html").read_text()
+    assert "<script src" not in page and "<link" not in page.partition("<body>")[0]
+    own = page.rpartition("Plotly.newPlot")[2]
+    assert "</script><b>" not in own and "<img" not in page.rpartition("Plotly.newPlot")[2]
+    assert "&lt;b&gt;mine" in page
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [finished("one", 0)],
+        [finished("no time at all", 0, ended_at=0.0, waited_s=None, prepared_s=None, trained_s=None, saved_s=None)],
+        [finished("plain", 0, prepared_s=None, trained_s=None, saved_s=None, run_name=None)],
+        [finished(str(n), n / 3, on=(f"GPU-{n % 8}",)) for n in range(300)],
+        [finished("a", 0), finished("weeks later", 3e6, node="other")],
+        [finished("light", 0, on=())],
+    ],
+    ids=["one run", "no time", "no phases", "many", "weeks", "no device"],
+)
+def test_any_history_can_be_drawn(tmp_path: Path, rows: list[HistoryRow]) -> None:
+    assert write_timeline(rows, png=tmp_path / "t.png", html=tmp_path / "t.html", without_device=True) is not None
+    assert (tmp_path / "t.png").exists() and (tmp_path / "t.html").exists()
+
+
+def test_nothing_to_show_writes_nothing(tmp_path: Path) -> None:
+    assert write_timeline([finished("light", 0, on=())], png=tmp_path / "t.png") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("library", "asked"), [("matplotlib", "png"), ("plotly", "html")])
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, asked: str) -> None:
+    for name in [name for name in sys.modules if name == library or name.startswith(f"{library}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    files: dict[str, Any] = {asked: tmp_path / "file"}
+    with pytest.raises(MissingLibrary, match=rf"{library}.*pip install 'prefect-gpu\[demo\]'"):
+        write_timeline([finished("a", 0)], **files)
+
+
+def test_the_words_around_the_picture() -> None:
+    timeline = build_timeline([finished("a", 0), finished("b", 0, on=("GPU-1",))])
+    assert timeline is not None
+    assert style.summary(timeline).startswith("2 runs on 2 devices, 1 of them virtual in 8.5 s, from ")
+    lane = timeline.lanes[0]
+    assert style.lane_title(lane, several_nodes=True) == "box: GPU-1"
+    assert style.lane_note(lane, timeline) == "47% training\n12% preparing\n24% idle"

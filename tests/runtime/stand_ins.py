@@ -1,0 +1,152 @@
+"""A driver and a host for tests of the controller: real implementations of both interfaces, without processes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.controller import NotOursError
+from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.scheduling.jobs import Request
+
+
+class MemoryHandle(RunHandle):
+    """A "process" that ends when the test says so, or when it is stopped."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id, self.pid, self.warm = run_id, 4711, True
+        self.stopped_with: float | None = None
+        self._end: asyncio.Future[ExitReport] = asyncio.get_running_loop().create_future()
+
+    def end(self, returncode: int | None = 0, **more: Any) -> None:
+        """The process ends."""
+        if not self._end.done():
+            self._end.set_result(ExitReport(returncode, **more))
+
+    @property
+    def running(self) -> bool:
+        """Whether the process runs."""
+        return not self._end.done()
+
+    async def wait(self) -> ExitReport:
+        """See the base class."""
+        return await asyncio.shield(self._end)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """See the base class."""
+        self.stopped_with = grace_seconds
+        self.end(-15)
+
+
+class MemoryDriver(Driver):
+    """A stand-in for tests: what it launches are futures in ``world``, which outlives it as processes outlive a worker.
+
+    Args:
+        world: Handles by run folder. Hand the same one to the next driver to let it adopt.
+    """
+
+    def __init__(self, world: dict[Path, MemoryHandle] | None = None) -> None:
+        self.world = {} if world is None else world
+        self.specs: list[LaunchSpec] = []
+        self.refuse: Exception | None = None
+        self.slow: asyncio.Event | None = None  # launches wait for it
+        self.launching = asyncio.Event()
+        self.closed = False
+
+    async def start(self) -> None:
+        """See the base class."""
+
+    async def close(self) -> None:
+        """See the base class."""
+        self.closed = True
+
+    async def launch(self, spec: LaunchSpec) -> MemoryHandle:
+        """See the base class."""
+        self.specs.append(spec)
+        self.launching.set()
+        if self.slow is not None:
+            await self.slow.wait()
+        if self.refuse is not None:
+            raise self.refuse
+        self.world[spec.run_dir] = MemoryHandle(spec.run_id)
+        return self.world[spec.run_dir]
+
+    async def adopt(self, run_id: str, run_dir: Path) -> MemoryHandle | None:
+        """See the base class."""
+        return self.world.get(run_dir)
+
+
+class RecordingHost:
+    """Owns the runs of a test and remembers what the controller told it."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.free_again: list[str] = []
+        self.rows: list[dict[str, Any]] = []
+        self.holds: list[Hold] = []
+        self.reports: list[ExitReport] = []
+        self.records_at_prepare: list[bool] = []
+        self.prepare_errors: list[Exception] = []  # raised, one a call
+        self.settling: asyncio.Event | None = None  # settle() waits for it
+        self.preparing: asyncio.Event | None = None  # prepare() waits for it
+        self.outcome: tuple[str | None, str] = ("completed", "fine")
+        self.request = Request()
+
+    def describe(self, run_id: str) -> RunRecord:
+        """See Host."""
+        if run_id == "undescribable":
+            raise KeyError(run_id)
+        place = Placement("", (), ())
+        record = RunRecord(run_id, f"name of {run_id}", "pool", "q", "", self.request, place, times={"submitted": 1.0})
+        record.known = {"flow_name": "train", "features": {"tags": ["x"]}}
+        return record
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """See Host."""
+        self.said.append(f"prepare {run.run_id}")
+        self.records_at_prepare.append((run.folder / "record.json").exists())
+        if self.preparing is not None:
+            await self.preparing.wait()
+        if self.prepare_errors:
+            raise self.prepare_errors.pop(0)
+        return LaunchSpec(run.run_id, run.folder, ("python",), {"MINE": "1"}, run.folder)
+
+    async def launched(self, run: TrackedRun) -> None:
+        """See Host."""
+        self.said.append(f"launched {run.run_id}")
+
+    def held(self, hold: Hold) -> None:
+        """See Host."""
+        self.holds.append(hold)
+
+    def reported(self, run: TrackedRun, kind: str) -> None:
+        """See Host."""
+        self.said.append(f"{kind} {run.run_id}")
+
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+        """See Host."""
+        self.said.append(f"settle {run.run_id}")
+        self.reports.append(report)
+        if self.settling is not None:
+            await self.settling.wait()
+        return self.outcome
+
+    async def unlaunched(self, run: TrackedRun) -> None:
+        """See Host."""
+        self.said.append(f"unlaunched {run.run_id}")
+
+    def released(self, run: TrackedRun) -> None:
+        """See Host."""
+        self.free_again.append(run.run_id)
+
+    def record_history(self, row: dict[str, Any]) -> None:
+        """See Host."""
+        self.rows.append(row)
+
+
+__all__ = ["LaunchError", "MemoryDriver", "MemoryHandle", "NotOursError", "RecordingHost"]

@@ -1,0 +1,131 @@
+"""Locks on pools and devices, between real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.scheduling.cluster import Device
+from tests.support import require
+
+_HOLD = """
+import os, sys, tempfile
+from pathlib import Path
+from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.scheduling.cluster import Device
+if len(sys.argv) > 2:
+    os.umask(0o077)
+    os.setuid(int(sys.argv[2]))
+claims = Claims(Path(sys.argv[1]))
+claimed = claims.claim_pool("pool"), len(claims.claim_devices([Device("GPU-1", "H200", 1)])[0])
+print(*claimed, flush=True)
+sys.stdin.read()
+"""
+GPU = Device("GPU-1", "H200", 1)
+VIRTUAL = Device("virtual-0", "virtual", 1, virtual=True)
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A temporary folder that stands for the machine's own: the locks of real workers are not touched."""
+    pretend(tmp_path, monkeypatch)
+    yield
+    tempfile.tempdir = None
+
+
+def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``folder/tmp`` be the machine's temporary folder."""
+    (folder / "tmp").mkdir()
+    (folder / "tmp").chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def hold(state_dir: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Another process that holds what it can get; its first line says what that is."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(state_dir), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    """What the process got: whether the pool, and how many devices."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    with hold(tmp_path) as holder:
+        assert first_line(holder) == "True 1"
+        assert not claims.claim_pool("pool") and claims.claim_devices([GPU]) == ([], [GPU])
+        holder.kill()
+        holder.wait()
+        assert claims.claim_pool("pool") and claims.claim_devices([GPU]) == ([GPU], [])
+    with hold(tmp_path) as late:
+        assert first_line(late) == "False 0"
+        late.kill()
+    claims.release()
+
+
+def test_gpus_are_locked_for_the_machine_and_virtual_devices_for_the_state_folder(tmp_path: Path) -> None:
+    one, two = Claims(tmp_path / "one"), Claims(tmp_path / "two")
+    assert one.claim_devices([GPU, VIRTUAL]) == ([GPU, VIRTUAL], [])
+    assert two.claim_devices([GPU, VIRTUAL]) == ([VIRTUAL], [GPU])
+    one.release()
+    assert two.claim_devices([GPU]) == ([GPU], [])
+    two.release()
+
+
+def test_pools_are_locked_each_for_itself(tmp_path: Path) -> None:
+    one, two = Claims(tmp_path), Claims(tmp_path)
+    assert one.claim_pool("pool") and two.claim_pool("other") and not two.claim_pool("pool")
+    one.release()
+    two.release()
+
+
+def test_to_claim_twice_is_to_claim_once(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    assert claims.claim_pool("pool") and claims.claim_pool("pool")
+    claims.release()
+    other = Claims(tmp_path)
+    assert other.claim_pool("pool")
+    other.release()
+
+
+def test_odd_names_make_no_odd_files(tmp_path: Path) -> None:
+    claims = Claims(tmp_path)
+    assert claims.claim_pool("../../a pool/ümlaut")
+    assert [path.parent.name for path in tmp_path.rglob("*.lock")] == ["workers"]
+    claims.release()
+
+
+def test_workers_of_two_users_respect_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a private umask, and in a folder where the kernel lets nobody open for writing what others have made."""
+    require("the right to become another user", os.getuid() == 0)
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        pretend(folder, monkeypatch)
+        mine = Claims(folder / "mine")
+        mine.claim_devices([Device("GPU-0", "H200", 1)])  # makes the folder for all
+        with hold(folder / "theirs", "65534") as holder:
+            assert first_line(holder) == "True 1"
+            assert mine.claim_devices([GPU]) == ([], [GPU])
+            holder.kill()
+            holder.wait()
+            assert mine.claim_devices([GPU]) == ([GPU], [])
+        with hold(folder / "theirs", "65534") as late:
+            assert first_line(late) == "True 0"
+            late.kill()
+        mine.release()

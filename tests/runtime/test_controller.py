@@ -1,0 +1,447 @@
+"""The controller between a scheduler, a driver and a host: what happens in which order, and what survives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+
+from prefect_gpu.runtime.controller import Controller, NotOursError
+from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling import record as log
+from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.training import protocol
+from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost
+
+NODE = Node("here", (Device("GPU-1", "H200", 8 << 30), Device("virtual-0", "virtual", 8 << 30, virtual=True)), (0, 1))
+
+
+class Bench:
+    """A controller on stand-ins, with a clock that the test turns."""
+
+    def __init__(self, folder: Path, world: dict[Path, MemoryHandle] | None = None) -> None:
+        self.folder = folder
+        self.now = 1000.0
+        self.host, self.driver = RecordingHost(), MemoryDriver(world)
+        self.controller = Controller(
+            self.host,
+            node=NODE,
+            driver=self.driver,
+            state_dir=folder,
+            pool="pool",
+            profile="fifo",
+            clock=lambda: self.now,
+        )
+
+    def submit(self, *jobs: str, due: float = 0.0) -> None:
+        for job in jobs:
+            self.controller.handle(ev.JobSubmitted(job, Request(), "q", 1.0, due, f"name of {job}"))
+
+    async def launch(self, job: str = "a") -> MemoryHandle:
+        self.submit(job)
+        await until(lambda: f"launched {job}" in self.host.said)
+        handle = self.controller.runs[job].handle
+        assert isinstance(handle, MemoryHandle)
+        return handle
+
+    @property
+    def folders(self) -> list[Path]:
+        return sorted((self.folder / "runs").glob("*")) if (self.folder / "runs").exists() else []
+
+    def record(self, job: str = "a") -> dict[str, Any]:
+        return json.loads((self.controller.runs[job].folder / "record.json").read_text())  # type: ignore[no-any-return]
+
+    @property
+    def places(self) -> dict[str, tuple[str, ...]]:
+        jobs = self.controller.scheduler.state.jobs.values()
+        return {job.id: job.placement.devices for job in jobs if job.placement}
+
+
+def read_json(path: str) -> Any:
+    """What a JSON file says."""
+    return json.loads(Path(path).read_text())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until something is so; the test's own timeout ends a vain wait."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(folder: Path, world: dict[Path, MemoryHandle] | None = None) -> AsyncIterator[Bench]:
+    bench = Bench(folder, world)
+    await bench.controller.start()
+    try:
+        yield bench
+        bench.controller.scheduler.state.check_invariants()
+    finally:
+        await bench.controller.close()
+
+
+async def test_a_run_is_launched_watched_settled_and_remembered(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        bench.now = 1060.0
+        handle.end(0, max_rss_bytes=123, cpu_seconds=90.0)
+        await bench.controller.wait_idle()
+        assert bench.host.said == ["prepare a", "launched a", "settle a"]
+        [row] = bench.host.rows
+        assert bench.folders == [] and bench.places == {}
+        assert row["outcome"] == "completed" and row["message"] == "fine" and row["exit_code"] == 0
+        assert row["run_id"] == "a" and row["devices"] == ("GPU-1",) and row["node"] == "here"
+        assert row["submitted_at"] == 1.0 and row["granted_at"] == 1000.0 and row["ended_at"] == 1060.0
+        assert row["cpu_mean"] == 1.5 and row["rss_peak_bytes"] == 123 and row["warm_start"] is True
+
+
+async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        await bench.launch()
+        assert bench.host.records_at_prepare == [True]
+        [folder] = bench.folders
+        assert stat.S_IMODE((folder / "record.json").stat().st_mode) == 0o600, "it holds the token"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+async def test_a_run_gets_its_devices_its_channel_and_what_the_host_wants(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        await bench.launch("a")
+        await bench.launch("b")
+        first, second = (spec.env for spec in bench.driver.specs)
+        assert first["MINE"] == "1" and first[protocol.ENV_RUN_ID] == "a"
+        assert first["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+        assert second["CUDA_VISIBLE_DEVICES"] == "", "a run on a virtual device sees no GPU"
+        assert json.loads(second[protocol.ENV_DEVICES])[0]["id"] == "virtual-0"
+        assert first[protocol.ENV_TOKEN] != second[protocol.ENV_TOKEN]
+        channel_file = read_json(first[protocol.ENV_CHANNEL_FILE])
+        assert channel_file == {"url": first[protocol.ENV_CHANNEL]}
+        assert bench.driver.specs[0].cpus == (0,) and first[protocol.ENV_CPUS] == "0"
+
+
+async def test_devices_are_free_as_soon_as_the_process_is_gone(tmp_path: Path) -> None:
+    """The next run starts while the end of the one before is still being settled."""
+    async with running(tmp_path) as bench:
+        handle = await bench.launch("a")
+        await bench.launch("b")
+        bench.host.settling = asyncio.Event()
+        bench.submit("c")
+        handle.end()
+        await until(lambda: "launched c" in bench.host.said)
+        assert bench.places["c"] == ("GPU-1",) and bench.host.rows == []
+        assert len(bench.folders) == 3, "what is not settled stays on record"
+        bench.host.settling.set()
+        await until(lambda: bench.host.rows)
+
+
+async def test_a_run_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.host.prepare_errors = [NotOursError("another worker has it")]
+        bench.submit("a")
+        await bench.controller.wait_idle()
+        assert bench.driver.specs == [] and bench.folders == [] and bench.host.rows == []
+        assert bench.controller.scheduler.state.jobs == {}
+
+
+async def test_a_launch_that_cannot_be_now_is_tried_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.host.prepare_errors = [LaunchError("no API")]
+        bench.submit("a")
+        await until(lambda: bench.host.holds)
+        assert bench.folders == [] and bench.places == {} and bench.host.holds[0].code == "due"
+        bench.now += 2.0
+        bench.controller.handle(ev.TimePassed())
+        await until(lambda: "launched a" in bench.host.said)
+
+
+async def test_a_process_that_cannot_be_made_is_settled_with_the_reason(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.driver.refuse = LaunchError("no such program")
+        bench.submit("a")
+        await until(lambda: bench.host.rows)
+        assert bench.host.reports[0].returncode == 127 and bench.host.reports[0].tail == ("no such program",)
+        assert bench.places == {} and bench.folders == []
+
+
+async def test_an_error_nobody_thought_of_does_not_keep_the_device(tmp_path: Path) -> None:
+    """An unclosed quotation mark in a user's command, say."""
+    async with running(tmp_path) as bench:
+        bench.host.prepare_errors = [ValueError("No closing quotation")]
+        bench.submit("a")
+        await until(lambda: bench.host.rows)
+        assert bench.host.reports[0].tail == ("ValueError: No closing quotation",)
+        assert bench.places == {} and bench.folders == [] and bench.driver.specs == []
+
+
+async def test_a_run_that_cannot_be_recorded_waits_and_is_tried_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        (tmp_path / "runs").write_text("a file where the folder should be: what a broken disk looks like")
+        bench.submit("a")
+        await until(lambda: bench.host.holds)
+        assert bench.host.said == [] and bench.places == {}
+        (tmp_path / "runs").unlink()
+        bench.now += 2.0
+        bench.controller.handle(ev.TimePassed())
+        await until(lambda: "launched a" in bench.host.said)
+
+
+async def test_a_run_that_cannot_be_described_takes_nothing_down(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.submit("undescribable", "a")
+        await until(lambda: "launched a" in bench.host.said)
+        await until(lambda: "undescribable" not in bench.places)
+
+
+async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as bench:
+        monkeypatch.setattr(bench.host, "record_history", lambda row: 1 / 0)
+        (await bench.launch()).end()
+        await bench.controller.wait_idle()
+        assert bench.folders == []
+
+
+async def test_a_run_that_never_began_is_not_remembered(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.host.outcome = (None, "waits again")
+        (await bench.launch()).end()
+        await bench.controller.wait_idle()
+        assert bench.host.rows == [] and bench.folders == []
+
+
+# -- cancelling ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_cancelled_while_it_is_prepared_starts_no_process(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.host.preparing = asyncio.Event()
+        bench.submit("a")
+        await until(lambda: bench.host.said)
+        assert await bench.controller.stop("a", 5.0)
+        assert bench.record()["cancelled"] is True, "a new worker must know it too"
+        bench.host.preparing.set()
+        await bench.controller.wait_idle()
+        assert bench.driver.specs == [] and bench.host.said == ["prepare a", "settle a"] and bench.places == {}
+
+
+async def test_a_run_cancelled_while_its_process_is_made_is_stopped_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.driver.slow = asyncio.Event()
+        bench.submit("a")
+        await bench.driver.launching.wait()
+        assert await bench.controller.stop("a", 5.0)
+        bench.driver.slow.set()
+        await bench.controller.wait_idle()
+        [handle] = bench.driver.world.values()
+        assert handle.stopped_with == 0 and bench.host.reports[0].returncode == -15
+
+
+async def test_a_run_cancelled_while_it_runs_is_stopped_with_grace(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        assert await bench.controller.stop("a", 5.0)
+        await bench.controller.wait_idle()
+        assert handle.stopped_with == 5.0 and bench.places == {}
+
+
+async def test_a_run_that_is_not_launched_cannot_be_stopped(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.submit("a", due=5000.0)
+        assert not await bench.controller.stop("a", 5.0)
+
+
+# -- one worker after another -------------------------------------------------------------------------------------
+
+
+async def test_processes_go_on_when_the_worker_ends_and_the_next_adopts_them(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch("a")
+        token = bench.record()["token"]
+    assert handle.running and bench.driver.closed and len(bench.folders) == 1
+    async with running(tmp_path, bench.driver.world) as second:
+        assert second.places == {"a": ("GPU-1",)} and second.record()["token"] == token
+        second.submit("a")
+        second.submit("b")
+        await until(lambda: "launched b" in second.host.said)
+        assert second.places["b"] == ("virtual-0",) and [spec.run_id for spec in second.driver.specs] == ["b"]
+        handle.end()
+        await until(lambda: second.host.rows)
+        assert second.host.rows[0]["run_id"] == "a" and second.host.rows[0]["granted_at"] == 1000.0
+
+
+async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch("a")
+        path = bench.folders[0] / "record.json"
+        path.write_text(json.dumps(read_json(path) | {"cancelled": True}))
+    async with running(tmp_path, bench.driver.world) as second:
+        await second.controller.wait_idle()
+        assert not handle.running and second.host.said == ["settle a"]
+
+
+async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch("a")
+    handle.end(3)
+    async with running(tmp_path, bench.driver.world) as second:
+        await second.controller.wait_idle()
+        assert second.host.said == ["settle a"] and second.host.reports[0].returncode == 3
+        assert second.folders == [] and second.places == {}
+
+
+async def test_a_launch_that_never_came_to_be_is_given_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.host.preparing = asyncio.Event()
+        bench.submit("a")
+        await until(lambda: bench.host.said)
+    assert len(bench.folders) == 1
+    async with running(tmp_path) as second:
+        await second.controller.wait_idle()
+        assert second.host.said == ["unlaunched a"] and second.folders == [] and second.places == {}
+
+
+async def test_a_cancellation_outlives_the_worker(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        await bench.launch("a")
+        run = bench.controller.runs["a"]
+        run.record.cancelled = True
+        bench.controller._save(run)
+    async with running(tmp_path, bench.driver.world) as second:
+        assert second.controller.runs["a"].cancelling
+
+
+async def test_after_its_end_a_controller_starts_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        pass
+    bench.submit("a")
+    assert bench.places == {} and bench.folders == []
+
+
+# -- time and the log ---------------------------------------------------------------------------------------------
+
+
+async def test_a_run_starts_by_itself_when_it_is_due(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.submit("a", due=bench.now + 0.01)
+        assert bench.places == {}
+        bench.now += 0.01
+        await until(lambda: "launched a" in bench.host.said)
+
+
+async def test_the_log_of_events_can_be_replayed(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch("a")
+        await bench.launch("b")
+        bench.submit("c")
+        handle.end()
+        await until(lambda: "launched c" in bench.host.said)
+        said = [said for _, _, said in log.replay((tmp_path / "events" / "pool.jsonl").read_text().splitlines())]
+        assert [[type(one).__name__ for one in instructions] for instructions in said] == [
+            [],
+            ["Launch"],
+            ["Launch"],
+            ["Hold"],
+            ["Launch"],
+        ]
+    async with running(tmp_path, bench.driver.world):
+        assert (tmp_path / "events" / "pool.previous.jsonl").read_text().count("JobSubmitted") == 3
+
+
+async def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "events").write_text("a file where the folder should be")
+    async with running(tmp_path) as bench:
+        (await bench.launch("a")).end()
+        await until(lambda: bench.host.rows)
+
+
+# -- what runs report ---------------------------------------------------------------------------------------------
+
+
+async def report(bench: Bench, *events: tuple[str, float, dict[str, Any]], job: str = "a") -> None:
+    """Send events over the run's channel, as its process would, and wait until they have been handled."""
+    env = next(spec.env for spec in bench.driver.specs if spec.run_id == job)
+    async with connect(env[protocol.ENV_CHANNEL], proxy=None) as client:
+        hello = {"type": "hello", "protocol": protocol.PROTOCOL_VERSION, "run": job, "session": "process"}
+        await client.send(json.dumps({**hello, "token": env[protocol.ENV_TOKEN]}))
+        acked = json.loads(await client.recv())["acked"]
+        for number, (kind, at, data) in enumerate(events, start=acked + 1):
+            await client.send(json.dumps({"type": "event", "seq": number, "at": at, "kind": kind, "data": data}))
+            assert json.loads(await client.recv()) == {"type": "ack", "seq": number}
+
+
+async def test_phases_progress_and_usage_reach_the_history(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        await report(
+            bench,
+            (protocol.PHASE, 1010.0, {"phase": "preparing"}),
+            (protocol.PHASE, 1020.0, {"phase": "training", "steps": 4, "batch_size": 32}),
+            (protocol.PROGRESS, 1025.0, {"step": 2, "steps": 4, "losses": [[1, 0.9], [2, 0.5]]}),
+            (protocol.USAGE, 1026.0, {"cpu_fraction": 0.5, "device_util": 0.2, "device_memory_bytes": 100}),
+            (protocol.USAGE, 1027.0, {"cpu_fraction": 1.5, "device_util": 0.6, "device_memory_bytes": 300}),
+            (protocol.PROGRESS, 1028.0, {"step": 4, "steps": 4, "losses": [[3, 0.4], [4, 0.6]]}),
+        )
+        assert bench.controller.scheduler.state.jobs["a"].status is Status.TRAINING
+        assert bench.record()["times"]["training"] == 1020.0 and bench.record()["session"] == "process"
+        await report(
+            bench,
+            (protocol.PHASE, 1050.0, {"phase": "saving"}),
+            (protocol.PHASE, 1055.0, {"phase": "finished"}),
+        )
+        bench.now = 1060.0
+        handle.end(0, cpu_seconds=1000.0)
+        await bench.controller.wait_idle()
+        [row] = bench.host.rows
+        assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 5.0)
+        assert (row["steps_done"], row["final_loss"], row["best_loss"]) == (4, 0.6, 0.4)
+        assert (row["cpu_mean"], row["device_util_mean"], row["device_util_peak"]) == (1.0, pytest.approx(0.4), 0.6)
+        assert row["device_memory_peak_bytes"] == 300
+        assert row["features"] == {"tags": ["x"], "steps": 4, "batch_size": 32}
+        assert bench.host.said.count("progress a") == 2 and bench.host.said.count("phase a") == 4
+
+
+async def test_odd_reports_harm_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        await report(
+            bench,
+            (protocol.PHASE, 1010.0, {"phase": "dancing"}),
+            (protocol.PHASE, 1010.0, {}),
+            (protocol.PROGRESS, 1010.0, {"losses": "none"}),
+            (protocol.PROGRESS, 1010.0, {"step": "many", "losses": [[1]]}),
+            (protocol.USAGE, 1010.0, {"cpu_fraction": "much", "rss_bytes": None, "device_util": True}),
+            ("unheard of", 1010.0, {}),
+            (protocol.PHASE, 1011.0, {"phase": "training"}),
+        )
+        assert bench.controller.runs["a"].phase == "training"
+        handle.end()
+        await until(lambda: bench.host.rows)
+        assert bench.host.rows[0]["outcome"] == "completed"
+
+
+async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        await bench.launch()
+        await report(
+            bench, (protocol.PHASE, 1010.0, {"phase": "preparing"}), (protocol.PHASE, 1020.0, {"phase": "training"})
+        )
+        env = bench.driver.specs[0].env
+    async with running(tmp_path, bench.driver.world) as second:
+        assert second.controller.runs["a"].phase == "training"
+        assert second.controller.scheduler.state.jobs["a"].status is Status.TRAINING
+        url = read_json(env[protocol.ENV_CHANNEL_FILE])["url"]
+        second.driver.specs = [bench.driver.specs[0]]
+        second.driver.specs[0].env[protocol.ENV_CHANNEL] = url
+        await report(second, (protocol.PHASE, 1050.0, {"phase": "saving"}))
+        second.now = 1060.0
+        next(iter(second.driver.world.values())).end()
+        await second.controller.wait_idle()
+        [row] = second.host.rows
+        assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 10.0)

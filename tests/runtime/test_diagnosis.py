@@ -1,0 +1,53 @@
+"""Exit codes, signals and last words, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_gpu.runtime.diagnosis import diagnose
+from prefect_gpu.runtime.drivers.base import ExitReport
+
+# exit code, last lines, what the text must say
+TABLE: dict[str, tuple[int | None, tuple[str, ...], list[str]]] = {
+    "nobody saw the end": (None, (), ["vanished together with its supervisor", "restarted"]),
+    "a plain failure": (1, (), ["failed (exit code 1)", "import error"]),
+    "wrong arguments": (2, (), ["wrong arguments (exit code 2)"]),
+    "an unknown code": (42, (), ["failed (exit code 42)"]),
+    "not executable": (126, (), ["could not be executed"]),
+    "no such program": (127, (), ["not found", "PATH"]),
+    "no API": (1, ("httpx.ConnectError: All connection attempts failed",), ["Prefect API", "PREFECT_API_URL"]),
+    "killed": (-9, (), ["The training process was killed (SIGKILL)", "memory"]),
+    "killed below a shell": (137, (), ["exited with code 137: a process that it started was killed (SIGKILL)"]),
+    "segmentation fault": (-11, (), ["crashed in native code (SIGSEGV)", "PYTHONFAULTHANDLER"]),
+    "aborted": (-6, (), ["SIGABRT"]),
+    "bus error": (-7, (), ["SIGBUS", "/dev/shm"]),
+    "terminated": (-15, (), ["ended by SIGTERM"]),
+    "interrupted": (-2, (), ["SIGINT"]),
+    "another signal": (-1, (), ["ended by SIGHUP"]),
+    "a signal without a name": (-99, (), ["ended by signal 99"]),
+    "a code above all signals": (255, (), ["failed (exit code 255)"]),
+    "no GPU memory": (1, ("torch.cuda.OutOfMemoryError: CUDA out of memory.",), ["GPU's memory", "gpu_memory"]),
+    "no memory": (1, ("MemoryError",), ["machine's memory was too small"]),
+    "no module": (1, ("ModuleNotFoundError: No module named 'torch'",), ["Install the missing package"]),
+    "no disk": (1, ("OSError: [Errno 28] No space left on device",), ["disk is full"]),
+    "a hint of the output": (-6, ("CUDA error: no kernel image is available",), ["SIGABRT", "no code for this GPU"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code, tail, words", TABLE.values(), ids=TABLE.keys())
+def test_words(code: int | None, tail: tuple[str, ...], words: list[str]) -> None:
+    text = diagnose(ExitReport(code, tail=tail))
+    for word in words:
+        assert word in text
+    for line in tail:
+        assert f"\n  {line}" in text
+
+
+def test_the_last_lines_are_repeated_and_long_ones_cut() -> None:
+    tail = ("first", "", "   ", *(f"line {number}" for number in range(20)), "x" * 1000)
+    text = diagnose(ExitReport(1, tail=tail), lines=3)
+    assert text.splitlines()[-4:] == ["Last lines of output:", "  line 18", "  line 19", "  " + "x" * 400]
+
+
+def test_without_output_nothing_is_said_of_it() -> None:
+    assert "Last lines" not in diagnose(ExitReport(1))

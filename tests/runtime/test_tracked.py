@@ -1,0 +1,123 @@
+"""Phase times, losses and usage of one run, and the row that they end in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.jobs import Request
+
+GRANTED, ENDED = 100.0, 200.0
+P, T, S, F = "preparing", "training", "saving", "finished"
+
+
+def tracked() -> TrackedRun:
+    record = RunRecord("a", "sly fox", "pool", "q", "token", Request(), Placement("here", ("d",), (0,)))
+    record.times |= {"submitted": 90.0, "granted": GRANTED, "launched": 101.0}
+    return TrackedRun(record, Path("unused"))
+
+
+def row(run: TrackedRun, report: ExitReport | None = None) -> dict[str, Any]:
+    return run.history_row(outcome="completed", message="", report=report or ExitReport(0), node="here", ended_at=ENDED)
+
+
+# (phase, time) in order; seconds prepared, trained, saved
+PHASES: dict[str, tuple[list[tuple[str, float]], tuple[float | None, float | None, float | None]]] = {
+    "a plain flow has no phases": ([], (None, None, None)),
+    "all phases": ([(P, 110), (T, 130), (S, 180), (F, 185)], (30, 50, 5)),
+    "preparing counts from the grant on": ([(T, 130), (F, 180)], (30, 50, None)),
+    "training that never said that it had finished": ([(P, 110), (T, 130)], (30, 70, None)),
+    "saving that never said that it had finished": ([(P, 110), (T, 130), (S, 180)], (30, 50, 20)),
+    "it died while it prepared": ([(P, 110)], (None, None, None)),
+    "it prepared and found nothing to train": ([(P, 110), (F, 150)], (50, None, None)),
+    "a phase that is reported again keeps its time": ([(P, 110), (T, 130), (T, 140), (F, 180)], (30, 50, None)),
+    "a retry counts its own phases": (
+        [(P, 110), (T, 120), (S, 130), (P, 140), (T, 150), (S, 170), (F, 175)],
+        (10, 20, 5),
+    ),
+    "a retry that died in training has saved nothing": (
+        [(P, 110), (T, 120), (S, 130), (F, 135), (P, 140), (T, 150)],
+        (10, 50, None),
+    ),
+    "a retry that died while it prepared has trained nothing": ([(P, 110), (T, 120), (P, 140)], (None, None, None)),
+    "clocks that disagree give no negative times": ([(P, 90), (T, 95), (S, 94), (F, 93)], (0, 0, 0)),
+    "what is no phase is ignored": ([("dancing", 110), (T, 130), ("", 140)], (30, 70, None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phases, expected", PHASES.values(), ids=PHASES.keys())
+def test_phase_times(
+    phases: list[tuple[str, float]], expected: tuple[float | None, float | None, float | None]
+) -> None:
+    run = tracked()
+    for phase, at in phases:
+        run.enter(phase, at, {})
+    values = row(run)
+    assert (values["prepared_s"], values["trained_s"], values["saved_s"]) == expected
+    assert values["waited_s"] == 10.0 and values["started_at"] == 101.0
+
+
+def test_entering_says_whether_anything_is_new() -> None:
+    run = tracked()
+    assert run.enter(P, 110.0, {})
+    assert not run.enter(P, 120.0, {"waiting": True})
+    assert not run.enter("dancing", 120.0, {})
+    assert run.phase == P
+
+
+def curve(run: TrackedRun, *points: tuple[float, float]) -> None:
+    run.progressed({"step": points[-1][0], "losses": [list(point) for point in points]})
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 64, 3000])
+@pytest.mark.parametrize("steps", [1, 2, 511, 512, 513, 514, 1024, 2999])
+def test_a_thinned_curve_keeps_its_first_and_last_point(steps: int, batch: int) -> None:
+    run = tracked()
+    points = [(float(step), 1.0 / step) for step in range(1, steps + 1)]
+    for start in range(0, steps, batch):
+        curve(run, *points[start : start + batch])
+    assert run.losses[0] == points[0] and run.losses[-1] == points[-1]
+    assert len(run.losses) <= 512 and run.losses == sorted(run.losses)
+    assert len(run.losses) >= min(steps, 200)
+    assert row(run)["final_loss"] == 1.0 / steps and row(run)["best_loss"] == 1.0 / steps
+
+
+def test_a_loss_without_a_curve_is_a_point() -> None:
+    run = tracked()
+    run.progressed({"step": 3, "loss": 0.5})
+    run.progressed({"step": 4})
+    assert run.losses == [(3, 0.5)] and row(run)["final_loss"] == 0.5 and row(run)["steps_done"] == 4
+
+
+def test_a_retry_that_begins_again_replaces_the_curve_from_there_on() -> None:
+    run = tracked()
+    curve(run, (1, 0.9), (2, 0.8), (3, 0.7))
+    curve(run, (2, 0.75))
+    assert run.losses == [(1, 0.9), (2, 0.75)]
+    assert row(run)["final_loss"] == 0.75 and row(run)["best_loss"] == 0.7
+
+
+def test_what_was_not_measured_is_not_known() -> None:
+    values = row(tracked())
+    unknown = ["cpu_mean", "device_util_mean", "rss_peak_bytes", "final_loss", "best_loss", "steps_done"]
+    assert [values[name] for name in unknown] == [None] * len(unknown)
+
+
+def test_the_drivers_numbers_fill_in_for_a_run_that_does_not_report() -> None:
+    values = row(tracked(), ExitReport(-9, max_rss_bytes=5, cpu_seconds=49.5))
+    assert values["cpu_mean"] == 0.5 and values["rss_peak_bytes"] == 5 and values["exit_code"] == -9
+
+
+def test_usage_is_averaged_and_its_peak_kept() -> None:
+    run = tracked()
+    for util in (0.2, 0.8, 0.5):
+        run.used({"device_util": util, "rss_bytes": util * 10, "odd": "text", "net_bytes_per_s": None})
+    values = row(run)
+    assert values["device_util_mean"] == pytest.approx(0.5) and values["device_util_peak"] == 0.8
+    assert values["rss_peak_bytes"] == 8 and values["net_mean_bytes_per_s"] is None

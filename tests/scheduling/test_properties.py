@@ -1,0 +1,403 @@
+"""Whatever happens, in whatever order: the books balance, nothing is lost, and nothing runs twice.
+
+Random clusters, jobs and events, late, repeated and impossible ones among them, against a model that believes only the
+instructions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from prefect_gpu.scheduling import Scheduler, record
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.instructions import Instruction, Launch
+from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.scheduling.profiles import Profile
+
+PATIENCE_S = 20.0
+JOBS = [f"job-{number}" for number in range(10)]
+QUEUES = ["q", "r", "unknown"]
+
+job_ids = st.sampled_from(JOBS)
+sizes = st.integers(1, 10)
+statuses = st.sampled_from(list(Status))
+requests = st.builds(
+    Request,
+    gpus=st.sampled_from([1, 1, 1, 1, 2, 2, 3, 0]),
+    gpu_memory_bytes=st.none() | st.integers(1, 5) | sizes,
+    cpus=st.none() | st.integers(1, 6),
+    exclusive=st.sampled_from([False, False, True]),
+)
+limits = st.sampled_from([None, None, None, 1, 2, 3, 4])
+queues = st.builds(
+    Queue,
+    id=st.sampled_from(QUEUES),
+    name=st.just("name"),
+    priority=st.integers(1, 3),
+    paused=st.sampled_from([False, False, False, True]),
+    limit=limits,
+    active_elsewhere=st.integers(0, 2),
+)
+quotas = st.builds(
+    Quotas,
+    queues=st.lists(queues, max_size=2, unique_by=lambda queue: queue.id).map(tuple),
+    pool_paused=st.sampled_from([False, False, False, True]),
+    pool_limit=limits,
+    pool_active_elsewhere=st.integers(0, 2),
+    worker_limit=limits,
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Node, ...]:
+    """Up to three nodes of up to three devices, whose sizes vary."""
+    nodes = []
+    for name in draw(st.sampled_from(["n", "nm", "mn", "mno", "o", ""])):
+        devices = tuple(
+            Device(f"{name}{number}", "test", size, cores=tuple(draw(st.sets(st.integers(0, 5), max_size=2))))
+            for number, size in enumerate(draw(st.lists(sizes, max_size=3).filter(bool) | st.just([])))
+        )
+        nodes.append(Node(name, devices, tuple(range(draw(st.integers(0, 6))))))
+    return tuple(nodes)
+
+
+@st.composite
+def adoptions(draw: st.DrawFn) -> ev.JobAdopted:
+    """A job found on devices that may be gone, taken, or too small: whatever an earlier worker saw."""
+    request = draw(requests)
+    name = draw(st.sampled_from("mnop"))
+    devices = tuple(f"{name}{number}" for number in range(request.gpus))
+    memory = request.gpu_memory_bytes if request.shareable else draw(sizes)
+    cpus = tuple(draw(st.sets(st.integers(0, 9), max_size=4)))
+    place = Placement(name, devices, cpus, memory or 0, request.shareable)
+    return ev.JobAdopted(draw(job_ids), request, draw(st.sampled_from(QUEUES)), 0.0, place, draw(statuses))
+
+
+moments = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0])
+events: st.SearchStrategy[ev.Event] = st.one_of(
+    st.builds(ev.NodesChanged, clusters()),
+    st.builds(ev.QuotasChanged, quotas),
+    st.builds(ev.JobSubmitted, job_ids, requests, st.sampled_from(QUEUES), moments, moments, st.text(max_size=3)),
+    st.builds(ev.JobWithdrawn, job_ids, st.text(max_size=3)),
+    adoptions(),
+    st.builds(ev.LaunchFailed, job_ids, st.text(max_size=3), moments),
+    st.builds(ev.PhaseEntered, job_ids, statuses),
+    st.builds(ev.JobEnded, job_ids, st.text(max_size=3)),
+    st.just(ev.DrainRequested()),
+    st.just(ev.TimePassed()),
+)
+
+
+late = st.one_of(
+    st.builds(ev.JobEnded, job_ids, st.just("ended")),
+    st.builds(ev.LaunchFailed, job_ids, st.just("failed"), moments),
+    st.builds(ev.PhaseEntered, job_ids, statuses),
+)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """The scheduler against a model of the outside world, which knows only what it sent and what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = Scheduler(Profile("test", patience_s=PATIENCE_S))
+        self.now = 0.0
+        self.known: set[str] = set()  # submitted or adopted, and neither withdrawn nor ended
+        self.running: dict[str, tuple[Placement, Request, str]] = {}
+        self.submitted: dict[str, tuple[Request, str]] = {}
+        self.devices: dict[str, tuple[str, int]] = {}  # id: node and memory, as of now
+        self.quotas = Quotas()
+        self.draining = False
+        self.due: dict[str, float] = {}
+        self.retry: dict[str, float] = {}
+
+    @initialize(nodes=clusters().filter(lambda nodes: any(node.devices for node in nodes)))
+    def begin(self, nodes: tuple[Node, ...]) -> None:
+        self.send(ev.NodesChanged(nodes))
+
+    def send(self, event: ev.Event) -> None:
+        self.believe(event)
+        said = self.scheduler.handle(event, self.now)
+        for one in said:
+            if isinstance(one, Launch):
+                self.launch(one)
+                self.check_that_nobody_impatient_was_overtaken(one)
+
+    def believe(self, event: ev.Event) -> None:
+        """What the event means to somebody who only follows launches."""
+        match event:
+            case ev.NodesChanged(nodes):
+                self.devices = {device.id: (node.id, device.memory_bytes) for node in nodes for device in node.devices}
+            case ev.QuotasChanged(new):
+                self.quotas = new
+            case ev.JobSubmitted(job, request, queue) if job not in self.running:
+                self.known.add(job)
+                self.submitted[job] = (request, queue)
+                self.due[job] = event.not_before
+            case ev.JobWithdrawn(job) if job not in self.running:
+                self.known.discard(job)
+                self.retry.pop(job, None)
+            case ev.JobAdopted(job, request, queue, _, placement) if job not in self.running:
+                self.known.add(job)
+                self.running[job] = (placement, request, queue)
+                self.submitted[job] = (request, queue)
+                self.due[job] = 0.0
+                self.retry.pop(job, None)
+            case ev.LaunchFailed(job, _, not_before) if job in self.running:
+                if self.scheduler.state.jobs[job].status is Status.LAUNCHING:
+                    del self.running[job]
+                    self.retry[job] = not_before
+            case ev.JobEnded(job) if job in self.running:
+                del self.running[job]
+                self.known.discard(job)
+                self.retry.pop(job, None)
+            case ev.DrainRequested():
+                self.draining = True
+
+    def launch(self, launch: Launch) -> None:
+        job, place = launch.job, launch.placement
+        assert job in self.known and job not in self.running, "launched twice, or never submitted"
+        assert max(self.due[job], self.retry.get(job, 0.0)) <= self.now, "too early"
+        request, queue = self.submitted[job]
+        self.check_limits(queue)
+        assert len(set(place.devices)) == len(place.devices) == request.gpus, "all the devices, or none"
+        for device in place.devices:
+            assert device in self.devices and self.devices[device][0] == place.node, "devices of one node"
+            size = self.devices[device][1]
+            assert size >= (request.gpu_memory_bytes or 0)
+            company = [other for other in self.running.values() if device in other[0].devices]
+            assert all(other.shareable for _, other, _ in company) and (request.shareable or not company), "alone"
+            assert sum(other.memory_bytes for other, _, _ in company) + place.memory_bytes <= size, "beyond its memory"
+        self.running[job] = (place, request, queue)
+
+    def check_that_nobody_impatient_was_overtaken(self, launch: Launch) -> None:
+        """A job that lost patience was looked at first, found no place, and kept what it could use."""
+        state, order = self.scheduler.state, self.scheduler.profile.order
+        key = order.key(state.jobs[launch.job], state, self.now)
+        for job in state.waiting():
+            ahead = order.key(job, state, self.now) < key
+            waits_for_room = job.due_at <= self.now and state.limit_reason(job) is None
+            if ahead and waits_for_room and job.not_before + PATIENCE_S <= self.now:
+                usable = set(self.scheduler._usable_devices(job.request))
+                assert not usable & set(launch.placement.devices), f"{launch.job} overtook {job.id}"
+
+    def check_limits(self, queue_id: str) -> None:
+        """That one more run of this queue is allowed."""
+        assert not self.draining and not self.quotas.pool_paused
+        count = len(self.running)
+        assert self.quotas.worker_limit is None or count < self.quotas.worker_limit
+        assert self.quotas.pool_limit is None or count + self.quotas.pool_active_elsewhere < self.quotas.pool_limit
+        in_queue = sum(1 for _, _, queue in self.running.values() if queue == queue_id)
+        for queue in self.quotas.queues:
+            if queue.id == queue_id:
+                assert not queue.paused
+                assert queue.limit is None or in_queue + queue.active_elsewhere < queue.limit
+
+    # Ordinary life is more likely than confusion; confusion comes with `anything`.
+
+    @rule(
+        jobs=st.lists(st.tuples(job_ids, requests, st.sampled_from(QUEUES)), min_size=1, max_size=5),
+        ahead=st.sampled_from([0, 0, 0, 5, -30]),
+    )
+    def submit(self, jobs: list[tuple[str, Request, str]], ahead: float) -> None:
+        for job, request, queue in jobs:
+            self.send(ev.JobSubmitted(job, request, queue, self.now, self.now + ahead))
+
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        if self.running:
+            self.send(ev.JobEnded(data.draw(st.sampled_from(sorted(self.running))), "ended"))
+
+    @rule(data=st.data(), pause=st.sampled_from([0.0, 2.0]))
+    def fail_to_launch(self, data: st.DataObject, pause: float) -> None:
+        if self.running:
+            self.send(ev.LaunchFailed(data.draw(st.sampled_from(sorted(self.running))), "failed", self.now + pause))
+
+    @rule(new=quotas)
+    def limit(self, new: Quotas) -> None:
+        self.send(ev.QuotasChanged(new))
+
+    @rule(event=late)
+    def be_late(self, event: ev.Event) -> None:
+        self.send(event)
+
+    @rule(job=job_ids)
+    def withdraw(self, job: str) -> None:
+        self.send(ev.JobWithdrawn(job, "withdrawn"))
+
+    @rule(seconds=st.sampled_from([0.5, 2.0, 10.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes, and the timer rings at each moment that the scheduler named."""
+        end = self.now + seconds
+        for _ in range(100):
+            due = self.scheduler.next_due()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self.send(ev.TimePassed())
+        else:
+            raise AssertionError("the scheduler wants to be woken for ever")
+        self.now = end
+
+    @rule(event=events)
+    def anything(self, event: ev.Event) -> None:
+        if not isinstance(event, ev.DrainRequested) or self.now > 100:
+            self.send(event)
+            self.send(event)
+
+    @rule(nodes=clusters().filter(lambda nodes: any(node.devices for node in nodes)))
+    def all_is_well(self, nodes: tuple[Node, ...]) -> None:
+        self.send(ev.NodesChanged(nodes))
+        self.send(ev.QuotasChanged(Quotas()))
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        self.scheduler.state.check_invariants()
+
+    @invariant()
+    def nothing_is_lost_and_nothing_is_invented(self) -> None:
+        jobs = self.scheduler.state.jobs
+        assert set(jobs) == self.known
+        assert {job.id: job.placement for job in jobs.values() if job.active} == {
+            job: place for job, (place, _, _) in self.running.items()
+        }
+
+    @invariant()
+    def no_device_is_idle_for_nothing(self) -> None:
+        """Whoever waits although it is due is kept back by a limit, by one who lost patience, or by want of room."""
+        state, profile = self.scheduler.state, self.scheduler.profile
+        waiting = state.waiting()
+        impatient = [
+            job
+            for job in waiting
+            if job.due_at <= self.now and job.not_before + PATIENCE_S <= self.now and job.request.gpus
+        ]
+        for job in waiting:
+            assert job.hold is not None, "everybody who waits has been told why"
+            if job.due_at > self.now or state.limit_reason(job) is not None:
+                continue
+            place = profile.placement.place(job, state, profile.sharing)
+            if place is not None:
+                first = min(profile.order.key(other, state, self.now) for other in impatient)
+                assert first < profile.order.key(job, state, self.now), f"{job.id} could be at {place}"
+                assert job.hold == "reserved"
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(
+    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+submissions = st.builds(ev.JobSubmitted, job_ids, requests, st.sampled_from(["q", "r"]), st.just(0.0), moments)
+beginnings = clusters().map(lambda nodes: [(ev.NodesChanged(nodes), 0.0)])
+pauses = st.sampled_from([0.0, 0.0, 0.5, 3.0])
+histories = st.builds(
+    lambda start, rest: start + rest,
+    beginnings,
+    st.lists(st.tuples(submissions | events, pauses), min_size=5, max_size=40),
+)
+
+
+def play(history: list[tuple[ev.Event, float]]) -> tuple[list[str], list[list[Instruction]]]:
+    """The log of a history and what was instructed at each event."""
+    scheduler, now = Scheduler("fifo"), 0.0
+    lines, said = [record.header("fifo")], []
+    for event, pause in history:
+        now += pause
+        lines.append(record.encode(event, now))
+        said.append(scheduler.handle(event, now))
+    return lines, said
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories)
+def test_the_same_events_give_the_same_instructions_and_so_does_their_log(
+    history: list[tuple[ev.Event, float]],
+) -> None:
+    lines, said = play(history)
+    assert play(history)[1] == said
+    assert [instructions for _, _, instructions in record.replay(lines)] == said
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories)
+def test_taking_in_one_submission_is_the_same_as_looking_at_everybody(history: list[tuple[ev.Event, float]]) -> None:
+    """The short cut that large queues need must never show, in a patient profile or in an impatient one."""
+    quick = Scheduler(Profile("test", patience_s=PATIENCE_S))
+    thorough = Scheduler(Profile("test", patience_s=PATIENCE_S))
+    thorough._concerns_nobody_else = lambda job, now: False  # type: ignore[method-assign]
+    now = 0.0
+    for event, pause in history:
+        now += pause
+        launches = [
+            [said for said in scheduler.handle(event, now) if isinstance(said, Launch)]
+            for scheduler in (quick, thorough)
+        ]
+        assert launches[0] == launches[1]
+        jobs, others = quick.state.jobs, thorough.state.jobs
+        assert {job: jobs[job].placement for job in jobs} == {job: others[job].placement for job in others}
+
+
+@settings(max_examples=200, deadline=None)
+@given(events, st.floats(allow_nan=False, allow_infinity=False))
+def test_an_event_comes_back_from_its_line_as_it_was(event: ev.Event, now: float) -> None:
+    line = record.encode(event, now)
+    assert "\n" not in line
+    assert record.decode(line) == (event, now)
+
+
+def test_the_events_that_are_tried_are_all_there_are() -> None:
+    seen: Counter[type] = Counter()
+
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @given(events)
+    def draw(event: ev.Event) -> None:
+        seen[type(event)] += 1
+
+    draw()
+    assert set(seen) == set(record._EVENTS.values())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        "null",
+        '{"now": 1.0}',
+        '{"now": 1.0, "event": "Unheard"}',
+        '{"now": 1.0, "event": ["TimePassed"]}',
+        '{"now": "noon", "event": "TimePassed"}',
+        '{"event": "TimePassed"}',
+        '{"now": 1.0, "event": "TimePassed", "more": 1}',
+        '{"now": 1.0, "event": "JobEnded", "job": "a"}',
+        '{"now": 1.0, "event": "PhaseEntered", "job": "a", "status": "dancing"}',
+        '{"now": 1.0, "event": "NodesChanged", "nodes": 7}',
+        '{"now": 1.0, "event": "NodesChanged", "nodes": [7]}',
+    ],
+)
+def test_a_line_that_is_no_event_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="not an event of this version"):
+        record.decode(line)
+
+
+def test_the_error_of_a_bad_line_has_its_number() -> None:
+    lines = [record.header("fifo"), "", record.encode(ev.TimePassed(), 1.0), "spoilt"]
+    replay = record.replay(lines)
+    assert next(replay) == (1.0, ev.TimePassed(), [])
+    with pytest.raises(ValueError, match="line 4: not an event"):
+        next(replay)
+
+
+@pytest.mark.parametrize("line", ["[]", "7", "{}", "{", '{"profile": "unheard of"}', '{"profile": 7}'])
+def test_a_bad_header_is_named(line: str) -> None:
+    with pytest.raises(ValueError, match="line 1: no header of an event log"):
+        list(record.replay([line]))

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, inspect, select, text
+
+from prefect_gpu.storage import schema
+from prefect_gpu.storage.engine import parse_url, writing
+from prefect_gpu.storage.history import History, HistoryError, HistoryRow
+from prefect_gpu.storage.schema import runs_table
+
+
+def row(run_id: str = "run-1", **values: Any) -> HistoryRow:
+    known: dict[str, Any] = {"flow_name": "train", "outcome": "completed", "ended_at": 1000.0}
+    return HistoryRow(run_id=run_id, **(known | values))
+
+
+FULL = HistoryRow(
+    run_id="run-1", attempt=2, flow_name="train", run_name="wise-crab", deployment="nightly", pool="gpus",
+    worker="box", category="cv", parameters={"lr": 0.1, "layers": [64, 32], "opt": {"name": "adam"}, "öl": "ß"},
+    features={"batch_size": 32, "gpus": 1}, requested_gpus=1.0, requested_gpu_memory_bytes=200 * 2**30,
+    requested_cpus=4.0, node="box-1", devices=("GPU-1", "GPU-2"), device_kind="NVIDIA H100", virtual=False,
+    submitted_at=1000.5, granted_at=1010.25, started_at=1011.0, ended_at=2000.125, waited_s=9.75, prepared_s=5.0,
+    trained_s=970.0, saved_s=14.0, steps_done=3_000_000_000, final_loss=0.25, best_loss=0.125,
+    device_util_mean=0.75, device_util_peak=1.0, device_memory_peak_bytes=70 * 2**30, cpu_mean=2.5,
+    rss_peak_bytes=3 * 2**30, net_mean_bytes_per_s=1e6, outcome="failed", exit_code=-9, message="killed\nby hand",
+    warm_start=True,
+)  # fmt: skip
+
+
+def test_table_and_row_have_the_same_fields() -> None:
+    assert {column.name for column in runs_table.columns} == {item.name for item in dataclasses.fields(HistoryRow)}
+
+
+def test_a_row_comes_back_as_it_was(history_url: str) -> None:
+    with History(history_url) as history:
+        assert history.record(FULL)
+        assert history.record(row("run-2", ended_at=1.0))
+        assert history.rows() == [FULL, row("run-2", ended_at=1.0)]
+
+
+def test_rows_stay_when_the_database_is_opened_again(history_url: str) -> None:
+    with History(history_url) as history:
+        history.record(FULL)
+    with History(history_url) as history:
+        assert history.rows() == [FULL]
+        assert history.count() == 1
+
+
+def test_recording_twice_keeps_the_first(history_url: str) -> None:
+    with History(history_url) as history:
+        assert history.record(row(message="first")) is True
+        assert history.record(row(message="second", outcome="failed")) is False
+        assert [found.message for found in history.rows()] == ["first"]
+
+
+def test_each_attempt_is_a_row(history_url: str) -> None:
+    with History(history_url) as history:
+        assert history.record(row(attempt=1, outcome="crashed"))
+        assert history.record(row(attempt=2))
+        assert [found.attempt for found in history.rows()] == [2, 1]
+
+
+def test_rows_newest_first_and_chosen(history_url: str) -> None:
+    with History(history_url) as history:
+        for number, (flow, outcome) in enumerate(
+            [("a", "completed"), ("b", "failed"), ("a", "failed"), ("a", "completed")]
+        ):
+            history.record(row(f"run-{number}", flow_name=flow, outcome=outcome, ended_at=float(number)))
+
+        def chosen(**wanted: Any) -> list[str]:
+            return [found.run_id[-1] for found in history.rows(**wanted)]
+
+        assert chosen() == ["3", "2", "1", "0"]
+        assert chosen(limit=2) == ["3", "2"]
+        assert chosen(limit=0) == []
+        assert chosen(flow_name="a") == ["3", "2", "0"]
+        assert chosen(outcome="failed") == ["2", "1"]
+        assert chosen(since=2.0) == ["3", "2"]
+        assert chosen(flow_name="a", outcome="completed", since=1.0, limit=5) == ["3"]
+        assert chosen(flow_name="nothing") == []
+
+
+def test_odd_values_do_not_cost_a_row(history_url: str) -> None:
+    odd = {
+        "nan": math.nan,
+        "inf": math.inf,
+        "path": Path("/x"),
+        "nul": "a\x00b",
+        "half": "\ud800x",
+        3: {"b", "a"},
+        "big": 2**70,
+    }
+    with History(history_url) as history:
+        assert history.record(row(parameters=odd, final_loss=math.nan, best_loss=math.inf, message="a\x00b\udc80"))
+        [found] = history.rows()
+    assert found.parameters == {
+        "nan": None, "inf": None, "path": "/x", "nul": "ab", "half": "x", "3": ["a", "b"], "big": str(2**70),
+    }  # fmt: skip
+    assert (found.final_loss, found.best_loss, found.message) == (None, None, "ab")
+
+
+@pytest.mark.parametrize(("values", "words"), [({"outcome": "done"}, "completed, failed"), ({"run_id": ""}, "run_id")])
+def test_a_senseless_row_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        row(**values)
+
+
+def test_two_workers_open_and_write_at_once(history_url: str) -> None:
+    script = """
+import sys
+from prefect_gpu.storage.history import History, HistoryRow
+with History(sys.argv[1]) as history:
+    for number in range(50):
+        history.record(HistoryRow(f"own-{sys.argv[2]}-{number}", "train", "completed", ended_at=1.0))
+        history.record(HistoryRow(f"both-{number}", "train", "completed", ended_at=1.0))
+"""
+    workers = [
+        subprocess.Popen([sys.executable, "-c", script, history_url, name], stderr=subprocess.PIPE, text=True)
+        for name in ("a", "b", "c")
+    ]
+    for worker in workers:
+        _, errors = worker.communicate()
+        assert worker.returncode == 0, errors
+    with History(history_url) as history:
+        assert history.count() == 3 * 50 + 50
+
+
+def test_threads_share_a_history(history_url: str) -> None:
+    with History(history_url) as history:
+        threads = [
+            threading.Thread(target=lambda n=number: [history.record(row(f"{n}-{i}")) for i in range(20)])
+            for number in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert history.count() == 80
+
+
+def test_a_newer_database_is_refused_and_left_alone(history_url: str) -> None:
+    History(history_url).close()
+    engine = create_engine(parse_url(history_url))
+    with engine.begin() as connection:
+        connection.execute(schema.version_table.update().values(version=99))
+    with pytest.raises(HistoryError, match=r"schema version 99.*Upgrade prefect-gpu"):
+        History(history_url)
+    with engine.connect() as connection:
+        assert connection.execute(select(schema.version_table.c.version)).scalar() == 99
+    engine.dispose()
+
+
+def test_an_older_database_is_migrated_step_by_step(history_url: str) -> None:
+    History(history_url).close()
+    engine = create_engine(parse_url(history_url))
+
+    def add_column(connection: Connection) -> None:
+        connection.execute(text("ALTER TABLE prefect_gpu_runs ADD COLUMN carbon_g INTEGER"))
+
+    def fill_column(connection: Connection) -> None:
+        connection.execute(text("UPDATE prefect_gpu_runs SET carbon_g = 0"))
+
+    for _ in range(2):  # the second time there is nothing left to do
+        with writing(engine).begin() as connection:
+            schema.bring_up_to_date(connection, version=3, migrations={1: add_column, 2: fill_column})
+    assert "carbon_g" in {column["name"] for column in inspect(engine).get_columns("prefect_gpu_runs")}
+    with engine.connect() as connection:
+        assert schema.read_version(connection) == 3
+    engine.dispose()
+
+
+def test_a_migration_that_fails_changes_nothing(history_url: str) -> None:
+    with History(history_url) as history:
+
+        def half(connection: Connection) -> None:
+            connection.execute(text("ALTER TABLE prefect_gpu_runs ADD COLUMN half INTEGER"))
+            raise RuntimeError("power cut")
+
+        with pytest.raises(RuntimeError), history._writer.begin() as connection:
+            schema.bring_up_to_date(connection, version=2, migrations={1: half})
+        assert "half" not in {column["name"] for column in inspect(history._engine).get_columns("prefect_gpu_runs")}
+        assert history.count() == 0
+
+
+def test_sqlite_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'history.db'}"
+    with History(url) as history, History(url) as other:
+        history.record(row())
+        with history._writer.begin() as connection:
+            connection.execute(runs_table.insert().values(row("run-2").as_columns()))
+            assert other.count() == 1
+        assert other.count() == 2

@@ -1,0 +1,156 @@
+"""A database that cannot be used says so in one message: which one, without its password, and what to do."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.storage.engine import masked, parse_url, sqlite_path
+from prefect_gpu.storage.history import History, HistoryError, HistoryRow
+from prefect_gpu.storage.schema import runs_table
+from tests.storage.conftest import PostgresServer
+
+ROW = HistoryRow("run-1", "train", "completed", ended_at=1.0)
+
+
+def complaint(url: str) -> str:
+    with pytest.raises(HistoryError) as caught:
+        History(url)
+    return str(caught.value)
+
+
+def test_something_else_than_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    path.write_text("These are my notes, and by no means a database. " * 50)
+    said = complaint(f"sqlite:///{path}")
+    assert "not a database" in said
+    assert "move it away" in said
+    assert path.read_text().startswith("These are my notes")
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    assert f"may write {tmp_path}" in complaint(f"sqlite:///{tmp_path}")
+
+
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be created" in complaint(f"sqlite:///{tmp_path}/file/folder/history.db")
+
+
+def test_a_file_that_this_user_may_not_write(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    with History(f"sqlite:///{path}") as history:
+        history.record(ROW)
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    script = f"""
+import os
+from prefect_gpu.storage.history import History, HistoryError, HistoryRow
+History("sqlite://").close()  # everything is imported now: the other user may not read this Python
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may write everything
+try:
+    History({f"sqlite:///{path}"!r}).record(HistoryRow("run-2", "train", "completed", ended_at=1.0))
+except HistoryError as error:
+    print(error)
+"""
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # let the other user come as far as the file
+        folder.chmod(folder.stat().st_mode | 0o055)
+    try:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    finally:
+        tmp_path.chmod(0o755)
+    assert "Make sure that this user may write" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("url", ["", "history.db", "://", "postgresql://u:geheim@host:port:5/x"])
+def test_no_url(url: str) -> None:
+    said = complaint(url)
+    assert "cannot be read" in said
+    assert "geheim" not in said
+
+
+@pytest.mark.parametrize("url", ["mysql://me:geheim@host/runs", "nonsense://me:geheim@x/y"])
+def test_a_database_that_the_history_does_not_know(url: str) -> None:
+    said = complaint(url)
+    assert "does not work with" in said
+    assert "geheim" not in said
+
+
+def test_psycopg_missing() -> None:
+    script = """
+import sys
+sys.modules["psycopg"] = None
+from prefect_gpu.storage.history import History, HistoryError
+try:
+    History("postgresql://me:geheim@host/runs")
+except HistoryError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert 'pip install "prefect-gpu[postgres]"' in done.stdout, done.stderr
+    assert "geheim" not in done.stdout
+
+
+def test_no_server() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        said = complaint(f"postgresql://me:geheim@127.0.0.1:{probe.getsockname()[1]}/runs")
+    assert "Check that the PostgreSQL server runs" in said
+    assert "geheim" not in said
+
+
+def test_wrong_password(postgres: PostgresServer) -> None:
+    said = complaint(postgres.url(password="geheim"))
+    assert "Check the user and the password" in said
+    assert "geheim" not in said
+
+
+def test_no_such_database(postgres: PostgresServer) -> None:
+    said = complaint(postgres.url("nowhere"))
+    assert "Create that database" in said
+    assert postgres.password not in said
+
+
+def test_a_database_that_goes_wrong_later_is_an_error_of_the_call(history_url: str) -> None:
+    with History(history_url) as history:
+        with history._writer.begin() as connection:
+            runs_table.drop(connection)
+        for call in (history.count, history.rows, lambda: history.record(ROW)):
+            with pytest.raises(HistoryError, match="prefect_gpu_runs"):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:ge@heim@db/runs", "postgresql://me:***@db/runs"),
+        ("postgresql://db/runs?user=me&password=geheim&x=1", "postgresql://db/runs?user=me&password=***&x=1"),
+        ("postgresql://me@db/runs", "postgresql://me@db/runs"),
+        ("sqlite:////var/lib/history.db", "sqlite:////var/lib/history.db"),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("postgres://h/d", "postgresql+psycopg"),
+        ("postgresql+asyncpg://h/d", "postgresql+psycopg"),
+        ("sqlite+aiosqlite:///x.db", "sqlite"),
+    ],
+)
+def test_urls_as_prefect_and_hosting_services_write_them(url: str, driver: str) -> None:
+    assert parse_url(url).drivername == driver
+
+
+def test_sqlite_path() -> None:
+    assert sqlite_path("sqlite:////a/b.db") == Path("/a/b.db")
+    assert sqlite_path("sqlite://") is None
+    assert sqlite_path("postgresql://h/d") is None

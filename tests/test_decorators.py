@@ -1,0 +1,306 @@
+"""``@gpu`` and the way of a flow into the pool and back, with real commands and a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import Flow, flow, get_client
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+from prefect.client.schemas.objects import WorkPoolStorageConfiguration
+from prefect.futures import PrefectFlowRunFuture
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Crashed, Pending
+from prefect.testing.utilities import prefect_test_harness
+
+from prefect_gpu.bundles.execute import read_bundle
+from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
+from prefect_gpu.bundles.upload import upload
+from prefect_gpu.decorators import GpuFlow, gpu
+from prefect_gpu.request import CATEGORIES, GpuRequest, check_request
+
+
+@flow
+def plain(x: int = 1) -> int:
+    return x + 1
+
+
+# --- arguments -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"gpus": -1}, ["gpus=-1", "0 for a flow that needs no GPU"]),
+        ({"gpus": 1.5}, ["gpus=1.5", "whole number"]),
+        ({"gpus": True}, ["gpus=True"]),
+        ({"gpu_memory": "lots"}, ["gpu_memory='lots'", "6GiB"]),
+        ({"gpu_memory": "0GiB"}, ["gpu_memory='0GiB'"]),
+        ({"category": "cvv"}, ["category='cvv'", *CATEGORIES]),
+        ({"cpus": 0}, ["cpus=0", "from 1 up"]),
+        ({"exclusive": "perhaps"}, ["exclusive='perhaps'", "True or False"]),
+        ({"env": {"A": ["b"]}}, ["env", "'A'", "as text"]),
+        ({"work_pool": " "}, ["work_pool", "name of a work pool"]),
+        ({"gpu": 2}, ["'gpu'", "did you mean 'gpus'"]),
+        ({"gpu_memroy": "6GiB"}, ["'gpu_memroy'", "did you mean 'gpu_memory'"]),
+        ({"gpus": -1, "cpus": 0}, ["gpus=-1", "cpus=0"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_wrong_argument_is_refused_at_once_with_field_value_and_remedy(
+    arguments: dict[str, Any], parts: list[str]
+) -> None:
+    with pytest.raises(ValueError) as error:
+        gpu(**arguments)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_job_variables_hold_what_was_given_and_nothing_else() -> None:
+    bound = gpu("pool", gpus=2, gpu_memory="6GiB", category="cv", env={"A": 1}, image="mine")(plain)
+    assert bound.work_pool == "pool"
+    assert bound.job_variables == {
+        "gpus": 2,
+        "gpu_memory": "6GiB",
+        "category": "cv",
+        "env": {"A": "1"},
+        "image": "mine",
+    }
+    assert gpu()(plain).job_variables == {"gpus": 1}
+    assert gpu(exclusive=False)(plain).job_variables == {"gpus": 1, "exclusive": False}
+
+
+def test_a_bound_flow_is_still_a_flow_that_runs_by_itself() -> None:
+    bound = gpu()(plain)
+    assert isinstance(bound, Flow) and bound.name == plain.name
+    assert bound.fn(2) == 3
+
+
+def test_other_options_keep_the_binding() -> None:
+    bound = gpu("pool", gpus=2, include_files=["*.json"])(plain).with_options(name="other", retries=3)
+    assert isinstance(bound, GpuFlow)
+    assert (bound.name, bound.retries, bound.work_pool) == ("other", 3, "pool")
+    assert bound.job_variables == {"gpus": 2} and bound.include_files == ["*.json"]
+
+
+def test_decorators_in_the_wrong_order_are_explained() -> None:
+    with pytest.raises(TypeError, match=r"above @flow"):
+        gpu()(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="parentheses"):
+        gpu(plain)  # type: ignore[arg-type]
+
+
+def test_a_deployment_takes_pool_and_request_from_the_decorator() -> None:
+    deployment = gpu("pool", gpus=2, cpus=4)(plain).to_deployment("gpus", job_variables={"cpus": 8})
+    assert deployment.work_pool_name == "pool"
+    assert deployment.job_variables == {"gpus": 2, "cpus": 8}
+
+
+def test_the_request_reads_sizes_and_accepts_an_emptied_form_field() -> None:
+    assert check_request(gpu_memory="6GiB").gpu_memory_bytes == 6 * 1024**3
+    assert check_request(gpu_memory="").gpu_memory is None
+    assert check_request() == GpuRequest(gpus=1, exclusive=True)
+
+
+def test_the_form_explains_every_field() -> None:
+    for name, field in GpuRequest.model_json_schema()["properties"].items():
+        assert field["title"] != name and len(field["description"]) > 20
+
+
+# --- bundles -------------------------------------------------------------------------------------------------
+
+
+def test_an_uploaded_file_is_whole_and_private(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("code")
+    copy = upload(tmp_path / "file", tmp_path / "bundles", "files/abc.zip")
+    assert copy == tmp_path / "bundles" / "files" / "abc.zip" and copy.read_text() == "code"
+    assert (tmp_path / "bundles").stat().st_mode & 0o077 == 0
+    assert [path.name for path in copy.parent.iterdir()] == ["abc.zip"]
+
+
+@pytest.mark.parametrize("key", ["../out", "/etc/passwd", ".", "a/../../out"])
+def test_a_key_cannot_lead_out_of_the_folder(tmp_path: Path, key: str) -> None:
+    (tmp_path / "file").write_text("code")
+    with pytest.raises(ValueError, match="does not name a file inside"):
+        upload(tmp_path / "file", tmp_path / "bundles", key)
+
+
+def test_a_missing_bundle_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="work-pool storage configure"):
+        read_bundle(tmp_path, "missing")
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://127.0.0.1:4200/api", True),
+        ("http://localhost:4200/api", True),
+        ("http://[::1]:4200/api", True),
+        ("https://api.prefect.cloud/api", False),
+        ("http://10.0.0.5:4200/api", False),
+        ("http://localhost.example.com/api", False),
+    ],
+)
+def test_whether_the_api_is_on_this_machine(url: str, local: bool) -> None:
+    assert api_is_local(url) is local
+
+
+# --- into the pool and back ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture
+def pool(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A pool without storage, as `prefect work-pool create --type gpu` makes it."""
+    monkeypatch.setenv("PREFECT_INTEGRATIONS_GPU_STATE_DIR", str(tmp_path / "state"))
+    name = f"pool-{tmp_path.name}".replace("_", "-")
+    variables = GpuRequest.model_json_schema()["properties"] | {"env": {}, "command": {}}
+    template = {
+        "job_configuration": {"command": "{{ command }}"},
+        "variables": {"type": "object", "properties": variables},
+    }
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+    return name
+
+
+class StandInWorker:
+    """Runs what waits in a pool as the worker's process driver does: one command, in a fresh process."""
+
+    def __init__(self, pool: str) -> None:
+        self.pool, self.ran = pool, 0
+        self.stop = threading.Event()
+        self.environment = os.environ | {"PREFECT_API_URL": PREFECT_API_URL.value()}
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    async def _serve(self) -> None:
+        async with get_client() as client:
+            while not self.stop.is_set():
+                for response in await client.get_scheduled_flow_runs_for_work_pool(self.pool):
+                    run = response.flow_run
+                    await client.set_flow_run_state(run.id, Pending())
+                    command = shlex.split((run.job_variables or {})["command"])
+                    assert command[:3] == [sys.executable, "-m", "prefect_gpu.bundles.execute"]
+                    process = await asyncio.create_subprocess_exec(*command, env=self.environment)
+                    if await process.wait() != 0:
+                        await client.set_flow_run_state(run.id, Crashed(), force=True)
+                    self.ran += 1
+                await asyncio.sleep(0.1)
+
+    def __enter__(self) -> StandInWorker:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join()
+
+
+def test_submitted_flows_run_in_another_process_and_bring_back_their_results(pool: str) -> None:
+    @gpu(pool, gpus=0)
+    @flow
+    def where(x: int) -> tuple[int, int]:
+        return x * 2, os.getpid()
+
+    @gpu(pool, gpus=0)
+    @flow
+    async def fails() -> None:
+        raise ArithmeticError("on purpose")
+
+    with StandInWorker(pool):
+        first, second = where.submit(1), where.submit_to_work_pool(x=2)
+        result = where(3)
+        assert [first.result(timeout=60)[0], second.result(timeout=60)[0], result[0]] == [2, 4, 6]
+        assert len({first.result()[1], second.result()[1], result[1], os.getpid()}) == 4
+        with pytest.raises(ArithmeticError, match="on purpose"):
+            fails.submit().result(timeout=60)
+
+
+def test_included_files_are_there_and_the_users_own_folder_is_untouched(
+    pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "labels.txt").write_text("cat")
+    monkeypatch.chdir(tmp_path)
+
+    @gpu(pool, include_files=["labels.txt"], include_files_base_dir=tmp_path)
+    @flow
+    def read() -> str:
+        return Path("labels.txt").read_text()
+
+    future = read.submit()
+    (tmp_path / "labels.txt").write_text("newer")
+    with StandInWorker(pool):
+        assert future.result(timeout=60) == "cat"
+    assert (tmp_path / "labels.txt").read_text() == "newer"
+
+
+def test_a_missing_pool_says_how_to_make_it(server: None) -> None:
+    with pytest.raises(ValueError, match="prefect work-pool create nowhere --type gpu"):
+        gpu("nowhere")(plain).submit()
+
+
+def test_a_variable_that_the_pool_does_not_know_is_reported(pool: str, caplog: pytest.LogCaptureFixture) -> None:
+    gpu(pool, image="mine")(plain).submit()
+    assert "no job variable 'image'" in caplog.text
+
+
+def test_storage_that_somebody_configured_is_left_alone(pool: str, tmp_path: Path) -> None:
+    async def configure() -> tuple[Any, Any]:
+        async with get_client() as client:
+            step = {"prefect_aws.experimental.bundles.upload": {"requires": "prefect-aws", "bucket": "b"}}
+            mine = WorkPoolStorageConfiguration(bundle_upload_step=step, bundle_execution_step=step)
+            await client.update_work_pool(pool, WorkPoolUpdate(storage_configuration=mine))
+            before = await client.read_work_pool(pool)
+            return before, await ensure_bundle_storage(client, before, tmp_path)
+
+    before, after = asyncio.run(configure())
+    assert after.storage_configuration == before.storage_configuration
+
+
+def test_a_run_submitted_through_a_worker_object_waits_in_the_pool_and_can_be_repeated(pool: str) -> None:
+    from prefect_gpu.worker.adhoc import submit_adhoc_run
+
+    class Status:
+        value: Any = None
+
+        def started(self, value: Any) -> None:
+            self.value = value
+
+    class Worker:  # what the function uses of a worker that is set up
+        pass
+
+    async def submit(**arguments: Any) -> Any:
+        worker, status = Worker(), Status()
+        async with get_client() as client:
+            worker.client = client  # type: ignore[attr-defined]
+            worker.work_pool = await client.read_work_pool(pool)  # type: ignore[attr-defined]
+            await submit_adhoc_run(worker, task_status=status, **arguments)  # type: ignore[arg-type]
+        return status.value
+
+    bound = gpu(pool, gpus=0)(plain)
+    run = asyncio.run(submit(flow=bound, parameters={"x": 5}, job_variables={"gpus": 0, "cpus": 3}))
+    assert run.state.is_scheduled() and run.job_variables["cpus"] == 3
+
+    @gpu(pool, gpus=0)
+    @flow(name="plain")
+    def changed(x: int = 1) -> int:
+        return x * 10
+
+    with StandInWorker(pool) as worker:
+        assert PrefectFlowRunFuture(run.id).result(timeout=60) == 6
+        again = asyncio.run(submit(flow=changed, flow_run=run))
+        assert again.id == run.id and again.state.is_scheduled()
+        assert PrefectFlowRunFuture(run.id).result(timeout=60) == 50  # the flow as it is now
+    assert worker.ran == 2

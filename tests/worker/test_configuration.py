@@ -1,0 +1,129 @@
+"""What a run asks for, from the pool's template, its deployment and itself; no server is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from prefect.client.schemas.objects import FlowRun, WorkPool
+from prefect.client.schemas.responses import DeploymentResponse
+
+from prefect_gpu.request import GpuRequest
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.worker import GpuWorker
+from prefect_gpu.worker.configuration import BadRequestError, merge_job_variables, read_request
+
+GIB = 2**30
+
+
+def a_run(**variables: Any) -> FlowRun:
+    return FlowRun(flow_id=uuid4(), job_variables=variables)
+
+
+def a_deployment(**variables: Any) -> DeploymentResponse:
+    return DeploymentResponse(id=uuid4(), flow_id=uuid4(), name="d", job_variables=variables)
+
+
+def a_pool(
+    *, defaults: dict[str, Any] | None = None, job: dict[str, Any] | None = None, without: tuple[str, ...] = ()
+) -> WorkPool:
+    """A gpu pool whose template has been edited."""
+    template = GpuWorker.get_default_base_job_template()
+    for name, value in (defaults or {}).items():
+        template["variables"]["properties"][name]["default"] = value
+    template["job_configuration"].update(job or {})
+    for name in without:
+        del template["job_configuration"][name]
+    return WorkPool(name="gpus", type="gpu", base_job_template=template, default_queue_id=uuid4())
+
+
+# the pool, the deployment's variables, the run's own, and what is asked for in the end
+TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
+    "nothing is said": (a_pool(), {}, {}, Request()),
+    "the deployment says": (a_pool(), {"gpus": 2, "gpu_memory": "6GiB"}, {}, Request(2, 6 * GIB)),
+    "the run says": (a_pool(), {}, {"cpus": 3, "exclusive": False}, Request(cpus=3, exclusive=False)),
+    "the run has the last word": (a_pool(), {"gpus": 2, "cpus": 4}, {"gpus": 0}, Request(0, cpus=4)),
+    "the pool has other defaults": (
+        a_pool(defaults={"gpus": 4, "gpu_memory": "1GiB", "exclusive": False}),
+        {"gpu_memory": "2GiB"},
+        {},
+        Request(4, 2 * GIB, exclusive=False),
+    ),
+    "the pool fixes a value": (a_pool(job={"gpus": 1, "cpus": 2}), {"gpus": 8}, {"cpus": 8}, Request(1, cpus=2)),
+    "the pool fixes a value as text": (a_pool(job={"gpus": "2"}), {}, {}, Request(2)),
+    "the pool takes a value from another variable": (
+        a_pool(job={"category": "{{ name }}"}),
+        {},
+        {"name": "cv"},
+        Request(category="cv"),
+    ),
+    "the pool has taken a field out": (a_pool(without=("gpu_memory",)), {"gpu_memory": "6GiB"}, {}, Request()),
+    "an emptied field of the form": (a_pool(), {"gpu_memory": ""}, {}, Request()),
+    "a kind of training": (a_pool(), {"category": "nlp"}, {}, Request(category="nlp")),
+    "variables that say nothing of the place": (a_pool(), {"env": {"A": "1"}, "image": "x"}, {}, Request()),
+}
+
+
+@pytest.mark.parametrize("pool, deployment, run, expected", TABLE.values(), ids=TABLE.keys())
+def test_requests(pool: WorkPool, deployment: dict[str, Any], run: dict[str, Any], expected: Request) -> None:
+    assert read_request(a_run(**run), a_deployment(**deployment), pool) == expected
+
+
+def test_a_run_without_a_deployment_says_all_itself() -> None:
+    assert read_request(a_run(gpus=3), None, a_pool()) == Request(3)
+
+
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({"gpus": -1}, ["gpus=-1 is not allowed", "whole number"]),
+        ({"gpus": "two"}, ["gpus='two' is not allowed"]),
+        ({"gpus": True}, ["gpus=True is not allowed"]),
+        ({"gpus": 1.5}, ["gpus=1.5 is not allowed"]),
+        ({"gpu_memory": "much"}, ["gpu_memory='much' is not allowed", "6GiB"]),
+        ({"cpus": 0}, ["cpus=0 is not allowed", "from 1 up"]),
+        ({"category": "cats"}, ["category='cats' is not allowed", "cv, nlp"]),
+        ({"exclusive": "perhaps"}, ["exclusive='perhaps' is not allowed", "True or False"]),
+        ({"gpus": -1, "cpus": 0}, ["gpus=-1", "cpus=0"]),
+    ],
+)
+def test_a_bad_value_is_refused_with_a_remedy(variables: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        read_request(a_run(**variables), None, a_pool())
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_environments_are_merged_key_by_key() -> None:
+    deployment = a_deployment(env={"A": "deployment", "B": "deployment"}, gpus=2)
+    run = a_run(env={"B": "run", "C": "run"})
+    merged = merge_job_variables(run, deployment)
+    assert merged == {"env": {"A": "deployment", "B": "run", "C": "run"}, "gpus": 2}
+    assert deployment.job_variables["env"] == {"A": "deployment", "B": "deployment"}, "nobody's own is changed"
+    assert run.job_variables == {"env": {"B": "run", "C": "run"}}
+
+
+def test_an_environment_of_the_run_alone_is_taken_as_it_is() -> None:
+    assert merge_job_variables(a_run(env={"A": "1"}), a_deployment()) == {"env": {"A": "1"}}
+    assert merge_job_variables(a_run(), None) == {}
+
+
+def test_the_form_in_the_ui_explains_each_field() -> None:
+    template = GpuWorker.get_default_base_job_template()
+    properties = template["variables"]["properties"]
+    for name in (*GpuRequest.model_fields, "stream_output", "working_dir"):
+        assert properties[name]["title"] and len(properties[name]["description"]) > 20, name
+        assert template["job_configuration"][name] == "{{ " + name + " }}"
+    assert not template["variables"].get("required"), "everything has a default"
+
+
+def test_the_template_is_a_json_schema_that_takes_what_it_should() -> None:
+    jsonschema = pytest.importorskip("jsonschema")  # comes with Prefect
+    schema = GpuWorker.get_default_base_job_template()["variables"]
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    for variables in ({}, {"gpus": 2, "gpu_memory": "6GiB", "cpus": 1, "category": "cv", "exclusive": False}):
+        validator.validate(variables)
+    for variables in ({"gpus": -1}, {"cpus": 0}, {"category": "cats"}, {"exclusive": "no"}):
+        assert not validator.is_valid(variables), variables
