@@ -1,0 +1,280 @@
+"""Is a run still learning fast, and where should one that is not go? SpeCon, Algorithms 1-3, on plain numbers."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+INTERVAL_S = 30.0
+ALPHA = 0.01
+WEIGHTS = (2.0, 1.5, 1.0)
+"""What a progressing, a watched and a converged job weigh in a worker's score (§VI-A)."""
+
+
+class Category(enum.Enum):
+    """How fast a run's loss still moves (§V-A)."""
+
+    PROGRESSING = "PC"
+    WATCHING = "WC"
+    CONVERGED = "CC"
+
+
+_STEP_DOWN = {
+    Category.PROGRESSING: Category.WATCHING,
+    Category.WATCHING: Category.CONVERGED,
+    Category.CONVERGED: Category.CONVERGED,
+}
+
+
+class GrowthWatch:
+    """Algorithm 1 for one run: from the values it reports to its category.
+
+    Growth G is the change of the value from one interval to the next, as a fraction of the range that the run has
+    covered so far, but at least of a tenth of its largest magnitude: so losses and accuracies of any scale compare
+    with one threshold, and the noise of a run that stands still does not count as progress. An interval's value is
+    the mean of what was reported in it (one value: that value); an interval without a report is waited out, for the
+    paper's "previous value again" would look like convergence in every run that reports once an epoch.
+
+    The printed algorithm moves a watched job to "watching" again; as its text says, it becomes converged.
+
+    Args:
+        alpha: Threshold of growth, a fraction in (0, 1).
+        interval_s: Seconds between two looks.
+
+    Attributes:
+        category: The job's category now.
+        confirmed: Whether it stayed converged, with less growth still, at the last look.
+        converged_at: Since when it is converged, or None; ``migrated_at``: when it was marked migrated, or None.
+        rebalanced: For the caller to set, once Algorithm 3 has moved the job.
+    """
+
+    __slots__ = (
+        "_count",
+        "_due_at",
+        "_growth",
+        "_high",
+        "_last_at",
+        "_low",
+        "_sum",
+        "_value",
+        "alpha",
+        "category",
+        "confirmed",
+        "converged_at",
+        "interval_s",
+        "migrated_at",
+        "rebalanced",
+    )
+
+    def __init__(self, alpha: float = ALPHA, interval_s: float = INTERVAL_S) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha is {alpha}: give a fraction between 0 and 1, such as {ALPHA}")
+        if not interval_s > 0:
+            raise ValueError(f"interval_s is {interval_s}: give seconds above 0, such as {INTERVAL_S}")
+        self.alpha = alpha
+        self.interval_s = interval_s
+        self.category = Category.PROGRESSING
+        self.confirmed = False
+        self.converged_at: float | None = None
+        self.migrated_at: float | None = None
+        self.rebalanced = False
+        self._growth: float | None = None
+        self._value: float | None = None
+        self._low = math.inf
+        self._high = -math.inf
+        self._last_at = -math.inf
+        self._due_at: float | None = None
+        self._sum = 0.0
+        self._count = 0
+
+    @property
+    def growth(self) -> float | None:
+        """Growth in the last interval as a fraction; None before there were two."""
+        return self._growth
+
+    @property
+    def marked_at(self) -> float | None:
+        """From when the converged duration counts: the decision of Algorithm 2, else the entry into CC."""
+        return self.converged_at if self.migrated_at is None else self.migrated_at
+
+    def observe(self, t_s: float, value: float) -> Category:
+        """Take a reported value; once an interval is over, categorise the run anew.
+
+        Values that are not finite, that are older than the last one, or that come after the job was marked migrated
+        (it is watched no more) change nothing.
+
+        Args:
+            t_s: When the value was reported, in seconds on any one clock.
+            value: Loss, accuracy or whatever else the run improves; any scale, either direction.
+        """
+        if self.migrated_at is not None or not math.isfinite(value) or not self._last_at <= t_s < math.inf:
+            return self.category
+        self._last_at = t_s
+        self._sum += value
+        self._count += 1
+        if self._due_at is None:
+            self._close(t_s)
+            self._due_at = t_s + self.interval_s
+        elif t_s >= self._due_at:
+            self._close(t_s)
+            # The grid stays where it is, so that late reports do not stretch the intervals that follow.
+            self._due_at += self.interval_s * (1 + math.floor((t_s - self._due_at) / self.interval_s))
+        return self.category
+
+    def asks_reallocation(self, progressing: int, watching: int) -> bool:
+        """Whether the job asks to be moved: it stayed converged, and faster learners sit on its node (line 15).
+
+        Args:
+            progressing: |PC| on the job's node.
+            watching: |WC| on the job's node.
+        """
+        return self.confirmed and self.migrated_at is None and progressing + watching > 1
+
+    def mark_migrated(self, now_s: float) -> None:
+        """Algorithm 2 has decided about the job, whether it moves or stays: it is decided about only once.
+
+        Raises:
+            ValueError: It had been decided before.
+        """
+        if self.migrated_at is not None:
+            raise ValueError(f"the job was marked migrated at {self.migrated_at}: it migrates at most once")
+        self.migrated_at = now_s
+
+    def _close(self, now_s: float) -> None:
+        value = self._sum / self._count
+        self._sum, self._count = 0.0, 0
+        previous, self._value = self._value, value
+        self._low = min(self._low, value)
+        self._high = max(self._high, value)
+        self.confirmed = False
+        if previous is None:
+            return
+        scale = max(self._high - self._low, 0.1 * max(abs(self._high), abs(self._low)))
+        before, growth = self._growth, abs(value - previous) / scale if scale else 0.0
+        self._growth = growth
+        if growth > self.alpha:
+            self.category = Category.PROGRESSING
+            self.converged_at = None
+        elif growth < self.alpha and before is not None and growth < before:
+            self.confirmed = self.category is Category.CONVERGED
+            self.category = _STEP_DOWN[self.category]
+            if self.category is Category.CONVERGED and self.converged_at is None:
+                self.converged_at = now_s
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Jobs on a worker by category: |PC|, |WC|, |CC|."""
+
+    progressing: int = 0
+    watching: int = 0
+    converged: int = 0
+
+    def score(self, weights: tuple[float, float, float] = WEIGHTS) -> float:
+        """S_w of Algorithm 2, line 3."""
+        pc, wc, cc = weights
+        return self.progressing * pc + self.watching * wc + self.converged * cc
+
+
+def choose_host(
+    own: str,
+    counts: Mapping[str, Counts],
+    use: Mapping[str, float],
+    weights: tuple[float, float, float] = WEIGHTS,
+) -> str:
+    """Algorithm 2: the worker that should host a converged job, which may be its own.
+
+    Of the workers with the smallest score the job's own wins, else the one with the lowest use, else the first.
+
+    Args:
+        own: The worker that the job is on. It counts with the job on it.
+        counts: The workers that could take the job, and its own, with their jobs by category.
+        use: Current use of each worker, R(w, t), in any one unit.
+        weights: w_pc > w_wc > w_cc > 0.
+
+    Raises:
+        ValueError: ``own`` is not among ``counts``, a use is missing, or the weights do not fall.
+    """
+    if own not in counts:
+        raise ValueError(
+            f"own is {own!r}, which is not among the workers {list(counts)}: count the job's own worker too"
+        )
+    if not weights[0] > weights[1] > weights[2] > 0:
+        raise ValueError(f"weights are {weights}: they must fall from progressing to converged, like {WEIGHTS}")
+    least = min(count.score(weights) for count in counts.values())
+    candidates = [worker for worker, count in counts.items() if count.score(weights) == least]
+    if own in candidates:
+        return own
+    missing = [worker for worker in candidates if worker not in use]
+    if missing:
+        raise ValueError(f"use lacks {missing}: give the current use of every worker")
+    return min(candidates, key=lambda worker: use[worker])
+
+
+@dataclass(frozen=True)
+class Converged:
+    """A converged job, for rebalancing.
+
+    Attributes:
+        marked_at: When it was marked (:attr:`GrowthWatch.marked_at`), in seconds.
+        rebalanced: Whether it was rebalanced before; then it stays.
+    """
+
+    id: str
+    worker: str
+    marked_at: float
+    rebalanced: bool = False
+
+
+@dataclass(frozen=True)
+class Move:
+    """A job to save on one worker and to restore on another."""
+
+    job: str
+    source: str
+    target: str
+
+
+def rebalance(workers: Sequence[str], jobs: Iterable[Converged], now_s: float) -> list[Move]:
+    """Algorithm 3: even out the workers once every active job has converged (the caller checks that it has).
+
+    With idle workers, each takes jobs up to the balance factor bf = floor(jobs / workers); without, workers with
+    fewer than bf - 1 jobs take up to that. The job with the smallest converged duration moves first, since it has
+    the most left to do. Each job is rebalanced at most once.
+
+    The printed algorithm may take a worker's only job to an idle one. Here only workers above bf give.
+
+    Args:
+        workers: All workers, idle ones included.
+        jobs: Every active job.
+        now_s: The current time, in seconds on the clock of ``marked_at``.
+
+    Raises:
+        ValueError: A job is on an unknown worker.
+    """
+    jobs = list(jobs)
+    load = dict.fromkeys(workers, 0)
+    for job in jobs:
+        if job.worker not in load:
+            raise ValueError(f"job {job.id!r} is on {job.worker!r}, which is not among the workers {list(load)}")
+        load[job.worker] += 1
+    if not load:
+        return []
+    factor = len(jobs) // len(load)
+    idle = [worker for worker, count in load.items() if count == 0]
+    goal = factor if idle else factor - 1
+    takers = idle or [worker for worker, count in load.items() if count < goal]
+    by_duration = sorted((job for job in jobs if not job.rebalanced), key=lambda job: now_s - job.marked_at)
+    moves: list[Move] = []
+    for taker in takers:
+        while load[taker] < goal:
+            chosen = next((job for job in by_duration if load[job.worker] > factor), None)
+            if chosen is None:
+                return moves
+            by_duration.remove(chosen)
+            load[chosen.worker] -= 1
+            load[taker] += 1
+            moves.append(Move(chosen.id, chosen.worker, taker))
+    return moves
