@@ -25,11 +25,23 @@ class Device:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine: its devices and the core numbers that runs may be bound to."""
+    """One machine: its devices, the core numbers that runs may be bound to, and where it stands.
+
+    Attributes:
+        cpus: Core numbers; empty if the cores of this node are not handed out.
+        rack: Nodes of one rack reach each other at a lower cost (Liquid, eq. 2).
+        domain: No gang straddles two domains.
+        network_bps: Bandwidth of the node's network link, bytes per second; 0 if unknown.
+        memory_bps: Bandwidth of the node's main memory, bytes per second; 0 if unknown.
+    """
 
     id: str
     devices: tuple[Device, ...]
     cpus: tuple[int, ...]
+    rack: str = ""
+    domain: str = ""
+    network_bps: float = 0.0
+    memory_bps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,14 +75,16 @@ class Quotas:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one job runs.
+    """Where one job runs: on one node, or, for a gang, on several.
 
     Attributes:
-        node: The node's id.
-        devices: Ids of the devices granted, in the node's order; empty for a run that needs none.
-        cpus: Core numbers that the run is bound to.
+        node: The node's id; for a gang the node of its first part.
+        devices: Ids of the devices granted there, in the node's order; empty for a run that needs none.
+        cpus: Core numbers that the run is bound to there.
         memory_bytes: Memory granted on *each* of the devices.
         shared: Whether other runs may be on the same devices.
+        others: The further parts of a gang, each with no others of its own. Two parts may be on one node.
+        servers: How many of the parts, counted from the last one, are parameter servers.
     """
 
     node: str
@@ -78,3 +92,24 @@ class Placement:
     cpus: tuple[int, ...]
     memory_bytes: int = 0
     shared: bool = False
+    others: tuple[Placement, ...] = ()
+    servers: int = 0
+
+    @property
+    def parts(self) -> tuple[Placement, ...]:
+        """All parts: this one, then the others."""
+        return (self, *self.others)
+
+    @property
+    def all_devices(self) -> tuple[str, ...]:
+        """The devices of all parts."""
+        if not self.others:
+            return self.devices
+        return tuple(device for part in self.parts for device in part.devices)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the parts, each once, in order."""
+        if not self.others:
+            return (self.node,)
+        return tuple(dict.fromkeys(part.node for part in self.parts))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prefect_gpu.scheduling.cluster import Node, Placement, Quotas
-from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request, Status
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,15 @@ class JobSubmitted:
     submitted_at: float
     not_before: float
     name: str = ""
+    estimate: Estimate = UNKNOWN
+
+
+@dataclass(frozen=True)
+class JobEstimated:
+    """More is known now of what a job needs."""
+
+    job: str
+    estimate: Estimate
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,56 @@ class PhaseEntered:
 
 
 @dataclass(frozen=True)
+class Progressed:
+    """How far runs have come.
+
+    Attributes:
+        done: For each run, (job, seconds of undisturbed service that its steps so far are worth).
+    """
+
+    done: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class LossReported:
+    """A run reported an evaluation value, as it is (SpeCon's E)."""
+
+    job: str
+    value: float
+
+
+@dataclass(frozen=True)
+class UtilisationMeasured:
+    """How busy a run kept its devices since the last measurement, 0 to 1 (CODA tunes cores on it)."""
+
+    job: str
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class SlowdownMeasured:
+    """A run's speed alone, divided by its speed now (DeepShare's contention sensitivity; 1 is undisturbed)."""
+
+    job: str
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class PressureMeasured:
+    """How much of a node's memory bandwidth is used, 0 to 1 (CODA §V.D)."""
+
+    node: str
+    fraction: float
+
+
+@dataclass(frozen=True)
+class JobStopped:
+    """A job that was told to stop has stopped: its progress is saved, and it waits again."""
+
+    job: str
+
+
+@dataclass(frozen=True)
 class JobEnded:
     """A run's process is gone and its devices are free."""
 
@@ -93,15 +152,30 @@ class TimePassed:
     """Nothing happened but time: a run may have become due."""
 
 
+@dataclass(frozen=True)
+class Together:
+    """Several things happened at the same moment: all are taken in before anything is decided."""
+
+    events: tuple[Event, ...]
+
+
 Event = (
     NodesChanged
     | QuotasChanged
     | JobSubmitted
+    | JobEstimated
     | JobWithdrawn
     | JobAdopted
     | LaunchFailed
     | PhaseEntered
+    | Progressed
+    | LossReported
+    | UtilisationMeasured
+    | SlowdownMeasured
+    | PressureMeasured
+    | JobStopped
     | JobEnded
     | DrainRequested
     | TimePassed
+    | Together
 )

@@ -1,4 +1,8 @@
-"""What the scheduler asks the outside world to do. Each carries a ``reason`` for people."""
+"""What the scheduler asks the outside world to do. Each carries a ``reason`` for people.
+
+The books change as an instruction is given; what takes time (a launch, a checkpoint) is the outside world's to carry
+out in order: a run is launched onto a device only when the process that had it before is gone.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,16 @@ from prefect_gpu.scheduling.cluster import Placement
 
 @dataclass(frozen=True)
 class Launch:
-    """Start the job there, now. Until ``JobEnded`` or ``LaunchFailed`` the placement is taken."""
+    """Start the job there, now. Until ``JobEnded``, ``JobStopped`` or ``LaunchFailed`` the placement is taken.
+
+    Attributes:
+        behind: The job that still trains on these devices: prepare, and wait for ``OpenGate`` before training.
+    """
 
     job: str
     placement: Placement
     reason: str
+    behind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -21,9 +30,9 @@ class Hold:
     """The job waits. Sent when the *kind* of reason changes, not at each event.
 
     Attributes:
-        code: ``devices``, ``memory``, ``reserved``, ``limit``, ``paused``, ``draining``, ``due`` or ``never``:
-            the last says that no node of this worker can ever hold the job.
-            ``memory`` is for a run that would share: there is company for it, but not enough memory left.
+        code: ``devices``, ``memory``, ``reserved``, ``limit``, ``paused``, ``draining``, ``due``, ``order`` or
+            ``never``: the last says that no node of this worker can ever hold the job, ``order`` that others come
+            first. ``memory`` is for a run that would share: there is company for it, but not enough memory left.
     """
 
     job: str
@@ -31,4 +40,47 @@ class Hold:
     reason: str
 
 
-Instruction = Launch | Hold
+@dataclass(frozen=True)
+class Preempt:
+    """Save the job's progress and stop it: others come first. ``JobStopped`` is expected."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """Save the job's progress, stop it, and carry on at the new placement; perhaps with more or fewer devices."""
+
+    job: str
+    placement: Placement
+    reason: str
+
+
+@dataclass(frozen=True)
+class OpenGate:
+    """The predecessor trains no more: the prepared job may train."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SetCores:
+    """Bind the running job to these cores of its node from now on (CODA)."""
+
+    job: str
+    cpus: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class SetShare:
+    """Give the running job this weight on its device from now on; 1 is a full share (SpeCon's demotion)."""
+
+    job: str
+    weight: float
+    reason: str
+
+
+Instruction = Launch | Hold | Preempt | Move | OpenGate | SetCores | SetShare

@@ -1,4 +1,4 @@
-"""Jobs: what a run asks for, and how far it has come."""
+"""Jobs: what a run asks for, what it is expected to need, and how far it has come."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ class Request:
     """What one run asks for.
 
     Attributes:
-        gpus: Devices, all on one node; 0 for a run that only needs cores.
+        gpus: Devices of each instance, all on one node; 0 for a run that only needs cores.
         gpu_memory_bytes: Memory on each device; None asks for whole devices.
-        cpus: Cores; None leaves the count to the scheduler.
+        cpus: Cores of each instance; None leaves the count to the scheduler.
         exclusive: Whether the devices must not be shared with other runs.
         category: Kind of model, for what is learned per kind (CODA §V.B).
+        workers: Instances of a gang; all are placed, or none.
+        servers: Parameter servers of a gang: further instances, which hold no device.
+        spans: Whether the devices of an instance may be split over several nodes as the scheduler likes.
+        max_gpus: Most devices an elastic run can use (F-scheduling); None: exactly ``gpus``.
+        preemptible: Whether the run may be stopped, and carries on from where it was.
+        owner: Who is to be treated fairly (DRF).
+        priority: Higher goes first under the order ``Priority``.
+        kind: The program, as contention is known per program (DeepShare).
     """
 
     gpus: int = 1
@@ -25,24 +33,71 @@ class Request:
     cpus: int | None = None
     exclusive: bool = True
     category: str | None = None
+    workers: int = 1
+    servers: int = 0
+    spans: bool = False
+    max_gpus: int | None = None
+    preemptible: bool = False
+    owner: str = ""
+    priority: int = 0
+    kind: str = ""
 
     @property
     def shareable(self) -> bool:
         """A run shares a device only when it says how much memory it needs and does not mind company."""
         return not self.exclusive and self.gpu_memory_bytes is not None
 
+    @property
+    def total_gpus(self) -> int:
+        """Devices of all instances together."""
+        return self.gpus * self.workers
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is expected to need, from those who learn (or, in a simulation, from those who know).
+
+    Attributes:
+        service_s: Seconds that the run trains for on what it asks for, undisturbed; None: unknown.
+        launching_s: Seconds from its launch until it could train (Liquid's T_l).
+        saving_s: Seconds from the end of its training to the end of its process (T_sa).
+        utilisation: Mean use of each of its devices, 0 to 1; None: unknown.
+        memory_bytes: Peak memory on each device; None: unknown.
+        throughput: Steps per second on 1, 2, 3 … devices (F-scheduling's f_M); 0 where it cannot run.
+        stages_s: Seconds of each iteration on each of several resources (Muri's resource model).
+        iteration_s: Seconds of one iteration alone; with ``stages_s``.
+    """
+
+    service_s: float | None = None
+    launching_s: float = 0.0
+    saving_s: float = 0.0
+    utilisation: float | None = None
+    memory_bytes: int | None = None
+    throughput: tuple[float, ...] = ()
+    stages_s: tuple[float, ...] = ()
+    iteration_s: float = 0.0
+
+
+UNKNOWN = Estimate()
+
 
 class Status(str, Enum):
-    """How far a job has come. The phases are Liquid's (§5.1, eq. 1): launching, training, saving."""
+    """How far a job has come. The phases are Liquid's (§5.1, eq. 1): launching, training, saving.
+
+    A job that is *stopping* was told to make room: it holds no placement any more in the books, but it cannot be
+    placed again before the outside world has said that it did stop.
+    """
 
     WAITING = "waiting"
     LAUNCHING = "launching"
     PREPARING = "preparing"
     TRAINING = "training"
     SAVING = "saving"
+    STOPPING = "stopping"
 
 
 ACTIVE = (Status.LAUNCHING, Status.PREPARING, Status.TRAINING, Status.SAVING)
+_ACTIVE = frozenset(ACTIVE)
 
 
 @dataclass(eq=False)
@@ -54,6 +109,11 @@ class Job:
         retry_at: After a launch that failed: when the next one may be tried. The run keeps its place in the queue.
         hold: Code of the reason it was last left waiting for; None before the first look at it.
         story: What happened to it, as (time, sentence).
+        impatient: Whether it has waited so long that nobody may overtake it any more.
+        behind: The job whose training must be over before this one may train (Liquid's pre-scheduling, §6.1).
+        done_s: Seconds of service that its progress is worth, as of ``done_at``.
+        attained_s: Seconds for which it has held devices, up to its last stop.
+        stops: How often it was made to stop.
     """
 
     id: str
@@ -62,17 +122,24 @@ class Job:
     submitted_at: float
     not_before: float
     name: str = ""
+    estimate: Estimate = UNKNOWN
     status: Status = Status.WAITING
     placement: Placement | None = None
     granted_at: float | None = None
     retry_at: float = float("-inf")
     hold: str | None = None
     story: list[tuple[float, str]] = field(default_factory=list)
+    impatient: bool = False
+    behind: str | None = None
+    done_s: float = 0.0
+    done_at: float | None = None
+    attained_s: float = 0.0
+    stops: int = 0
 
     @property
     def active(self) -> bool:
         """Whether the job holds a placement."""
-        return self.status in ACTIVE
+        return self.status in _ACTIVE
 
     @property
     def due_at(self) -> float:
@@ -83,3 +150,22 @@ class Job:
     def label(self) -> str:
         """What people call the job."""
         return self.name or self.id
+
+    def attained(self, now: float) -> float:
+        """Seconds for which the job has held devices so far (Tiresias' attained service, per device)."""
+        if self.granted_at is None or self.behind is not None:
+            return self.attained_s
+        return self.attained_s + max(0.0, now - self.granted_at)
+
+    def remaining_s(self, now: float) -> float | None:
+        """Seconds of service that are left, from the estimate and the progress; None if nothing is estimated.
+
+        Between two reports a training job is taken to progress at its full speed.
+        """
+        total = self.estimate.service_s
+        if total is None:
+            return None
+        done = self.done_s
+        if self.status is Status.TRAINING and self.done_at is not None:
+            done += max(0.0, now - self.done_at)
+        return max(0.0, total - done)

@@ -14,20 +14,27 @@ from enum import Enum
 from typing import Any
 
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
 from prefect_gpu.scheduling.instructions import Instruction
 from prefect_gpu.scheduling.scheduler import Scheduler
 
 _EVENTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(ev.Event)}
 
 
-def header(profile: str) -> str:
-    """The first line of a log: which profile decided."""
-    return json.dumps({"profile": profile, "version": 1})
+def header(profile: str, abilities: Abilities = NOTHING_SPECIAL) -> str:
+    """The first line of a log: which profile decided, and what the outside world could carry out."""
+    return json.dumps({"profile": profile, "abilities": dataclasses.asdict(abilities), "version": 2})
 
 
 def encode(event: ev.Event, now: float) -> str:
     """One line of a log."""
-    return json.dumps({"now": now, "event": type(event).__name__, **dataclasses.asdict(event)}, default=_plain)
+    return json.dumps({"now": now, **_named(event)}, default=_plain)
+
+
+def _named(event: ev.Event) -> dict[str, Any]:
+    if isinstance(event, ev.Together):
+        return {"event": "Together", "events": [_named(one) for one in event.events]}
+    return {"event": type(event).__name__, **dataclasses.asdict(event)}
 
 
 def decode(line: str) -> tuple[ev.Event, float]:
@@ -38,11 +45,18 @@ def decode(line: str) -> tuple[ev.Event, float]:
     """
     try:
         data = json.loads(line)
-        cls = _EVENTS[data.pop("event")]
         now = float(data.pop("now"))
-        return _build(cls, data), now
+        return _event(data), now
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"not an event of this version of prefect-gpu: {line[:120]!r} ({error})") from error
+
+
+def _event(data: dict[str, Any]) -> ev.Event:
+    cls = _EVENTS[data.pop("event")]
+    if cls is ev.Together:
+        return ev.Together(tuple(_event(one) for one in data["events"]))
+    event: ev.Event = _build(cls, data)
+    return event
 
 
 def replay(lines: Iterable[str]) -> Iterator[tuple[float, ev.Event, list[Instruction]]]:
@@ -60,7 +74,8 @@ def replay(lines: Iterable[str]) -> Iterator[tuple[float, ev.Event, list[Instruc
             continue
         try:
             if scheduler is None:
-                scheduler = Scheduler(str(json.loads(line)["profile"]))
+                head = json.loads(line)
+                scheduler = Scheduler(str(head["profile"]), _build(Abilities, head.get("abilities", {})))
                 continue
             event, now = decode(line)
         except (ValueError, KeyError, TypeError) as error:
@@ -82,8 +97,10 @@ def _build(annotation: Any, value: Any) -> Any:
         inner = [arg for arg in typing.get_args(annotation) if arg is not type(None)]
         return None if value is None else _build(inner[0], value)
     if origin is tuple:
-        item = typing.get_args(annotation)[0]
-        return tuple(_build(item, element) for element in value)
+        items = typing.get_args(annotation)
+        if len(items) == 2 and items[1] is not Ellipsis:
+            return tuple(_build(item, element) for item, element in zip(items, value, strict=True))
+        return tuple(_build(items[0], element) for element in value)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return annotation(value)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.cluster import Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.devices import DeviceBooks
 from prefect_gpu.scheduling.jobs import Job, Status
+from prefect_gpu.scheduling.waiting import Waiting
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.policies.order import Order
 
 _KEPT_STORIES = 1000
 
@@ -14,20 +23,26 @@ class InvariantError(AssertionError):
     """The scheduler contradicts itself: always a bug, never a user's mistake."""
 
 
-class State:
-    """Jobs, nodes and limits. Only :class:`~prefect_gpu.scheduling.scheduler.Scheduler` changes it."""
+class State(DeviceBooks):
+    """Jobs, nodes and limits. Only :class:`~prefect_gpu.scheduling.scheduler.Scheduler` and the verbs change it.
 
-    def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+    Args:
+        order: Sorts the waiting jobs.
+        patience_s: See :class:`~prefect_gpu.scheduling.waiting.Waiting`.
+    """
+
+    def __init__(self, order: Order, patience_s: float = math.inf) -> None:
+        super().__init__()
         self.quotas = Quotas()
         self.jobs: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}
         self.draining = False
+        self.queue_of_waiting = Waiting(order, patience_s)
         self._queues: dict[str, Queue] = {}
-        self._devices: dict[str, Device] = {}
-        self._occupants: dict[str, dict[str, Job]] = {}
-        self._core_load: dict[str, Counter[int]] = {}
         self._active_in: Counter[str] = Counter()
-        self._active = 0
+        self._devices_of: Counter[str] = Counter()  # owner: devices held
+        self._cores_of: Counter[str] = Counter()
+        self._behind: dict[str, str] = {}  # predecessor: the job that is prepared behind it
         self._ended: OrderedDict[str, list[tuple[float, str]]] = OrderedDict()
         # Devices that facts, not decisions, have overfilled: adopted jobs, or a node that has changed under its jobs.
         self._overfilled: set[str] = set()
@@ -38,47 +53,55 @@ class State:
         """The queue, or an unlimited one of lowest priority if it is not known (yet)."""
         return self._queues.get(queue_id) or Queue(queue_id, priority=1_000_000)
 
-    def device(self, device_id: str) -> Device:
-        """The device of that id. Raises KeyError if no node has ever had it."""
-        return self._devices[device_id]
-
-    def occupants(self, device_id: str) -> list[Job]:
-        """The jobs that hold (a part of) the device."""
-        return list(self._occupants.get(device_id, {}).values())
-
     def granted_bytes(self, device_id: str) -> int:
-        """Bytes of the device that are granted to jobs."""
-        return sum(job.placement.memory_bytes for job in self.occupants(device_id) if job.placement)
-
-    def core_load(self, node_id: str) -> Counter[int]:
-        """How many jobs are bound to each core of a node."""
-        return self._core_load.get(node_id, Counter())
+        """Bytes of the device that are granted to jobs which may train there now."""
+        return sum(_bytes_on(job, device_id) for job in self.occupants(device_id) if job.behind is None)
 
     def waiting(self) -> list[Job]:
         """The jobs that wait, in no particular order."""
         return [job for job in self.jobs.values() if job.status is Status.WAITING]
 
+    def successor(self, job_id: str) -> Job | None:
+        """The job that is prepared behind this one, or None."""
+        behind = self._behind.get(job_id)
+        return self.jobs.get(behind) if behind else None
+
+    def dominant_share(self, owner: str) -> float:
+        """The larger of an owner's shares of all devices and of all cores, 0 to 1 (DRF)."""
+        devices = self._devices_of[owner] / self.device_count if self.device_count else 0.0
+        cores = self._cores_of[owner] / self.core_count if self.core_count else 0.0
+        return max(devices, cores)
+
     @property
     def active_count(self) -> int:
         """How many jobs hold a placement."""
-        return self._active
+        return len(self.running)
 
     def limit_reason(self, job: Job) -> tuple[str, str] | None:
         """(code, reason) of the user's own limit that keeps the job from starting, or None."""
-        quotas, queue = self.quotas, self.queue(job.queue)
+        return self.limit_on(job.queue)
+
+    def limit_on(self, queue_id: str, more: Mapping[str, int] = MappingProxyType({})) -> tuple[str, str] | None:
+        """(code, reason) of the user's own limit that keeps jobs of this queue from starting, or None.
+
+        Args:
+            more: Jobs to count as active beside those that are, by queue.
+        """
+        quotas, active = self.quotas, self.active_count + sum(more.values())
         if self.draining:
             return "draining", "the worker is draining and takes no new runs"
         if quotas.pool_paused:
             return "paused", "the work pool is paused"
+        queue = self.queue(queue_id)
         if queue.paused:
             return "paused", f"the work queue {queue.name or queue.id!r} is paused"
-        if quotas.worker_limit is not None and self._active >= quotas.worker_limit:
+        if quotas.worker_limit is not None and active >= quotas.worker_limit:
             return "limit", f"the worker's limit of {quotas.worker_limit} runs at once is reached"
-        pool_active = self._active + quotas.pool_active_elsewhere
+        pool_active = active + quotas.pool_active_elsewhere
         if quotas.pool_limit is not None and pool_active >= quotas.pool_limit:
             return "limit", f"the work pool's limit of {quotas.pool_limit} runs at once is reached"
-        queue_active = self._active_in[job.queue] + queue.active_elsewhere
-        if queue.limit is not None and queue_active >= queue.limit:
+        in_queue = self._active_in[queue_id] + more.get(queue_id, 0) + queue.active_elsewhere
+        if queue.limit is not None and in_queue >= queue.limit:
             return (
                 "limit",
                 f"the limit of {queue.limit} runs at once in work queue {queue.name or queue.id!r} is reached",
@@ -94,45 +117,82 @@ class State:
 
     def set_nodes(self, nodes: tuple[Node, ...]) -> None:
         """Replace the nodes. Devices that are gone are remembered as long as a job holds them."""
-        self.nodes = {node.id: node for node in nodes}
-        held = {id_: device for id_, device in self._devices.items() if self._occupants.get(id_)}
-        self._devices = held | {device.id: device for node in nodes for device in node.devices}
-        self._overfilled = {id_ for id_ in self._occupants if self._conflict(id_)}
+        super().set_nodes(nodes)
+        self._overfilled = {device for device, _ in self.held() if self._conflict(device)}
 
-    def set_quotas(self, quotas: Quotas) -> None:
+    def set_quotas(self, quotas: Quotas, now: float) -> None:
         """Replace the limits."""
         self.quotas = quotas
-        self._queues = {queue.id: queue for queue in quotas.queues}
+        old, self._queues = self._queues, {queue.id: queue for queue in quotas.queues}
+        if {id_: queue.priority for id_, queue in old.items()} != {q.id: q.priority for q in quotas.queues}:
+            self.queue_of_waiting.sort(self, now)
 
-    def take(self, job: Job, placement: Placement, status: Status, now: float) -> None:
+    def admit(self, job: Job, now: float) -> None:
+        """A job waits from now on (again)."""
+        self.jobs[job.id] = job
+        job.status = Status.WAITING
+        self.queue_of_waiting.add(job, self, now)
+
+    def take(self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None) -> None:
         """Give a waiting job its placement."""
+        self.queue_of_waiting.remove(job)
+        self.jobs[job.id] = job
         job.status, job.placement, job.granted_at, job.hold = status, placement, now, None
-        for device_id in placement.devices:
-            self._occupants.setdefault(device_id, {})[job.id] = job
-        self._core_load.setdefault(placement.node, Counter()).update(placement.cpus)
-        self._active += 1
+        job.behind, job.impatient, job.done_at = behind, False, None
+        if behind is not None:
+            self._behind[behind] = job.id
+        self.running[job.id] = job
         self._active_in[job.queue] += 1
+        self._enter(job, 1)
 
     def take_as_found(self, job: Job, placement: Placement, status: Status, now: float) -> None:
         """Give a job a placement that it has in fact, whether we would have decided so or not."""
         self.take(job, placement, status, now)
-        self._overfilled |= {id_ for id_ in placement.devices if self._conflict(id_)}
+        self._overfilled |= {id_ for id_ in placement.all_devices if self._conflict(id_)}
 
-    def release(self, job: Job) -> None:
-        """Take a job's placement away; it waits again."""
-        placement = job.placement
-        if placement is None:
+    def release(self, job: Job, now: float) -> None:
+        """Take a job's placement away. It neither waits nor runs then: :meth:`admit` or :meth:`forget` it."""
+        if job.placement is None:
             return
-        for device_id in placement.devices:
-            self._occupants.get(device_id, {}).pop(job.id, None)
-        self._core_load[placement.node].subtract(placement.cpus)
-        self._active -= 1
+        job.attained_s = job.attained(now)
+        self._enter(job, -1)
+        del self.running[job.id]
         self._active_in[job.queue] -= 1
-        self._overfilled = {id_ for id_ in self._overfilled if self._conflict(id_)}
-        job.status, job.placement, job.granted_at, job.hold = Status.WAITING, None, None, None
+        if job.behind is not None:
+            self._behind.pop(job.behind, None)
+        if self._overfilled:
+            self._overfilled = {id_ for id_ in self._overfilled if self._conflict(id_)}
+        job.placement, job.granted_at, job.hold, job.behind, job.done_at = None, None, None, None, None
+
+    def replace(self, job: Job, placement: Placement) -> None:
+        """Change a running job's placement."""
+        self._enter(job, -1)
+        job.placement = placement
+        self._enter(job, 1)
+
+    def _enter(self, job: Job, sign: int) -> None:
+        placement = job.placement
+        assert placement is not None
+        self._devices_of[job.request.owner] += sign * len(placement.all_devices)
+        self._cores_of[job.request.owner] += sign * sum(len(part.cpus) for part in placement.parts)
+        if sign > 0:
+            self.occupy(job)
+        else:
+            self.vacate(job)
+
+    def pass_gate(self, job: Job, now: float) -> None:
+        """A prepared job's predecessor trains no more; the devices are the job's from now on."""
+        if job.behind is not None:
+            self._behind.pop(job.behind, None)
+            job.behind, job.granted_at = None, now
+
+    def progress(self, job: Job, done_s: float, now: float) -> None:
+        """A run says how far it has come."""
+        job.done_s, job.done_at = done_s, now
 
     def forget(self, job: Job) -> None:
         """Remove a job that holds nothing; its story stays for a while."""
+        self.queue_of_waiting.remove(job)
         del self.jobs[job.id]
         self._ended[job.id] = job.story
         while len(self._ended) > _KEPT_STORIES:
@@ -143,48 +203,84 @@ class State:
     def check_invariants(self) -> None:
         """Raise :class:`InvariantError` unless the books balance.
 
-        No decision grants a device beyond its memory or shares it against a run's wish; a job's devices are all on its
-        node and as many as it asked for, or it has none; the counters equal what the jobs say.
+        No decision grants a device beyond its memory or shares it against a run's wish; a job has all the devices
+        that it asked for, each part's on one node of one domain, or none; counters and indexes equal what the jobs say.
         """
         on_device: dict[str, list[Job]] = {}
         for job in self.jobs.values():
-            placement = job.placement
-            if job.active != (placement is not None):
-                raise InvariantError(f"{job.label} is {job.status.value} with placement {placement}")
-            if placement is None:
-                continue
-            if len(placement.devices) != job.request.gpus or len(set(placement.devices)) != job.request.gpus:
-                raise InvariantError(f"{job.label} asked for {job.request.gpus} devices and has {placement.devices}")
-            node = self.nodes.get(placement.node)
-            if node is not None:
-                strange = set(placement.devices) & set(self._devices) - {device.id for device in node.devices}
-                elsewhere = {d.id for other in self.nodes.values() if other is not node for d in other.devices}
-                if strange & elsewhere:
-                    raise InvariantError(f"{job.label} straddles nodes: {strange}")
-            for device_id in placement.devices:
+            self._check_job(job)
+            for device_id in job.placement.all_devices if job.placement else ():
                 on_device.setdefault(device_id, []).append(job)
-        for device_id in on_device:
+        for device_id, jobs in on_device.items():
             conflict = self._conflict(device_id)
             if conflict and device_id not in self._overfilled:
-                raise InvariantError(f"{device_id} is {conflict}: {[job.label for job in on_device[device_id]]}")
-        booked = {id_: set(jobs) for id_, jobs in self._occupants.items() if jobs}
+                raise InvariantError(f"{device_id} is {conflict}: {[job.label for job in jobs]}")
+        booked = {device: set(jobs) for device, jobs in self.held()}
         if booked != {id_: {job.id for job in jobs} for id_, jobs in on_device.items()}:
             raise InvariantError("the occupants of the devices do not equal the placements of the jobs")
+        self._check_counts()
+
+    def _check_job(self, job: Job) -> None:
+        placement = job.placement
+        if job.active != (placement is not None):
+            raise InvariantError(f"{job.label} is {job.status.value} with placement {placement}")
+        if (self.queue_of_waiting.holds(job)) != (job.status is Status.WAITING):
+            raise InvariantError(f"{job.label} is {job.status.value}, and in the queue or not against that")
+        if placement is None:
+            return
+        devices = placement.all_devices
+        least, most = job.request.total_gpus, max(job.request.total_gpus, job.request.max_gpus or 0)
+        if not least <= len(devices) <= most or len(set(devices)) != len(devices):
+            raise InvariantError(f"{job.label} asked for {least} to {most} devices and has {devices}")
+        for part in placement.parts:
+            node = self.nodes.get(part.node)
+            if node is not None:
+                own = {device.id for device in node.devices}
+                strange = [id_ for id_ in part.devices if id_ not in own and id_ in self._where]
+                if strange:
+                    raise InvariantError(f"{job.label} straddles nodes: {strange}")
+        domains = {self.nodes[name].domain for name in placement.nodes if name in self.nodes}
+        if len(domains) > 1 and not self._overfilled & set(devices):
+            raise InvariantError(f"{job.label} straddles domains: {sorted(domains)}")
+
+    def _check_counts(self) -> None:
         active = [job for job in self.jobs.values() if job.active]
-        if self._active != len(active) or +self._active_in != Counter(job.queue for job in active):
+        if {job.id for job in active} != set(self.running):
+            raise InvariantError("the running jobs are not those that hold a placement")
+        if +self._active_in != Counter(job.queue for job in active):
             raise InvariantError("the counts of active jobs are wrong")
-        for node_id in {*self._core_load, *(job.placement.node for job in active if job.placement)}:
-            bound = Counter(
-                core for job in active if job.placement and job.placement.node == node_id for core in job.placement.cpus
-            )
+        parts = [part for job in active if job.placement for part in job.placement.parts]
+        for node_id in {*self._core_load, *(part.node for part in parts)}:
+            bound = Counter(core for part in parts if part.node == node_id for core in part.cpus)
             if +self.core_load(node_id) != bound:
                 raise InvariantError(f"the load of the cores of {node_id} is not what the jobs have")
+        for books in self.numbered:
+            free = [at for at, device in enumerate(books.node.devices) if self.is_free(device.id)]
+            if books.free != free or books.number not in self._with_free[books.shape, len(free)]:
+                raise InvariantError(f"the index of free devices is wrong for {books.node.id}")
+        if self._free != sum(len(books.free) for books in self.numbered):
+            raise InvariantError("the count of free devices is wrong")
 
     def _conflict(self, device_id: str) -> str | None:
-        """Why the jobs on a device cannot be there together, or None."""
+        """Why the jobs on a device cannot be there together, or None.
+
+        One that waits behind another does not train yet, and one that saves trains no more: they may be in company.
+        """
         jobs, device = self.occupants(device_id), self._devices.get(device_id)
-        if device is not None and self.granted_bytes(device_id) > device.memory_bytes:
+        in_front = [job for job in jobs if job.behind is None]
+        if len(in_front) > 1 and any(job.status is Status.SAVING for job in in_front):
+            in_front = [job for job in in_front if job.status is not Status.SAVING]
+        if device is not None and sum(_bytes_on(job, device_id) for job in in_front) > device.memory_bytes:
             return "granted beyond its memory"
-        if len(jobs) > 1 and not all(job.request.shareable for job in jobs):
+        if len(in_front) > 1 and not all(job.request.shareable for job in in_front):
             return "shared against a run's wish"
         return None
+
+
+def _bytes_on(job: Job, device_id: str) -> int:
+    placement = job.placement
+    if placement is None:
+        return 0
+    if not placement.others:
+        return placement.memory_bytes
+    return next((part.memory_bytes for part in placement.parts if device_id in part.devices), 0)

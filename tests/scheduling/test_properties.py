@@ -17,7 +17,7 @@ from prefect_gpu.scheduling import Scheduler, record
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.instructions import Instruction, Launch
-from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.scheduling.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import Profile
 
 PATIENCE_S = 20.0
@@ -80,7 +80,16 @@ def adoptions(draw: st.DrawFn) -> ev.JobAdopted:
 
 
 moments = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0])
-events: st.SearchStrategy[ev.Event] = st.one_of(
+fractions = st.floats(0, 1)
+estimates = st.builds(
+    Estimate,
+    service_s=st.none() | moments,
+    saving_s=st.sampled_from([0.0, 1.0]),
+    utilisation=st.none() | fractions,
+    memory_bytes=st.none() | sizes,
+    throughput=st.sampled_from([(), (1.0, 1.5)]),
+)
+single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.NodesChanged, clusters()),
     st.builds(ev.QuotasChanged, quotas),
     st.builds(ev.JobSubmitted, job_ids, requests, st.sampled_from(QUEUES), moments, moments, st.text(max_size=3)),
@@ -91,8 +100,16 @@ events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.JobEnded, job_ids, st.text(max_size=3)),
     st.just(ev.DrainRequested()),
     st.just(ev.TimePassed()),
+    st.builds(ev.JobEstimated, job_ids, estimates),
+    st.builds(ev.JobStopped, job_ids),
+    st.builds(ev.Progressed, st.lists(st.tuples(job_ids, moments), max_size=2).map(tuple)),
+    st.builds(ev.LossReported, job_ids, fractions),
+    st.builds(ev.UtilisationMeasured, job_ids, fractions),
+    st.builds(ev.SlowdownMeasured, job_ids, st.floats(1, 4)),
+    st.builds(ev.PressureMeasured, st.sampled_from("nmop"), fractions),
 )
 
+events = single_events | st.lists(single_events, max_size=3).map(lambda several: ev.Together(tuple(several)))
 
 late = st.one_of(
     st.builds(ev.JobEnded, job_ids, st.just("ended")),
@@ -132,6 +149,9 @@ class AnyHistory(RuleBasedStateMachine):
     def believe(self, event: ev.Event) -> None:
         """What the event means to somebody who only follows launches."""
         match event:
+            case ev.Together(several):
+                for one in several:
+                    self.believe(one)
             case ev.NodesChanged(nodes):
                 self.devices = {device.id: (node.id, device.memory_bytes) for node in nodes for device in node.devices}
             case ev.QuotasChanged(new):
@@ -184,7 +204,7 @@ class AnyHistory(RuleBasedStateMachine):
             ahead = order.key(job, state, self.now) < key
             waits_for_room = job.due_at <= self.now and state.limit_reason(job) is None
             if ahead and waits_for_room and job.not_before + PATIENCE_S <= self.now:
-                usable = set(self.scheduler._usable_devices(job.request))
+                usable = self.scheduler.profile.allocation.capability.usable(job.request)
                 assert not usable & set(launch.placement.devices), f"{launch.job} overtook {job.id}"
 
     def check_limits(self, queue_id: str) -> None:
@@ -323,25 +343,6 @@ def test_the_same_events_give_the_same_instructions_and_so_does_their_log(
     lines, said = play(history)
     assert play(history)[1] == said
     assert [instructions for _, _, instructions in record.replay(lines)] == said
-
-
-@settings(max_examples=100, deadline=None)
-@given(histories)
-def test_taking_in_one_submission_is_the_same_as_looking_at_everybody(history: list[tuple[ev.Event, float]]) -> None:
-    """The short cut that large queues need must never show, in a patient profile or in an impatient one."""
-    quick = Scheduler(Profile("test", patience_s=PATIENCE_S))
-    thorough = Scheduler(Profile("test", patience_s=PATIENCE_S))
-    thorough._concerns_nobody_else = lambda job, now: False  # type: ignore[method-assign]
-    now = 0.0
-    for event, pause in history:
-        now += pause
-        launches = [
-            [said for said in scheduler.handle(event, now) if isinstance(said, Launch)]
-            for scheduler in (quick, thorough)
-        ]
-        assert launches[0] == launches[1]
-        jobs, others = quick.state.jobs, thorough.state.jobs
-        assert {job: jobs[job].placement for job in jobs} == {job: others[job].placement for job in others}
 
 
 @settings(max_examples=200, deadline=None)

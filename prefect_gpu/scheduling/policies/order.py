@@ -1,26 +1,119 @@
-"""Which waiting job is looked at first?"""
+"""Which waiting job is looked at first?
+
+The priority of its queue comes before everything else; these classes sort the jobs of equal priority.
+"""
 
 from __future__ import annotations
 
 import abc
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.jobs import Job
     from prefect_gpu.scheduling.state import State
 
+Key = tuple[object, ...]
+
 
 class Order(abc.ABC):
-    """Sorts the waiting jobs; the smallest key is looked at first."""
+    """Sorts jobs; the smallest key is looked at first.
+
+    Attributes:
+        steady: Whether the key of a waiting job stays what it is while the job waits.
+        follows_use: Whether keys change as soon as a job starts, so that they must be made anew before the next.
+    """
+
+    steady: bool = True
+    follows_use: bool = False
 
     @abc.abstractmethod
-    def key(self, job: Job, state: State, now: float) -> tuple[object, ...]:
-        """A sortable key. It must end in the job's id, so that the order is total and the same every time."""
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """A sortable key, for waiting and for running jobs.
+
+        It must end in the job's id, so that the order is total and the same every time.
+        """
 
 
 class Fifo(Order):
-    """Queue priority first, then the time the run was due: what Prefect itself does."""
+    """The time the run was due: what Prefect itself does."""
 
-    def key(self, job: Job, state: State, now: float) -> tuple[object, ...]:
-        """(priority of the queue, due time, submission time, id)."""
-        return (state.queue(job.queue).priority, job.not_before, job.submitted_at, job.id)
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(due time, submission time, id)."""
+        return (job.not_before, job.submitted_at, job.id)
+
+
+class Priority(Order):
+    """Higher priority of the request first, then the time the run was due."""
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(negative priority, due time, submission time, id)."""
+        return (-job.request.priority, job.not_before, job.submitted_at, job.id)
+
+
+class Sjf(Order):
+    """Shortest job first: expected service at submission. Jobs of unknown length come last, in order of arrival."""
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(expected seconds, due time, submission time, id)."""
+        service_s = job.estimate.service_s
+        return (math.inf if service_s is None else service_s, job.not_before, job.submitted_at, job.id)
+
+
+class Srtf(Order):
+    """Shortest remaining time first."""
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(remaining seconds, due time, submission time, id)."""
+        remaining_s = job.remaining_s(now)
+        return (math.inf if remaining_s is None else remaining_s, job.not_before, job.submitted_at, job.id)
+
+
+class Srsf(Order):
+    """Shortest remaining service first, where service is time × GPUs (Tiresias §3)."""
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(remaining GPU seconds, due time, submission time, id)."""
+        remaining_s = job.remaining_s(now)
+        service = math.inf if remaining_s is None else remaining_s * max(1, job.request.total_gpus)
+        return (service, job.not_before, job.submitted_at, job.id)
+
+
+class Las(Order):
+    """Least attained service first, where service is time × GPUs (Tiresias' 2-D LAS, not discretised)."""
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(attained GPU seconds, due time, submission time, id)."""
+        return (job.attained(now) * max(1, job.request.total_gpus), job.not_before, job.submitted_at, job.id)
+
+
+class DiscretizedLas(Order):
+    """2-D LAS in classes: jobs whose attained GPU seconds are between the same two limits are served in FIFO order.
+
+    Args:
+        first_limit: GPU seconds up to which a job is in the first class.
+        factor: Each class's limit is so many times that of the class before.
+    """
+
+    def __init__(self, first_limit: float = 3600.0, factor: float = 4.0) -> None:
+        self.first_limit = first_limit
+        self.factor = factor
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(class, due time, submission time, id)."""
+        attained = job.attained(now) * max(1, job.request.total_gpus)
+        level = 0
+        if attained >= self.first_limit:
+            level = 1 + int(math.log(attained / self.first_limit, self.factor) + 1e-9)
+        return (level, job.not_before, job.submitted_at, job.id)
+
+
+class Drf(Order):
+    """Dominant resource fairness (Ghodsi et al.): the owner with the smallest dominant share comes first."""
+
+    steady = False
+    follows_use = True
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(dominant share of the owner, due time, submission time, id)."""
+        return (state.dominant_share(job.request.owner), job.not_before, job.submitted_at, job.id)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cluster import Node, Placement
+from prefect_gpu.scheduling.cluster import Device, Node, Placement
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.jobs import Job
@@ -30,40 +30,108 @@ class BestFit(PlacementPolicy):
     """Liquid's fitness on one node (§5.2, eq. 4): prefer the node that this job leaves fullest.
 
     A run that may share joins company first, there where the fewest bytes are left over. Of whole devices the
-    smallest that suffice are taken, so that large ones stay free for runs that need them.
+    smallest that suffice are taken, so that large ones stay free for runs that need them. A run that may span nodes
+    and is larger than any takes whole nodes and the best fit for the rest.
     """
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class; ties go to the first node and the first device, so that the choice is always the same."""
+        request = job.request
+        if request.spans and request.gpus > largest_node(state):
+            return whole_nodes(job, state, sharing, kept)
         best: tuple[float, ...] | None = None
-        chosen: Placement | None = None
-        for number, node in enumerate(state.nodes.values()):
-            devices = self._devices(job, node, state, sharing, kept)
+        found: tuple[Node, tuple[str, ...]] | None = None
+        for number in self._candidates(job, state, kept):
+            node = state.numbered[number].node
+            devices = _devices(job, node, state, sharing, kept)
             if devices is None:
                 continue
-            opened = sum(1 for device in devices if not state.occupants(device))
-            used = opened + sum(1 for device in node.devices if state.occupants(device.id))
+            opened = sum(1 for device in devices if state.is_free(device))
+            used = opened + len(node.devices) - state.free_on(node.id)
             left = sum(sharing.left_over(job, state.device(device), state) for device in devices)
             fitness = (opened, -used / max(1, len(node.devices)), left, number)
             if best is None or fitness < best:
-                best = fitness
-                chosen = Placement(
-                    node=node.id,
-                    devices=devices,
-                    cpus=choose_cpus(job, node, devices, state),
-                    memory_bytes=sharing.granted_bytes(job, [state.device(device) for device in devices]),
-                    shared=job.request.shareable,
-                )
-        return chosen
+                best, found = fitness, (node, devices)
+        return grant(job, *found, state, sharing) if found else None
 
     @staticmethod
-    def _devices(job: Job, node: Node, state: State, sharing: Sharing, kept: Container[str]) -> tuple[str, ...] | None:
-        fitting = [device for device in node.devices if device.id not in kept and sharing.fits(job, device, state)]
-        if len(fitting) < job.request.gpus:
-            return None
-        fitting.sort(key=lambda device: (not state.occupants(device.id), sharing.left_over(job, device, state)))
-        taken = {device.id for device in fitting[: job.request.gpus]}
-        return tuple(device.id for device in node.devices if device.id in taken)
+    def _candidates(job: Job, state: State, kept: Container[str]) -> Iterable[int]:
+        """Numbers of the nodes worth looking at: of nodes that are alike, the first is as good as any."""
+        gpus = job.request.gpus
+        if gpus == 0:
+            return range(len(state.numbered))
+        numbers: set[int] = set()
+        for _, _, alike in state.groups_with_free(gpus):
+            numbers.update(alike if kept else alike[:1])
+        if job.request.shareable:
+            numbers.update(state.number_of(device) for device in state.shared_devices() if state.has_node(device))
+        return numbers
+
+
+def _devices(job: Job, node: Node, state: State, sharing: Sharing, kept: Container[str]) -> tuple[str, ...] | None:
+    gpus = job.request.gpus
+    if gpus == 0:
+        return ()
+    fitting = [device for device in node.devices if device.id not in kept and sharing.fits(job, device, state)]
+    if len(fitting) < gpus:
+        return None
+    if len(fitting) == gpus:
+        return tuple(device.id for device in fitting)
+    fitting.sort(key=lambda device: (state.is_free(device.id), sharing.left_over(job, device, state)))
+    taken = {device.id for device in fitting[:gpus]}
+    return tuple(device.id for device in node.devices if device.id in taken)
+
+
+def grant(job: Job, node: Node, devices: tuple[str, ...], state: State, sharing: Sharing) -> Placement:
+    """The placement of a job on these devices of one node."""
+    return Placement(
+        node=node.id,
+        devices=devices,
+        cpus=choose_cpus(job, node, devices, state),
+        memory_bytes=sharing.granted_bytes(job, [state.device(device) for device in devices]),
+        shared=job.request.shareable,
+    )
+
+
+def joined(parts: Sequence[Placement], servers: int = 0) -> Placement:
+    """One placement of several parts."""
+    first = parts[0]
+    return Placement(first.node, first.devices, first.cpus, first.memory_bytes, first.shared, tuple(parts[1:]), servers)
+
+
+def largest_node(state: State) -> int:
+    """Devices on the node that has most."""
+    return max((len(books.node.devices) for books in state.numbered), default=0)
+
+
+def whole_nodes(job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
+    """A job larger than any node: as many of the largest nodes as it fills, wholly free, and one more for the rest.
+
+    All of them are in one domain, the first that has them; the rest goes where the fewest devices are left over.
+    """
+    size = largest_node(state)
+    count, rest = divmod(job.request.gpus, size)
+    least = job.request.gpu_memory_bytes or 0
+    by_domain: dict[str, list[Node]] = {}
+    for _, free, numbers in sorted(state.groups_with_free(1), key=lambda group: (group[1], group[2])):
+        for number in numbers:
+            node = state.numbered[number].node
+            usable = [d for d in state.free_devices(node.id) if d.memory_bytes >= least and d.id not in kept]
+            if len(usable) == free:
+                by_domain.setdefault(node.domain, []).append(node)
+    for nodes in by_domain.values():
+        whole = [node for node in nodes if len(node.devices) == size == state.free_on(node.id)][:count]
+        if len(whole) < count:
+            continue
+        last = next((n for n in nodes if n not in whole and state.free_on(n.id) >= rest), None) if rest else None
+        if rest and last is None:
+            continue
+        parts = [grant(job, node, tuple(d.id for d in node.devices), state, sharing) for node in whole]
+        if last is not None:
+            devices: list[Device] = state.free_devices(last.id)[:rest]
+            parts.append(grant(job, last, tuple(d.id for d in devices), state, sharing))
+        return joined(parts)
+    return None
 
 
 def choose_cpus(job: Job, node: Node, devices: tuple[str, ...], state: State) -> tuple[int, ...]:
@@ -77,7 +145,7 @@ def choose_cpus(job: Job, node: Node, devices: tuple[str, ...], state: State) ->
     wanted = job.request.cpus
     if wanted is None:
         share = len(node.cpus) // max(1, len(node.devices))
-        wanted = max(1, share * max(1, job.request.gpus))
+        wanted = max(1, share * max(1, len(devices)))
     near = {core for device in devices for core in state.device(device).cores}
     load = state.core_load(node.id)
     ranked = sorted(node.cpus, key=lambda core: (load.get(core, 0), core not in near, core))

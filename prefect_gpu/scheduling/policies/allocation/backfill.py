@@ -1,0 +1,143 @@
+"""Start what fits, in order, without stopping anything; later jobs may pass one that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.policies.allocation.reservations import Reservations, expected_start
+from prefect_gpu.scheduling.verbs import names
+from prefect_gpu.scheduling.waiting import Line
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.cluster import Placement
+    from prefect_gpu.scheduling.state import State
+    from prefect_gpu.scheduling.verbs import Desk
+
+_DEPTH = 64
+
+
+class Backfill(Allocation):
+    """One pass over the waiting jobs.
+
+    1. A job that is not due, or that a limit of the user's keeps back, waits.
+    2. A job that fits gets its place at once; the books change before the next job is looked at.
+    3. A job that fits nowhere now waits, and later ones may pass it, until it loses patience (or at once, for the
+       first one, with ``reserve_first``). From then on the devices that it will start on are kept for it: those that
+       are expected to be free first if all ends are expected, and all that it could use otherwise. A later job may
+       still use them if it is expected to have ended by then.
+
+    Args:
+        reserve_first: Reserve for the first job that does not fit, patient or not (EASY backfilling).
+    """
+
+    def __init__(self, *, reserve_first: bool = False) -> None:
+        self._reserve_first = reserve_first
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        tell_early(desk)
+        again = True
+        while again:
+            again = self._pass(desk)
+
+    def _pass(self, desk: Desk) -> bool:
+        """Go through the lines once. True if another pass is needed, because starts have changed the order."""
+        state, profile = desk.state, desk.profile
+        reservations = Reservations()
+        walk = state.queue_of_waiting.in_order()
+        limits: dict[str, tuple[str, str] | None] = {}
+        for line, job in walk:
+            if line.queue not in limits:
+                limits[line.queue] = state.limit_on(line.queue)
+            limit = limits[line.queue]
+            if limit is not None:
+                walk.leave()
+                tell_line(desk, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
+                continue
+            found = self._first_that_fits(desk, line, job, reservations)
+            if found is None:
+                walk.leave()
+                self._blocked(desk, line, reservations)
+                continue
+            desk.launch(*found, _reason(found[1], state))
+            limits.clear()
+            if profile.order.follows_use:
+                state.queue_of_waiting.sort(state, desk.now)
+                return True
+        return False
+
+    def _place(self, desk: Desk, job: Job, reservations: Reservations) -> Placement | None:
+        kept = reservations.kept_from(job, desk.now) if reservations else ()
+        return desk.profile.placement.place(job, desk.state, desk.profile.sharing, kept)
+
+    def _first_that_fits(
+        self, desk: Desk, line: Line, first: Job, reservations: Reservations
+    ) -> tuple[Job, Placement] | None:
+        """The first of the line, or one further back that is short enough to be over before a reservation begins."""
+        placement = self._place(desk, first, reservations)
+        if placement is not None:
+            return first, placement
+        if not reservations.any_known:
+            return None
+        for job in [job for _, job in line.entries[:_DEPTH] if job is not first]:
+            placement = self._place(desk, job, reservations)
+            if placement is not None:
+                return job, placement
+        return None
+
+    def _blocked(self, desk: Desk, line: Line, reservations: Reservations) -> None:
+        """The first of a line, and with it all of the line, finds no place."""
+        state, job = desk.state, line.entries[0][1]
+        code: str
+        reason: Callable[[], str]
+        code, reason = why_not(desk, line, self.capability)
+        if code != "never":
+            if reservations and desk.profile.placement.place(job, state, desk.profile.sharing) is not None:
+                keeper = reservations.keeper()
+                code, reason = "reserved", lambda: f"its devices are kept for {keeper.label}"
+            if job.impatient or (self._reserve_first and not reservations):
+                usable, kept = self.capability.usable(job.request), reservations.devices()
+                devices, start = expected_start(job, state, usable, kept, desk.now)
+                reservations.keep(job, devices, start)
+        tell_line(desk, line, code, reason)
+
+
+class Strict(Allocation):
+    """One pass over the waiting jobs that stops at the first one that does not fit: nobody ever passes anybody."""
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        tell_early(desk)
+        state, profile = desk.state, desk.profile
+        blocked: Job | None = None
+        walk = state.queue_of_waiting.in_order()
+        for line, job in walk:
+            limit = state.limit_on(line.queue)
+            if limit is not None:
+                walk.leave()
+                tell_line(desk, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
+                continue
+            if blocked is not None:
+                walk.leave()
+                tell_line(desk, line, "order", lambda first=blocked: f"{first.label} comes first")  # type: ignore[misc]
+                continue
+            placement = profile.placement.place(job, state, profile.sharing)
+            if placement is None:
+                walk.leave()
+                code, reason = why_not(desk, line, self.capability)
+                tell_line(desk, line, code, reason)
+                blocked = job if code != "never" else None
+                continue
+            desk.launch(job, placement, _reason(placement, state))
+
+
+def _reason(placement: Placement, state: State) -> str:
+    devices = placement.all_devices
+    if not devices:
+        return "it needs no device"
+    if any(not state.is_free(device) for device in devices):
+        return f"{names(devices)} {'have' if len(devices) > 1 else 'has'} room beside other runs"
+    return f"{names(devices)} {'are' if len(devices) > 1 else 'is'} free"

@@ -1,0 +1,69 @@
+"""The question that every allocation answers, and the ways to tell jobs why they wait."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.capability import Capability, explain_impossible, gibibytes
+from prefect_gpu.scheduling.waiting import Line
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.state import State
+    from prefect_gpu.scheduling.verbs import Desk
+
+
+class Allocation(abc.ABC):
+    """Decides who starts and who makes room. One object serves one scheduler: it may remember things."""
+
+    def bind(self, state: State) -> None:
+        """Called once, before anything else."""
+        self.capability = Capability(state)
+
+    @abc.abstractmethod
+    def allocate(self, desk: Desk) -> None:
+        """Look at all the jobs, and use the verbs of ``desk``. Called after each event that changed something."""
+
+
+def tell_early(desk: Desk) -> None:
+    """Tell the jobs that are not due why they wait."""
+    for job in desk.state.queue_of_waiting.not_due():
+        reason = "it is not due yet" if job.not_before > desk.now else "its launch failed and is tried again soon"
+        desk.hold(job, "due", reason)
+
+
+def tell_line(desk: Desk, line: Line, code: str, reason: Callable[[], str]) -> None:
+    """Tell all of a line why they wait; only those who have not been told the same already."""
+    jobs = list(line.untold.values()) if line.told == code else [entry[1] for entry in line.entries]
+    line.told = code
+    line.untold = {}
+    if not jobs:
+        return
+    words = reason()
+    for job in jobs:
+        desk.hold(job, code, words)
+
+
+def why_not(desk: Desk, line: Line, capability: Capability) -> tuple[str, Callable[[], str]]:
+    """(code, reason) why no node can hold the first of a line now; devices kept for others are not the reason."""
+    state, request = desk.state, line.request
+    if not state.nodes:
+        return "devices", lambda: "no node is known yet"
+    if not capability.possible(request):
+        return "never", lambda: explain_impossible(request, state)
+    memory = f" with {gibibytes(request.gpu_memory_bytes)}" if request.gpu_memory_bytes else ""
+    wanted = f"{request.total_gpus} device{'s' if request.total_gpus != 1 else ''}{memory}"
+    where = "" if request.spans or request.workers > 1 else " on one node"
+    usable = capability.usable(request)
+    if request.shareable:
+        company = [device for device in state.shared_devices() if device in usable]
+        if company:
+            left = max(state.device(device).memory_bytes - state.granted_bytes(device) for device in company)
+            return "memory", lambda: f"it needs {wanted}{where}, and a shared one has at most {gibibytes(left)} left"
+
+    def busy() -> str:
+        count = sum(1 for device in usable if not state.is_free(device))
+        return f"it needs {wanted}{where}, and {count} of {len(usable)} are in use"
+
+    return "devices", busy

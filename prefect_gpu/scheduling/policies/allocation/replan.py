@@ -1,0 +1,107 @@
+"""Place the whole order afresh at each decision: whoever is no longer among the first makes room."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.policies.allocation.packing import Packing, Spot
+from prefect_gpu.scheduling.policies.allocation.seating import seat
+from prefect_gpu.scheduling.waiting import Line
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+
+class Replan(Allocation):
+    """Preemptive scheduling as the simulators of Tiresias and Muri do it.
+
+    1. Running jobs that cannot be stopped keep their devices.
+    2. All others, running and waiting, are taken in order; each that fits beside those before it is *chosen*.
+    3. Running jobs that were not chosen are stopped; chosen ones that wait are started. Running ones that were chosen
+       stay where they are, unless what was chosen only fits if they move.
+    """
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        tell_early(desk)
+        chosen = self.choose(desk)
+        seat(desk, chosen)
+        for line in desk.state.queue_of_waiting.lines():
+            self._tell(desk, line)
+
+    def choose(self, desk: Desk) -> dict[Job, list[Spot]]:
+        """The jobs that are to run, with the nodes that they would have if all moved, in order."""
+        state, order, now = desk.state, desk.profile.order, desk.now
+        nodes = [books.node for books in state.numbered]
+        taken: dict[int, int] = {}
+        movable = []
+        for job in state.running.values():
+            if desk.may_stop(job):
+                movable.append(((state.queue(job.queue).priority, 1, *order.key(job, state, now)), job))
+            else:
+                for device in job.placement.all_devices if job.placement else ():
+                    if state.has_node(device):
+                        number = state.number_of(device)
+                        taken[number] = taken.get(number, 0) + 1
+        movable.sort(key=_first)
+        packing = Packing(nodes, taken)
+        chosen: dict[Job, list[Spot]] = {}
+        limited = _Limits(desk)
+        lines = state.queue_of_waiting.lines()
+        heap: list[tuple[object, int, int]] = [(line.entries[0][0], at, 0) for at, line in enumerate(lines)]
+        heapq.heapify(heap)
+        at = 0
+        while True:
+            if at < len(movable) and (not heap or movable[at][0] <= heap[0][0]):  # type: ignore[operator]
+                job = movable[at][1]
+                at += 1
+                spots = packing.put(job.request)
+                if spots is not None:
+                    chosen[job] = spots
+                continue
+            if not heap or (packing.total <= 0 and at >= len(movable)):
+                return chosen
+            _, number, place = heap[0]
+            line = lines[number]
+            spots = None if limited.reached(line) else packing.put(line.request)
+            if spots is None:
+                heapq.heappop(heap)  # whoever comes later in the line asks for the same
+                continue
+            chosen[line.entries[place][1]] = spots
+            limited.count(line)
+            if place + 1 < len(line.entries):
+                heapq.heapreplace(heap, (line.entries[place + 1][0], number, place + 1))
+            else:
+                heapq.heappop(heap)
+
+    def _tell(self, desk: Desk, line: Line) -> None:
+        limit = desk.state.limit_on(line.queue)
+        if limit is not None:
+            tell_line(desk, line, limit[0], lambda: limit[1])
+            return
+        code, reason = why_not(desk, line, self.capability)
+        tell_line(desk, line, code, reason)
+
+
+class _Limits:
+    """The user's limits while jobs are chosen: those chosen count as running, although nobody has started yet."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._any = desk.state.quotas != type(desk.state.quotas)() or desk.state.draining
+        self._chosen: dict[str, int] = {}
+
+    def reached(self, line: Line) -> bool:
+        if not self._any:
+            return False
+        return self._desk.state.limit_on(line.queue, self._chosen) is not None
+
+    def count(self, line: Line) -> None:
+        self._chosen[line.queue] = self._chosen.get(line.queue, 0) + 1
+
+
+def _first(entry: tuple[tuple[object, ...], Job]) -> tuple[object, ...]:
+    return entry[0]

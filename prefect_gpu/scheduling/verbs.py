@@ -1,0 +1,116 @@
+"""What policies may do. Each verb changes the books at once, so that the next decision sees it, and says so outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.instructions import (
+    Hold,
+    Instruction,
+    Launch,
+    Move,
+    OpenGate,
+    Preempt,
+    SetCores,
+    SetShare,
+)
+from prefect_gpu.scheduling.jobs import Job, Status
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.profiles import Profile
+    from prefect_gpu.scheduling.state import State
+
+
+class Desk:
+    """One decision in the making.
+
+    Attributes:
+        state: The books. Policies read them and change them only through the verbs.
+        profile: The policies that decide.
+        abilities: What the outside world can carry out.
+        now: The moment of the decision.
+        instructions: What was decided so far.
+        wake_at: When to look again even if nothing happens, or None.
+    """
+
+    def __init__(self, state: State, profile: Profile, abilities: Abilities, now: float) -> None:
+        self.state = state
+        self.profile = profile
+        self.abilities = abilities
+        self.now = now
+        self.instructions: list[Instruction] = []
+        self.wake_at: float | None = None
+
+    def launch(self, job: Job, placement: Placement, reason: str, behind: Job | None = None) -> None:
+        """Start a waiting job; behind another, if given, whose devices it then only prepares for."""
+        self.state.take(job, placement, Status.LAUNCHING, self.now, behind.id if behind else None)
+        job.story.append((self.now, f"granted {names(placement.all_devices) or 'cores'}: {reason}"))
+        self.instructions.append(Launch(job.id, placement, reason, behind.id if behind else None))
+
+    def hold(self, job: Job, code: str, reason: str) -> None:
+        """Leave a job waiting. It is said once for each kind of reason."""
+        if job.hold != code:
+            job.hold = code
+            job.story.append((self.now, f"waits: {reason}"))
+            self.instructions.append(Hold(job.id, code, reason))
+
+    def may_stop(self, job: Job) -> bool:
+        """Whether the job can be preempted or moved."""
+        return self.abilities.preemption is not Preemption.NONE and job.request.preemptible and job.behind is None
+
+    def preempt(self, job: Job, reason: str) -> None:
+        """Stop a running job to make room; it waits again when it has stopped. Whoever was behind it goes too."""
+        successor = self.state.successor(job.id)
+        if successor is not None:
+            self._stop(successor, f"{job.label}, which it was prepared behind, is stopped")
+        self._stop(job, reason)
+
+    def _stop(self, job: Job, reason: str) -> None:
+        self.state.release(job, self.now)
+        job.stops += 1
+        job.story.append((self.now, f"stopped: {reason}"))
+        if self.abilities.preemption is Preemption.INSTANT:
+            self.state.admit(job, self.now)
+        else:
+            job.status = Status.STOPPING
+        self.instructions.append(Preempt(job.id, reason))
+
+    def move(self, job: Job, placement: Placement, reason: str) -> None:
+        """Let a running job carry on elsewhere, or with more or fewer devices."""
+        self.state.replace(job, placement)
+        job.story.append((self.now, f"moved to {names(placement.all_devices) or placement.node}: {reason}"))
+        self.instructions.append(Move(job.id, placement, reason))
+
+    def open_gate(self, job: Job, reason: str) -> None:
+        """Let a prepared job train."""
+        self.state.pass_gate(job, self.now)
+        job.story.append((self.now, f"may train: {reason}"))
+        self.instructions.append(OpenGate(job.id, reason))
+
+    def set_cores(self, job: Job, cpus: tuple[int, ...], reason: str) -> None:
+        """Bind a running job to other cores of its node."""
+        placement = job.placement
+        assert placement is not None
+        self.state.replace(
+            job, Placement(placement.node, placement.devices, cpus, placement.memory_bytes, placement.shared)
+        )
+        job.story.append((self.now, f"has {len(cpus)} cores: {reason}"))
+        self.instructions.append(SetCores(job.id, cpus, reason))
+
+    def set_share(self, job: Job, weight: float, reason: str) -> None:
+        """Give a running job another weight on its device."""
+        job.story.append((self.now, f"has weight {weight:g}: {reason}"))
+        self.instructions.append(SetShare(job.id, weight, reason))
+
+    def look_again_at(self, moment: float) -> None:
+        """Ask for a ``TimePassed`` at that moment."""
+        self.wake_at = moment if self.wake_at is None else min(moment, self.wake_at)
+
+
+def names(devices: tuple[str, ...]) -> str:
+    """Devices as people read them; a long list is cut short."""
+    if len(devices) > 8:
+        return f"{', '.join(devices[:6])} and {len(devices) - 6} more"
+    return ", ".join(devices)
