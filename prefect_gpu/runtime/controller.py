@@ -239,6 +239,7 @@ class Controller:
         if run.cancelling:
             await self._end(run, ExitReport(returncode=0))
             return
+        self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
         try:
             self._channel.admit(run.run_id, run.record.token)
             run.handle = await self._driver.launch(self._complete(spec, run))
@@ -291,6 +292,7 @@ class Controller:
             self._follow(run, self._return_unlaunched(run))
             return
         run.handle = handle
+        run.record.warm = handle.warm  # the worker before us may have died before it knew
         run.phase = max(
             (phase for phase in protocol.PHASES if phase in record.times),
             key=lambda phase: record.times[phase],

@@ -138,7 +138,7 @@ class TrackedRun:
             "outcome": outcome,
             "exit_code": report.returncode,
             "message": message,
-            "warm_start": record.warm,
+            "warm_start": bool(record.warm),  # a run that never had a process was not started warm
         }
 
     def _mean(self, key: str) -> float | None:

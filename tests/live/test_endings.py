@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 from prefect_gpu.sandbox import wait_until
-from tests.live.pool import LivePool
+from prefect_gpu.storage.history import History, HistoryRow
+from tests.live.pool import DEADLINE_S, LivePool, eventually
 
 
 async def test_a_waiting_run_is_cancelled_at_once(pool: LivePool, tmp_path: Path) -> None:
@@ -110,6 +113,32 @@ async def test_trainings_survive_kill_9_and_are_adopted(pool: LivePool, tmp_path
     (tmp_path / "saved").touch()
     await pool.until(run_id, "Completed")
     assert pool.noted() == {str(run_id): 1}
+
+
+async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    """``kill -9`` between the process's existence and the worker's knowing of it."""
+    worker = pool.start_worker()
+    run_id = await pool.submit("train", hold=str(tmp_path / "go"))
+
+    def kill_as_it_appears() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not list(pool.state_dir.glob("runs/*/process.json")):  # no pause: the moment is short
+            assert time.monotonic() < deadline
+        worker.kill()
+
+    await asyncio.to_thread(kill_as_it_appears)
+    (tmp_path / "go").touch()
+    pool.start_worker()
+    await pool.until(run_id, "Completed")
+    with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
+
+        async def recorded() -> list[HistoryRow]:
+            return history.rows()
+
+        (row,) = await eventually(recorded, "the history row")
+    assert (row.run_id, row.outcome, row.flow_name) == (str(run_id), "completed", "train")
 
 
 async def test_a_run_that_ended_while_no_worker_lived_is_settled(pool: LivePool, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.storage.row import HistoryRow
+from prefect_gpu.storage.schema import runs_table
 
 
 class MemoryHandle(RunHandle):
@@ -54,7 +56,8 @@ class MemoryDriver(Driver):
         self.world = {} if world is None else world
         self.specs: list[LaunchSpec] = []
         self.refuse: Exception | None = None
-        self.slow: asyncio.Event | None = None  # launches wait for it
+        self.slow: asyncio.Event | None = None  # launches wait for it, without a process yet
+        self.slow_answer: asyncio.Event | None = None  # launches wait for it, when their process exists already
         self.launching = asyncio.Event()
         self.closed = False
 
@@ -74,6 +77,8 @@ class MemoryDriver(Driver):
         if self.refuse is not None:
             raise self.refuse
         self.world[spec.run_dir] = MemoryHandle(spec.run_id)
+        if self.slow_answer is not None:
+            await self.slow_answer.wait()
         return self.world[spec.run_dir]
 
     async def adopt(self, run_id: str, run_dir: Path) -> MemoryHandle | None:
@@ -96,6 +101,7 @@ class RecordingHost:
         self.preparing: asyncio.Event | None = None  # prepare() waits for it
         self.outcome: tuple[str | None, str] = ("completed", "fine")
         self.request = Request()
+        self.found_out: dict[str, Any] = {}  # by prepare(), for the history
 
     def describe(self, run_id: str) -> RunRecord:
         """See Host."""
@@ -114,6 +120,7 @@ class RecordingHost:
             await self.preparing.wait()
         if self.prepare_errors:
             raise self.prepare_errors.pop(0)
+        run.record.known |= self.found_out
         return LaunchSpec(run.run_id, run.folder, ("python",), {"MINE": "1"}, run.folder)
 
     async def launched(self, run: TrackedRun) -> None:
@@ -145,7 +152,11 @@ class RecordingHost:
         self.free_again.append(run.run_id)
 
     def record_history(self, row: dict[str, Any]) -> None:
-        """See Host."""
+        """See Host. The database takes no row in which a column that must be known is empty."""
+        columns = HistoryRow(**row).as_columns()
+        missing = [column.name for column in runs_table.columns if not column.nullable and columns[column.name] is None]
+        if missing:
+            raise ValueError(f"the history would refuse the row: no {missing}")
         self.rows.append(row)
 
 

@@ -229,6 +229,7 @@ async def test_a_run_cancelled_while_it_is_prepared_starts_no_process(tmp_path: 
         bench.host.preparing.set()
         await bench.controller.wait_idle()
         assert bench.driver.specs == [] and bench.host.said == ["prepare a", "settle a"] and bench.places == {}
+        assert bench.host.rows[0]["warm_start"] is False
 
 
 async def test_a_run_cancelled_while_its_process_is_made_is_stopped_at_once(tmp_path: Path) -> None:
@@ -294,6 +295,31 @@ async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_p
         await second.controller.wait_idle()
         assert second.host.said == ["settle a"] and second.host.reports[0].returncode == 3
         assert second.folders == [] and second.places == {}
+
+
+async def test_a_run_whose_worker_died_before_it_knew_of_the_process_is_remembered(tmp_path: Path) -> None:
+    """The process exists, and nothing of that has been written to the record yet."""
+    async with running(tmp_path) as bench:
+        bench.driver.slow_answer = asyncio.Event()
+        bench.submit("a")
+        await until(lambda: bench.driver.world)
+    async with running(tmp_path, bench.driver.world) as second:
+        next(iter(second.driver.world.values())).end()
+        await second.controller.wait_idle()
+        [row] = second.host.rows
+        assert row["outcome"] == "completed" and row["warm_start"] is True and row["started_at"] == 1000.0
+
+
+async def test_what_was_found_out_while_preparing_outlives_the_worker(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.driver.slow_answer = asyncio.Event()
+        bench.host.found_out = {"flow_name": "train the model"}
+        bench.submit("a")
+        await until(lambda: bench.driver.world)
+    async with running(tmp_path, bench.driver.world) as second:
+        next(iter(second.driver.world.values())).end()
+        await second.controller.wait_idle()
+        assert second.host.rows[0]["flow_name"] == "train the model"
 
 
 async def test_a_launch_that_never_came_to_be_is_given_back(tmp_path: Path) -> None:
