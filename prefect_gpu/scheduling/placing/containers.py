@@ -1,0 +1,139 @@
+"""What a gang asks for, and what the nodes have left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One instance of a job, and what it asks of the one node that holds it.
+
+    Attributes:
+        gpus: Whole GPUs.
+        cpus: Cores.
+        role: ``ps`` (a parameter server) or ``worker``.
+
+    Raises:
+        ValueError: Something is negative, or the role is unknown.
+    """
+
+    gpus: int = 0
+    cpus: int = 0
+    memory_bytes: int = 0
+    role: Literal["ps", "worker"] = "worker"
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "cpus", "memory_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: a container asks for 0 or more")
+        if self.role not in ("ps", "worker"):
+            raise ValueError(f"role is {self.role!r}: use 'ps' or 'worker'")
+
+
+Gang: TypeAlias = tuple[Container, ...]
+"""The containers of one job: all of them are placed, or none."""
+
+Plan: TypeAlias = tuple[int, ...]
+"""The node's number for each container of a gang, in the gang's order."""
+
+
+@dataclass(eq=False)
+class Free:
+    """What is free on each node; changed by `take` and `give_back` only.
+
+    Attributes:
+        gpus: Free GPUs, shape (nodes,).
+        cpus: Free cores, shape (nodes,); all 0 if not given, so that only containers that ask for none fit.
+        memory_bytes: Free host memory, shape (nodes,); likewise.
+
+    Raises:
+        ValueError: Shapes differ, or something is negative.
+    """
+
+    gpus: Ints
+    cpus: Ints
+    memory_bytes: Ints
+
+    def __init__(
+        self,
+        gpus: Sequence[int] | Ints,
+        cpus: Sequence[int] | Ints | None = None,
+        memory_bytes: Sequence[int] | Ints | None = None,
+    ) -> None:
+        self.gpus = per_node("gpus", gpus, None)
+        self.cpus = per_node("cpus", cpus, len(self.gpus))
+        self.memory_bytes = per_node("memory_bytes", memory_bytes, len(self.gpus))
+
+    def copy(self) -> Free:
+        """A copy that can be changed on its own."""
+        twin = object.__new__(Free)  # what was checked once need not be checked again: this is called often
+        twin.gpus, twin.cpus, twin.memory_bytes = self.gpus.copy(), self.cpus.copy(), self.memory_bytes.copy()
+        return twin
+
+    def fits(self, container: Container) -> Mask:
+        """The nodes that can hold a container, shape (nodes,)."""
+        fits = self.gpus >= container.gpus
+        if container.cpus:
+            fits &= self.cpus >= container.cpus
+        if container.memory_bytes:
+            fits &= self.memory_bytes >= container.memory_bytes
+        return fits
+
+    def take(self, gang: Gang, plan: Plan) -> None:
+        """Take what a gang asks for, at the nodes of its plan.
+
+        Raises:
+            ValueError: A node would be overloaded; nothing is taken then.
+        """
+        self._add(gang, plan, -1)
+        short = [node for node in set(plan) if min(self.gpus[node], self.cpus[node], self.memory_bytes[node]) < 0]
+        if short:
+            self._add(gang, plan, 1)
+            raise ValueError(f"plan puts more on node {min(short)} than it has free: make the plan from these arrays")
+
+    def give_back(self, gang: Gang, plan: Plan) -> None:
+        """Undo `take`."""
+        self._add(gang, plan, 1)
+
+    def take_one(self, container: Container, node: int) -> None:
+        """Take what one container asks for, without a check: for placers, which have just made it."""
+        self.gpus[node] -= container.gpus
+        self.cpus[node] -= container.cpus
+        self.memory_bytes[node] -= container.memory_bytes
+
+    def _add(self, gang: Gang, plan: Plan, sign: int) -> None:
+        if len(gang) != len(plan):
+            raise ValueError(f"plan names {len(plan)} nodes for {len(gang)} containers: name one for each")
+        for container, node in zip(gang, plan, strict=True):
+            self.gpus[node] += sign * container.gpus
+            self.cpus[node] += sign * container.cpus
+            self.memory_bytes[node] += sign * container.memory_bytes
+
+
+def per_node(name: str, values: Sequence[int] | Ints | None, nodes: int | None) -> Ints:
+    """An array of its own with one number per node; zeros for None.
+
+    Raises:
+        ValueError: Not one row of whole numbers, not as many as there are nodes, or one is negative.
+    """
+    if values is None:
+        return np.zeros(nodes or 0, dtype=np.int64)
+    given = np.asarray(values)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError(f"{name} has shape {given.shape} and type {given.dtype}: give one whole number per node")
+    if nodes is not None and len(given) != nodes:
+        raise ValueError(f"{name} has {len(given)} entries for {nodes} nodes: give one per node")
+    if given.size and given.min() < 0:
+        node = int(given.argmin())
+        raise ValueError(f"{name} of node {node} is {given[node]}: give 0 or more")
+    return np.array(given, dtype=np.int64)
