@@ -56,6 +56,9 @@ class Batch:
         self._used: list[int] = (topology.gpus_total - free.gpus).tolist()
         self.domains: list[int] = topology.domains.tolist()
         self.nodes = range(len(self.domains))
+        # Children share most of their groups and plans with their parents: what is known of those is kept.
+        self._cost_of: dict[tuple[int, Plan], float] = {}
+        self._sums_of: dict[tuple[int, ...], tuple[int, int, int]] = {}
 
     # -- reading and making plans ---------------------------------------------------------------------------------
 
@@ -70,8 +73,8 @@ class Batch:
         if not all(self._holds(node, members) for node, members in groups.items()):
             return Chromosome(groups, INVALID, float("inf"))
         score = network_cost = 0.0
-        for gang, plan in zip(self.gangs, plans, strict=True):
-            cost = self.topology.network_cost(gang, plan)
+        for number, plan in enumerate(plans):
+            cost = self._network_cost(number, plan)
             # Used by anything else, the batch's other gangs included: so the order of the gangs does not matter.
             load = -sum(self.topology.filled(node, asked[node] + self._used[node]) for node in sorted(set(plan)))
             score += weighted(self.network_weight, cost, load)
@@ -151,18 +154,26 @@ class Batch:
         remaining = {other: held for other, held in groups.items() if other != node}
         return self.first_fit(remaining, groups[node])
 
-    # -- capacity ---------------------------------------------------------------------------------------------------
+    # -- costs and capacity ---------------------------------------------------------------------------------------------
 
-    def _sums(self, members: Iterable[int]) -> tuple[int, int, int]:
-        gpus = cpus = memory_bytes = 0
-        for number in members:
-            container = self.containers[number]
-            gpus += container.gpus
-            cpus += container.cpus
-            memory_bytes += container.memory_bytes
-        return gpus, cpus, memory_bytes
+    def _network_cost(self, gang: int, plan: Plan) -> float:
+        cost = self._cost_of.get((gang, plan))
+        if cost is None:
+            cost = self._cost_of[gang, plan] = self.topology.network_cost(self.gangs[gang], plan)
+        return cost
 
-    def _holds(self, node: int, members: Iterable[int]) -> bool:
+    def _sums(self, members: tuple[int, ...]) -> tuple[int, int, int]:
+        sums = self._sums_of.get(members)
+        if sums is None:
+            held = [self.containers[number] for number in members]
+            sums = self._sums_of[members] = (
+                sum(container.gpus for container in held),
+                sum(container.cpus for container in held),
+                sum(container.memory_bytes for container in held),
+            )
+        return sums
+
+    def _holds(self, node: int, members: tuple[int, ...]) -> bool:
         gpus, cpus, memory_bytes = self._sums(members)
         return gpus <= self._gpus[node] and cpus <= self._cpus[node] and memory_bytes <= self._memory_bytes[node]
 
