@@ -154,7 +154,7 @@ class Batch:
         remaining = {other: held for other, held in groups.items() if other != node}
         return self.first_fit(remaining, groups[node])
 
-    # -- costs and capacity ---------------------------------------------------------------------------------------------
+    # -- costs and capacity -------------------------------------------------------------------------------------------
 
     def _network_cost(self, gang: int, plan: Plan) -> float:
         cost = self._cost_of.get((gang, plan))
