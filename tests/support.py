@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,14 @@ def require(component: str, found: object) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"{component} is missing, and CI is set: this test must not be skipped there.", pytrace=False)
     pytest.skip(f"{component} is not installed on this machine")
+
+
+def traces_folder() -> Path:
+    """Folder of published job traces: ``PREFECT_GPU_TRACES``, or ``shared/traces`` beside the checkout.
+
+    A test that asks for it is skipped where there is none, and fails in CI (see ``require``).
+    """
+    beside = Path(__file__).resolve().parents[2] / "shared" / "traces"
+    folder = Path(os.environ.get("PREFECT_GPU_TRACES") or beside)
+    require(f"a folder of published traces at {folder} (set PREFECT_GPU_TRACES)", folder.is_dir())
+    return folder

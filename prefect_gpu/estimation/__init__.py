@@ -1,0 +1,1 @@
+"""What runs are expected to need, learned from runs that finished."""
