@@ -195,6 +195,12 @@ def test_what_starts_next(case: str) -> None:
     assert choose_start(candidates, running, free, SensitivityTable(measured)) == expected
 
 
+def test_a_higher_power_of_the_gpus_prefers_jobs_of_few() -> None:
+    candidates = [Candidate(0, A, [ALL], 100.0), Candidate(1, B, pairs(), 250.0)]  # 800 and 1000 GPU-seconds
+    chosen = [choose_start(candidates, [], FREE, SensitivityTable(), gpus_power=power) for power in (1.0, 1.5)]
+    assert [start.job for start in chosen if start] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

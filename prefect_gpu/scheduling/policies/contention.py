@@ -178,6 +178,7 @@ def choose_start(
     free: Mapping[int, int],
     table: SensitivityTable,
     least_ratio: float = LEAST_RATIO,
+    gpus_power: float = 1.0,
 ) -> Start | None:
     """The greedy rule: what to start next, or None if nothing may be.
 
@@ -192,6 +193,7 @@ def choose_start(
         free: GPUs free on each node.
         table: How much jobs suffer from each other.
         least_ratio: Nobody may end up slower than this.
+        gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
 
     Raises:
         ValueError: A candidate has no time left or its GPUs cannot be spread evenly.
@@ -218,7 +220,7 @@ def choose_start(
             gain = gains[key, nodes]
             if gain is None:
                 continue
-            value = gain / (candidate.remaining_s * key.gpus)
+            value = gain / (candidate.remaining_s * key.gpus**gpus_power)
             if value > best_value:
                 best_value = value
                 best = Start(candidate.job, key, nodes)
