@@ -143,6 +143,7 @@ class Controller:
         temporary.write_text(json.dumps({"url": self._channel.url}))
         temporary.replace(self._channel_file)
         await self._driver.start()
+        await asyncio.to_thread(self._records.clean_up)
         for kept in ("checkpoints", "bundles"):
             await asyncio.to_thread(remove_older, self._state_dir / kept, self._keep_days)
         self.handle(ev.NodesChanged((self.node,)))
@@ -176,8 +177,10 @@ class Controller:
         for instruction in self.scheduler.handle(event, now):
             if isinstance(instruction, Launch):
                 self._begin(instruction, now)
-            else:
+            elif isinstance(instruction, Hold):
                 self._host.held(instruction)
+            else:  # the abilities that the scheduler was given rule these out
+                self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
         self._arm_timer(now)
 
     async def stop(self, run_id: str, grace_seconds: float) -> bool:

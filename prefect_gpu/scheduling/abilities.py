@@ -20,12 +20,15 @@ class Abilities:
 
     Attributes:
         preemption: See :class:`Preemption`; ``Preempt`` and ``Move`` need it.
+        free_moves: Stopping, starting and moving a job cost next to nothing, so that all can be placed afresh at each
+            decision.
         gates: Runs can be prepared behind another (``Launch.behind``, ``OpenGate``).
         cores: The cores of a running job can be changed (``SetCores``).
         shares: The weight of a running job on its device can be changed (``SetShare``).
     """
 
     preemption: Preemption = Preemption.NONE
+    free_moves: bool = False
     gates: bool = False
     cores: bool = False
     shares: bool = False

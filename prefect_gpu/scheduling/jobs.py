@@ -158,14 +158,12 @@ class Job:
         return self.attained_s + max(0.0, now - self.granted_at)
 
     def remaining_s(self, now: float) -> float | None:
-        """Seconds of service that are left, from the estimate and the progress; None if nothing is estimated.
-
-        Between two reports a training job is taken to progress at its full speed.
-        """
+        """Seconds of service that are left, from the estimate and the progress; None if nothing is estimated."""
         total = self.estimate.service_s
-        if total is None:
-            return None
-        done = self.done_s
-        if self.status is Status.TRAINING and self.done_at is not None:
-            done += max(0.0, now - self.done_at)
-        return max(0.0, total - done)
+        return None if total is None else max(0.0, total - self.done(now))
+
+    def done(self, now: float) -> float:
+        """Seconds of service that its progress is worth now. Between two reports it is taken to train at full speed."""
+        if self.done_at is None or self.status is not Status.TRAINING:
+            return self.done_s
+        return self.done_s + max(0.0, now - self.done_at)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from prefect_gpu.scheduling.policies.allocation import Allocation, Backfill, Replan
+from prefect_gpu.scheduling.policies.allocation import Allocation, Backfill, Preemptive
 from prefect_gpu.scheduling.policies.order import Drf, Fifo, Las, Order, Sjf, Srsf, Srtf
 from prefect_gpu.scheduling.policies.placement import BestFit, PlacementPolicy
 from prefect_gpu.scheduling.policies.reaction import Reaction
@@ -41,9 +41,9 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "sjf": lambda: Profile("sjf", order=Sjf()),
     "easy": lambda: Profile("easy", allocation=Backfill(reserve_first=True), patience_s=math.inf),
     "drf": lambda: Profile("drf", order=Drf()),
-    "srtf": lambda: Profile("srtf", Srtf(), sharing=NoSharing(), allocation=Replan(), patience_s=math.inf),
-    "srsf": lambda: Profile("srsf", Srsf(), sharing=NoSharing(), allocation=Replan(), patience_s=math.inf),
-    "las": lambda: Profile("las", Las(), sharing=NoSharing(), allocation=Replan(), patience_s=math.inf),
+    "srtf": lambda: Profile("srtf", Srtf(), sharing=NoSharing(), allocation=Preemptive(), patience_s=math.inf),
+    "srsf": lambda: Profile("srsf", Srsf(), sharing=NoSharing(), allocation=Preemptive(), patience_s=math.inf),
+    "las": lambda: Profile("las", Las(), sharing=NoSharing(), allocation=Preemptive(), patience_s=math.inf),
 }
 
 

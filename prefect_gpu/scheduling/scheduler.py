@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
+from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.instructions import Instruction
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.profiles import Profile, get_profile
@@ -37,7 +37,8 @@ class Scheduler:
     def __init__(self, profile: Profile | str = "fifo", abilities: Abilities = NOTHING_SPECIAL) -> None:
         self.profile = get_profile(profile) if isinstance(profile, str) else profile
         self.abilities = abilities
-        self.state = State(self.profile.order, self.profile.patience_s)
+        ranks_running = self.profile.allocation.ranks_running and abilities.preemption is not Preemption.NONE
+        self.state = State(self.profile.order, self.profile.patience_s, ranks_running=ranks_running)
         self._next_due: float | None = None
         self.profile.allocation.bind(self.state)
         for reaction in self.profile.reactions:
@@ -94,7 +95,7 @@ class Scheduler:
         match event:
             case ev.Progressed(done):
                 for job_id, done_s in done:
-                    job = state.running.get(job_id)
+                    job = state.jobs.get(job_id)
                     if job is not None:
                         state.progress(job, done_s, now)
                 return True, False
@@ -116,10 +117,7 @@ class Scheduler:
                 job = state.jobs.get(job_id)
                 if job is None or job.estimate == estimate:
                     return False, False
-                job.estimate = estimate
-                if job.status is Status.WAITING:
-                    state.queue_of_waiting.remove(job)
-                    state.queue_of_waiting.add(job, state, now)
+                state.estimate(job, estimate, now)
                 return True, True
             case ev.JobWithdrawn(job_id, reason):
                 job = state.jobs.get(job_id)

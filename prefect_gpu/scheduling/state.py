@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cluster import Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.devices import DeviceBooks
-from prefect_gpu.scheduling.jobs import Job, Status
+from prefect_gpu.scheduling.jobs import Estimate, Job, Status
+from prefect_gpu.scheduling.ranking import Ranking
 from prefect_gpu.scheduling.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ class State(DeviceBooks):
     Args:
         order: Sorts the waiting jobs.
         patience_s: See :class:`~prefect_gpu.scheduling.waiting.Waiting`.
+        ranks_running: Keep the running jobs ranked, for allocations that make room.
     """
 
-    def __init__(self, order: Order, patience_s: float = math.inf) -> None:
+    def __init__(self, order: Order, patience_s: float = math.inf, *, ranks_running: bool = False) -> None:
         super().__init__()
+        self.ranking = Ranking(order) if ranks_running else None
         self.quotas = Quotas()
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
@@ -144,6 +147,8 @@ class State(DeviceBooks):
         self.running[job.id] = job
         self._active_in[job.queue] += 1
         self._enter(job, 1)
+        if self.ranking is not None:
+            self.ranking.add(job)
 
     def take_as_found(self, job: Job, placement: Placement, status: Status, now: float) -> None:
         """Give a job a placement that it has in fact, whether we would have decided so or not."""
@@ -154,7 +159,9 @@ class State(DeviceBooks):
         """Take a job's placement away. It neither waits nor runs then: :meth:`admit` or :meth:`forget` it."""
         if job.placement is None:
             return
-        job.attained_s = job.attained(now)
+        if self.ranking is not None:
+            self.ranking.remove(job)
+        job.attained_s, job.done_s = job.attained(now), job.done(now)
         self._enter(job, -1)
         del self.running[job.id]
         self._active_in[job.queue] -= 1
@@ -185,10 +192,23 @@ class State(DeviceBooks):
         if job.behind is not None:
             self._behind.pop(job.behind, None)
             job.behind, job.granted_at = None, now
+            if self.ranking is not None:
+                self.ranking.add(job)
 
     def progress(self, job: Job, done_s: float, now: float) -> None:
         """A run says how far it has come."""
-        job.done_s, job.done_at = done_s, now
+        job.done_s, job.done_at = done_s, now if job.active else None
+        if self.ranking is not None and job.active:
+            self.ranking.add(job)
+
+    def estimate(self, job: Job, estimate: Estimate, now: float) -> None:
+        """More is known now of what a job needs."""
+        job.estimate = estimate
+        if job.status is Status.WAITING:
+            self.queue_of_waiting.remove(job)
+            self.queue_of_waiting.add(job, self, now)
+        elif self.ranking is not None and job.active:
+            self.ranking.add(job)
 
     def forget(self, job: Job) -> None:
         """Remove a job that holds nothing; its story stays for a while."""

@@ -17,7 +17,7 @@ from prefect_gpu.scheduling import Scheduler, record
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.instructions import Instruction, Launch
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.profiles import Profile
 
 PATIENCE_S = 20.0
@@ -198,14 +198,19 @@ class AnyHistory(RuleBasedStateMachine):
 
     def check_that_nobody_impatient_was_overtaken(self, launch: Launch) -> None:
         """A job that lost patience was looked at first, found no place, and kept what it could use."""
-        state, order = self.scheduler.state, self.scheduler.profile.order
-        key = order.key(state.jobs[launch.job], state, self.now)
+        state = self.scheduler.state
+        key = self.rank(state.jobs[launch.job])
         for job in state.waiting():
-            ahead = order.key(job, state, self.now) < key
+            ahead = self.rank(job) < key
             waits_for_room = job.due_at <= self.now and state.limit_reason(job) is None
             if ahead and waits_for_room and job.not_before + PATIENCE_S <= self.now:
                 usable = self.scheduler.profile.allocation.capability.usable(job.request)
                 assert not usable & set(launch.placement.devices), f"{launch.job} overtook {job.id}"
+
+    def rank(self, job: Job) -> tuple[object, ...]:
+        """Where the job stands among all: the priority of its queue counts before everything else."""
+        state = self.scheduler.state
+        return (state.queue(job.queue).priority, *self.scheduler.profile.order.key(job, state, self.now))
 
     def check_limits(self, queue_id: str) -> None:
         """That one more run of this queue is allowed."""
@@ -304,8 +309,7 @@ class AnyHistory(RuleBasedStateMachine):
                 continue
             place = profile.placement.place(job, state, profile.sharing)
             if place is not None:
-                first = min(profile.order.key(other, state, self.now) for other in impatient)
-                assert first < profile.order.key(job, state, self.now), f"{job.id} could be at {place}"
+                assert min(map(self.rank, impatient)) < self.rank(job), f"{job.id} could be at {place}"
                 assert job.hold == "reserved"
 
 

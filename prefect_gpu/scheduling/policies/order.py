@@ -27,6 +27,14 @@ class Order(abc.ABC):
     steady: bool = True
     follows_use: bool = False
 
+    def anchor(self, job: Job) -> float | None:
+        """What ranks running jobs of one size whatever the time is: the larger, the later in the order.
+
+        All running jobs of one size come nearer to their end, or attain service, at the same pace, so this number stays
+        while they run. None if the order has no such number; its running jobs cannot make room then.
+        """
+        return None
+
     @abc.abstractmethod
     def key(self, job: Job, state: State, now: float) -> Key:
         """A sortable key, for waiting and for running jobs.
@@ -63,6 +71,10 @@ class Sjf(Order):
 class Srtf(Order):
     """Shortest remaining time first."""
 
+    def anchor(self, job: Job) -> float | None:
+        """When the job will have had its service."""
+        return expected_end(job)
+
     def key(self, job: Job, state: State, now: float) -> Key:
         """(remaining seconds, due time, submission time, id)."""
         remaining_s = job.remaining_s(now)
@@ -71,6 +83,10 @@ class Srtf(Order):
 
 class Srsf(Order):
     """Shortest remaining service first, where service is time × GPUs (Tiresias §3)."""
+
+    def anchor(self, job: Job) -> float | None:
+        """When the job will have had its service."""
+        return expected_end(job)
 
     def key(self, job: Job, state: State, now: float) -> Key:
         """(remaining GPU seconds, due time, submission time, id)."""
@@ -81,6 +97,10 @@ class Srsf(Order):
 
 class Las(Order):
     """Least attained service first, where service is time × GPUs (Tiresias' 2-D LAS, not discretised)."""
+
+    def anchor(self, job: Job) -> float | None:
+        """The negative of when it would have started, had it attained its service without a break."""
+        return job.attained_s - (job.granted_at or 0.0)
 
     def key(self, job: Job, state: State, now: float) -> Key:
         """(attained GPU seconds, due time, submission time, id)."""
@@ -94,6 +114,8 @@ class DiscretizedLas(Order):
         first_limit: GPU seconds up to which a job is in the first class.
         factor: Each class's limit is so many times that of the class before.
     """
+
+    anchor = Las.anchor
 
     def __init__(self, first_limit: float = 3600.0, factor: float = 4.0) -> None:
         self.first_limit = first_limit
@@ -117,3 +139,12 @@ class Drf(Order):
     def key(self, job: Job, state: State, now: float) -> Key:
         """(dominant share of the owner, due time, submission time, id)."""
         return (state.dominant_share(job.request.owner), job.not_before, job.submitted_at, job.id)
+
+
+def expected_end(job: Job) -> float:
+    """When a running job will have had its service, if it goes on undisturbed; ``inf`` if nothing is estimated."""
+    service_s = job.estimate.service_s
+    if service_s is None:
+        return math.inf
+    since = job.granted_at if job.done_at is None else job.done_at
+    return (since or 0.0) + max(0.0, service_s - job.done_s)

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 class Allocation(abc.ABC):
-    """Decides who starts and who makes room. One object serves one scheduler: it may remember things."""
+    """Decides who starts and who makes room. One object serves one scheduler: it may remember things.
+
+    Attributes:
+        ranks_running: Whether it needs ``state.ranking``.
+    """
+
+    ranks_running: bool = False
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""

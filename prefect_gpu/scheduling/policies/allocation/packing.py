@@ -9,7 +9,7 @@ from prefect_gpu.scheduling.cluster import Node
 from prefect_gpu.scheduling.jobs import Request
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.state import State
+    pass
 
 Spot = tuple[int, int]  # (number of a node, devices there)
 

@@ -29,8 +29,10 @@ class Replan(Allocation):
         tell_early(desk)
         chosen = self.choose(desk)
         seat(desk, chosen)
+        limited = _Limits(desk).any
         for line in desk.state.queue_of_waiting.lines():
-            self._tell(desk, line)
+            if line.untold or line.told is None or limited:
+                self._tell(desk, line)
 
     def choose(self, desk: Desk) -> dict[Job, list[Spot]]:
         """The jobs that are to run, with the nodes that they would have if all moved, in order."""
@@ -91,11 +93,11 @@ class _Limits:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._any = desk.state.quotas != type(desk.state.quotas)() or desk.state.draining
+        self.any = desk.state.quotas != type(desk.state.quotas)() or desk.state.draining
         self._chosen: dict[str, int] = {}
 
     def reached(self, line: Line) -> bool:
-        if not self._any:
+        if not self.any:
             return False
         return self._desk.state.limit_on(line.queue, self._chosen) is not None
 

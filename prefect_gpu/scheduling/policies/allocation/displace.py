@@ -1,0 +1,192 @@
+"""Let jobs make room for those that come before them in the order, and disturb nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job, Request
+from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.verbs import names
+from prefect_gpu.scheduling.waiting import Key
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+_MOST_VICTIMS = 512
+
+
+class Displace(Allocation):
+    """Preemptive scheduling where stopping a job costs something.
+
+    One pass over the waiting jobs, in order. A job that fits is started. For one that does not, running jobs that come
+    later in the order are looked at, the last one first, until those seen on one node (or, for a job larger than a
+    node, on enough nodes) leave enough room; these are stopped, and the job is started in their place. Then the pass
+    begins anew, because those that were stopped wait now.
+
+    Args:
+        advantage: A job makes room only for one whose key is smaller by this factor (less than 1: it must be clearly
+            better, so that two jobs that are nearly equal do not take turns).
+    """
+
+    ranks_running = True
+
+    def __init__(self, advantage: float = 1.0) -> None:
+        self._advantage = advantage
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        tell_early(desk)
+        while self._pass(desk):
+            pass
+
+    def _pass(self, desk: Desk) -> bool:
+        state, profile = desk.state, desk.profile
+        walk = state.queue_of_waiting.in_order()
+        limited = bool(state.quotas.queues) or state.quotas != type(state.quotas)() or state.draining
+        for line, job in walk:
+            limit = state.limit_on(line.queue) if limited else None
+            if limit is not None:
+                walk.leave()
+                tell_line(desk, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
+                continue
+            placement = None
+            if state.free_count >= job.request.total_gpus or job.request.shareable:
+                placement = profile.placement.place(job, state, profile.sharing)
+            if placement is not None:
+                desk.launch(job, placement, f"{names(placement.all_devices) or 'nothing it needs'} free")
+                continue
+            victims = self._victims(desk, job)
+            if victims:
+                for victim in victims:
+                    desk.preempt(victim, f"{job.label} comes first in the order")
+                placement = profile.placement.place(job, state, profile.sharing)
+                if placement is not None:
+                    desk.launch(job, placement, f"it comes before {victims[0].label} in the order")
+                return True
+            walk.leave()
+            if line.untold or line.told is None:
+                tell_line(desk, line, *why_not(desk, line, self.capability))
+        return False
+
+    def _victims(self, desk: Desk, job: Job) -> list[Job]:
+        """The jobs that make room for this one: the last in the order, as few nodes as it takes; none if there is none."""
+        request, state = job.request, desk.state
+        if state.ranking is None or request.total_gpus == 0:
+            return []
+        key = state.queue_of_waiting.key_of(job)
+        assert key is not None
+        room = _Room(desk, request)
+        for count, victim in enumerate(self._later(desk, key)):
+            if count >= _MOST_VICTIMS:
+                return []
+            found = room.with_(victim)
+            if found is not None:
+                return found
+        return []
+
+    def _later(self, desk: Desk, key: Key) -> Iterator[Job]:
+        """Running jobs that come later in the order than a key, the last one first."""
+        state, order, now = desk.state, desk.profile.order, desk.now
+        assert state.ranking is not None
+
+        def last_of(ranked: list[tuple[float, str, Job]], at: int) -> tuple[Key, Job] | None:
+            if at < 0:
+                return None
+            candidate = ranked[at][2]
+            own = (state.queue(candidate.queue).priority, 1, *order.key(candidate, state, now))
+            return (own, candidate) if own > key and self._clearly(key, own) else None  # type: ignore[operator]
+
+        lists = list(state.ranking.by_size.values())
+        at = [len(ranked) - 1 for ranked in lists]
+        heads = [last_of(ranked, position) for ranked, position in zip(lists, at, strict=True)]
+        while True:
+            worst = -1
+            for number, head in enumerate(heads):
+                if head is not None and (worst < 0 or head[0] > heads[worst][0]):  # type: ignore[index,operator]
+                    worst = number
+            if worst < 0:
+                return
+            yield heads[worst][1]  # type: ignore[index]
+            at[worst] -= 1
+            heads[worst] = last_of(lists[worst], at[worst])
+
+    def _clearly(self, key: Key, other: Key) -> bool:
+        if self._advantage >= 1.0 or key[:2] != other[:2]:
+            return True
+        mine, theirs = key[2], other[2]
+        return isinstance(mine, float) and isinstance(theirs, float) and mine < self._advantage * theirs
+
+
+class _Room:
+    """How much room there would be on each node if the jobs seen so far were gone."""
+
+    def __init__(self, desk: Desk, request: Request) -> None:
+        self._state = desk.state
+        self._request = request
+        self._free: dict[str, int] = {}
+        self._on: dict[str, list[Job]] = {}
+        self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
+        self._largest = max((len(books.node.devices) for books in desk.state.numbered), default=0)
+
+    def with_(self, victim: Job) -> list[Job] | None:
+        """One more job would be gone. Those that suffice, if they do now."""
+        assert victim.placement is not None
+        state = self._state
+        for part in victim.placement.parts:
+            if part.node not in state.nodes or not part.devices:
+                continue
+            name = part.node
+            if name not in self._free:
+                self._free[name], self._on[name] = state.free_on(name), []
+            self._free[name] += len(part.devices)
+            self._on[name].append(victim)
+            found = self._enough_on(name)
+            if found is not None:
+                return found
+        return None
+
+    def _enough_on(self, name: str) -> list[Job] | None:
+        gpus, node = self._request.gpus, self._state.nodes[name]
+        if self._request.workers == 1 and gpus <= self._largest:
+            if self._free[name] < gpus or not self._large_enough(name):
+                return None
+            return self._fewest(name, gpus)
+        if self._free[name] < len(node.devices):
+            return None
+        emptied = self._emptied.setdefault(node.domain, [])
+        emptied.append(name)
+        return self._enough_nodes(node.domain, emptied)
+
+    def _large_enough(self, name: str) -> bool:
+        least = self._request.gpu_memory_bytes
+        return least is None or all(device.memory_bytes >= least for device in self._state.nodes[name].devices)
+
+    def _fewest(self, name: str, gpus: int) -> list[Job]:
+        """Of the jobs seen on a node, leave those that need not go, those early in the order first."""
+        spare = self._free[name] - gpus
+        chosen = []
+        for victim in reversed(self._on[name]):
+            assert victim.placement is not None
+            held = sum(len(part.devices) for part in victim.placement.parts if part.node == name)
+            if held <= spare:
+                spare -= held
+            else:
+                chosen.append(victim)
+        return chosen[::-1]
+
+    def _enough_nodes(self, domain: str, emptied: list[str]) -> list[Job] | None:
+        """For a job on several nodes: whole nodes only, those that are free already and those that would be."""
+        state = self._state
+        free = [
+            books.node.id
+            for books in state.numbered
+            if books.node.domain == domain
+            and books.node.id not in emptied
+            and state.free_on(books.node.id) == len(books.node.devices)
+        ]
+        size = self._largest
+        per_node = size if self._request.spans else max(1, size // max(1, self._request.gpus) * self._request.gpus)
+        if (len(free) + len(emptied)) * per_node < self._request.total_gpus:
+            return None
+        return list({victim.id: victim for name in emptied for victim in self._on[name]}.values())
