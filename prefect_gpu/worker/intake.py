@@ -173,6 +173,8 @@ class Intake:
         if state is None:
             return
         launched = self.controller.runs.get(run_id)
+        if launched is None and read_at <= self._settled_at.get(run_id, 0.0):
+            return  # what was read is older than what we know
         if state.type in (StateType.CANCELLING, StateType.CANCELLED):
             if launched is not None:
                 await self._cancel(launched)
@@ -181,8 +183,8 @@ class Intake:
             if state.type is StateType.CANCELLING:
                 await self._settlement.cancel_if_ours(flow_run, self._host_prefix)
             return
-        if launched is not None or read_at <= self._settled_at.get(run_id, 0.0):
-            return  # what was read is older than what we know
+        if launched is not None:
+            return
         if not is_waiting(flow_run):
             self.withdraw(run_id, f"it is {state.name}")
             return

@@ -295,9 +295,9 @@ class PoolSession:
         self._spawn(stop())
 
     async def _bury(self, pool: PoolView) -> None:
-        types = (StateType.RUNNING, StateType.PENDING, StateType.CANCELLING)
+        types = (StateType.RUNNING, StateType.CANCELLING)
         believed = await persist(lambda: pool.runs_in_state(*types), self._logger)
-        await self._settlement.bury_orphans(believed, set(self.controller.runs), self.host_prefix)
+        await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
 
     async def _beat(self) -> None:
         """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -29,6 +31,7 @@ _OUT_OF_REACH = "Prefect was out of reach when the run started"
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
 _MOST_RESTARTS = 5
+_AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
 
 
 async def persist(ask: Callable[[], Awaitable[T]], logger: logging.Logger) -> T:
@@ -66,11 +69,15 @@ class Settlement:
             (outcome, message); the outcome is None if the run never began and waits again.
         """
         try:
-            return await persist(lambda: self._settle(run, report, api_was_away), self._logger)
+            while True:
+                settled = await persist(lambda: self._settle(run, report, api_was_away), self._logger)
+                if settled is not None:
+                    return settled
         except ObjectNotFound:
             return "cancelled", "The flow run was deleted while it ran."
 
-    async def _settle(self, run: TrackedRun, report: ExitReport, api_was_away: bool) -> tuple[str | None, str]:
+    async def _settle(self, run: TrackedRun, report: ExitReport, api_was_away: bool) -> tuple[str | None, str] | None:
+        """As :meth:`settle`; None if the run came to another state meanwhile, so that it must be looked at again."""
         flow_run = await self._client.read_flow_run(UUID(run.run_id))
         run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
         state = flow_run.state
@@ -88,6 +95,10 @@ class Settlement:
         if state.type is StateType.PAUSED:
             return None, "suspended"
         if state.type is StateType.SCHEDULED and flow_run.empirical_policy.retry_type != "in_process":
+            crash = (state.message or "").partition(_AFTER_A_CRASH)[2]
+            if crash and await self._claimed_in(flow_run, run.folder.name):
+                # Brought back before, by us or by a worker that was killed; the answer or the history row was lost.
+                return "crashed", crash
             return None, "waits again"
         if state.type is StateType.PENDING and report.returncode not in (0, None):
             # It could not even report that it runs, so nothing of the flow's function has.
@@ -116,7 +127,11 @@ class Settlement:
         history = await self._client.read_flow_run_states(flow_run.id)
         return sum(state.message == _OUT_OF_REACH for state in history)
 
-    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str]:
+    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
+        """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
+
+        A user may cancel it just now, and an end that somebody else told Prefect must not be overwritten.
+        """
         message = diagnose(report)
         if report.returncode == 0:
             message = (
@@ -126,10 +141,13 @@ class Settlement:
         self._logger.warning("Run %s crashed: %s", flow_run.name, message.splitlines()[0])
         if await self._retry(flow_run, message):
             return "crashed", message
-        try:
-            await propose_state(self._client, Crashed(message=message), flow_run_id=flow_run.id)
-        except Abort:
-            await self._force(flow_run, Crashed(message=message))
+        with suppress(Abort):
+            if (await propose_state(self._client, Crashed(message=message), flow_run_id=flow_run.id)).is_crashed():
+                return "crashed", message
+        current = (await self._client.read_flow_run(flow_run.id)).state
+        if current is not None and flow_run.state is not None and current.id != flow_run.state.id:
+            return None
+        await self._force(flow_run, Crashed(message=message))
         return "crashed", message
 
     async def _retry(self, flow_run: FlowRun, crash: str) -> bool:
@@ -141,7 +159,7 @@ class Settlement:
         retries = flow_run.empirical_policy.retries or 0
         if not 0 < flow_run.run_count <= retries:
             return False
-        message = f"Try {flow_run.run_count + 1} of {retries + 1} after a crash. {crash}"
+        message = f"Try {flow_run.run_count + 1} of {retries + 1}{_AFTER_A_CRASH}{crash}"
         await self._force(flow_run, self._again(flow_run, message))
         return True
 
@@ -186,19 +204,37 @@ class Settlement:
         if not pid or (pid.startswith(host_prefix) and not _alive(pid)):
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
 
-    async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: set[str], host_prefix: str) -> None:
-        """Runs that Prefect believes to run on this machine, of which neither record nor process is left."""
+    async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: Collection[str], host_prefix: str) -> None:
+        """Runs that Prefect believes to run on this machine, of which neither record nor process is left.
+
+        Args:
+            flow_runs: Those that may be such runs, as they were read at some time.
+            ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+        """
         for flow_run in flow_runs:
-            pid = flow_run.infrastructure_pid or ""
-            if str(flow_run.id) in ours or not pid.startswith(host_prefix) or _alive(pid) or flow_run.state is None:
-                continue
-            if flow_run.state.type is StateType.PENDING:
-                # The pid is that of an earlier try: the run may be on its way under another worker.
-                continue
-            if flow_run.state.type is StateType.CANCELLING:
-                await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
-            else:
-                await self._crash(flow_run, ExitReport(returncode=None))
+            if str(flow_run.id) not in ours and _orphaned(flow_run, host_prefix):
+                with suppress(ObjectNotFound):
+                    await persist(partial(self._bury, flow_run.id, ours, host_prefix), self._logger)
+
+    async def _bury(self, run_id: UUID, ours: Collection[str], host_prefix: str) -> None:
+        # One of ours may have ended and been settled since the run was read, so that it looked like an orphan.
+        flow_run = await self._client.read_flow_run(run_id)
+        if str(run_id) in ours or not _orphaned(flow_run, host_prefix):
+            return
+        if flow_run.state_type is StateType.CANCELLING:
+            await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
+        else:
+            await self._crash(flow_run, ExitReport(returncode=None))
+
+
+def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
+    """Whether Prefect believes that the run runs on this machine, and its process is gone.
+
+    A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
+    """
+    pid = flow_run.infrastructure_pid or ""
+    believed = flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING)
+    return believed and pid.startswith(host_prefix) and not _alive(pid)
 
 
 def _alive(infrastructure_pid: str) -> bool:

@@ -1,0 +1,138 @@
+"""A run's end, while users, the run itself, a dying worker and a restarting server come between."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import httpx
+import pytest
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, Scheduled
+
+from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.worker import settle
+from prefect_gpu.worker.settle import Settlement
+from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
+
+
+def settlement(prefect: OneRun) -> Settlement:
+    return Settlement(cast(PrefectClient, prefect), LOGGER)
+
+
+async def settled(prefect: OneRun, returncode: int | None = -9, *, cancelling: bool = False) -> str | None:
+    """The outcome of the run's launch, its process being gone."""
+    launch = prefect.launch()
+    launch.cancelling = cancelling
+    outcome, _ = await settlement(prefect).settle(launch, ExitReport(returncode), api_was_away=False)
+    return outcome
+
+
+ENDS: dict[str, tuple[State, str]] = {
+    "reported": (Completed(), "completed"),
+    "failed": (Failed(), "failed"),
+    "not reported": (Running(), "crashed"),
+    "crashed by the engine": (Crashed(), "crashed"),
+    "cancelled by the engine": (Cancelled(), "cancelled"),
+    "being cancelled": (Cancelling(), "cancelled"),
+}
+
+
+@pytest.mark.parametrize(("state", "outcome"), ENDS.values(), ids=ENDS.keys())
+async def test_prefect_and_the_history_tell_the_same_end(state: State, outcome: str) -> None:
+    prefect = OneRun(Running(), state)
+    assert await settled(prefect) == outcome == prefect.shown[0]
+    assert await settled(prefect) == outcome, "a worker that was killed before the row was written settles it again"
+
+
+async def test_an_end_that_was_renamed_by_a_dying_worker_is_put_back() -> None:
+    prefect = OneRun(Running(), Completed(), Running(name="Training"))
+    assert await settled(prefect, 0) == "completed" == prefect.shown[0]
+
+
+@pytest.mark.parametrize("change", [Cancelling(), Completed(), Failed()])
+async def test_a_change_between_reading_a_run_and_crashing_it_counts(change: State) -> None:
+    """A user cancels it just then, say, which makes Prefect refuse the crash."""
+    prefect = OneRun(Running())
+    prefect.after_read = lambda: prefect.states.append(change)
+    assert await settled(prefect) == prefect.shown[0] != "crashed"
+
+
+async def test_a_crash_that_prefect_refuses_for_nothing_is_told_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefect = OneRun(Running())
+    accept, refuse = prefect._accept, prefect._abort
+    answers = [refuse, accept]
+    monkeypatch.setattr(prefect, "_accept", lambda state: answers.pop(0)(state))
+    assert await settled(prefect) == "crashed" == prefect.shown[0]
+
+
+@pytest.mark.parametrize("state", [Running(), Crashed(message="the engine's words")])
+async def test_a_crash_with_retries_left_is_an_attempt_in_the_history(state: State) -> None:
+    prefect = OneRun(Running(), state, retries=2)
+    assert await settled(prefect) == "crashed"
+    assert prefect.shown == ("scheduled", "AwaitingRetry")
+    assert await settled(prefect) == "crashed", "a worker that was killed before the row was written settles it again"
+    assert [state.name for state in prefect.states].count("AwaitingRetry") == 1
+
+
+async def test_a_crash_with_retries_left_whose_answer_is_lost_is_an_attempt_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefect = OneRun(Running(), retries=2)
+    prefect.lose_answer = httpx.ReadError("the server was restarted")
+    monkeypatch.setattr(settle.asyncio, "sleep", no_pause)
+    assert await settled(prefect) == "crashed"
+    assert [state.name for state in prefect.states].count("AwaitingRetry") == 1
+
+
+async def no_pause(seconds: float) -> None:
+    """Instead of a pause before Prefect is asked again."""
+
+
+async def test_a_run_that_waits_again_is_no_attempt() -> None:
+    assert await settled(OneRun(Scheduled())) is None
+    earlier = Scheduled(name="AwaitingRetry", message="Try 2 of 3 after a crash. It was another launch's.")
+    prefect = OneRun(Pending(message="Claimed by worker w (another-launch)"), earlier)
+    assert await settled(prefect) is None
+
+
+# -- runs of which nothing is left --------------------------------------------------------------------------------
+
+
+async def bury(prefect: OneRun, *ours: str) -> None:
+    """Bury the run as it was read, unless something comes between."""
+    read = prefect.as_read()
+    after_read, prefect.after_read = prefect.after_read, None
+    if after_read is not None:
+        after_read()
+    await settlement(prefect).bury_orphans([read], set(ours), HOST_PREFIX)
+
+
+async def test_a_run_of_which_nothing_is_left_is_crashed() -> None:
+    prefect = OneRun(Running())
+    await bury(prefect, prefect.run_id)
+    assert prefect.shown[0] == "running", "it is launched here"
+    await bury(prefect)
+    assert prefect.shown[0] == "crashed"
+
+
+async def test_a_cancelled_run_of_which_nothing_is_left_is_cancelled() -> None:
+    prefect = OneRun(Running(), Cancelling())
+    await bury(prefect)
+    assert prefect.shown[0] == "cancelled"
+
+
+@pytest.mark.parametrize("end", [Completed(), Cancelled(), Failed(), Pending()])
+async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan(end: State) -> None:
+    prefect = OneRun(Running())
+    prefect.after_read = lambda: prefect.states.append(end)
+    await bury(prefect)
+    assert prefect.states[-1] is end
+
+
+async def test_a_run_that_ends_while_it_is_looked_at_again_keeps_its_end() -> None:
+    prefect = OneRun(Running())
+    read = prefect.as_read()
+    prefect.after_read = lambda: prefect.states.append(Completed())
+    await settlement(prefect).bury_orphans([read], set(), HOST_PREFIX)
+    assert prefect.shown[0] == "completed"
