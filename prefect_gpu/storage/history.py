@@ -55,12 +55,18 @@ class History:
     def record(self, row: HistoryRow) -> bool:
         """Keep a finished run. A row once written stays as it is: recording it again changes nothing.
 
+        Prefect counts a run's tries by its entries into RUNNING. One that crashed before that and is run again has the
+        same number again: it was granted its place at another time, and gets the next number that is free.
+
         Returns:
             Whether it is new. False if this attempt of this run was recorded before.
         """
         try:
             with self._transaction(self._writer) as connection:
-                connection.execute(runs_table.insert().values(row.as_columns()))
+                attempt = _free_attempt(connection, row)
+                if attempt is None:
+                    return False
+                connection.execute(runs_table.insert().values(row.as_columns() | {"attempt": attempt}))
         except _Duplicate:
             return False
         return True
@@ -122,6 +128,18 @@ class History:
 
 class _Duplicate(Exception):
     """A row of this run and attempt is there already."""
+
+
+def _free_attempt(connection: Connection, row: HistoryRow) -> int | None:
+    """The number that a row gets: its own, or if another attempt has that, the next; None if it is there already."""
+    known = select(runs_table.c.attempt, runs_table.c.granted_at).where(runs_table.c.run_id == row.run_id)
+    granted_at = {found.attempt: found.granted_at for found in connection.execute(known)}
+    attempt = row.attempt
+    while attempt in granted_at:
+        if granted_at[attempt] == row.granted_at:
+            return None
+        attempt += 1
+    return attempt
 
 
 def _is_duplicate(error: IntegrityError) -> bool:

@@ -68,6 +68,16 @@ def test_each_attempt_is_a_row(history_url: str) -> None:
         assert [found.attempt for found in history.rows()] == [2, 1]
 
 
+def test_a_run_that_is_run_again_before_prefect_has_counted_it_gets_a_row_of_its_own(history_url: str) -> None:
+    """One that crashed before it was RUNNING, say: Prefect's count of its tries is as it was."""
+    with History(history_url) as history:
+        assert history.record(row(outcome="crashed", granted_at=100.125))
+        assert history.record(row(outcome="completed", granted_at=200.5, ended_at=2000.0))
+        assert not history.record(row(outcome="completed", granted_at=200.5)), "the worker was killed and settles again"
+        assert not history.record(row(outcome="crashed", granted_at=100.125))
+        assert [(found.attempt, found.outcome) for found in history.rows()] == [(2, "completed"), (1, "crashed")]
+
+
 def test_rows_newest_first_and_chosen(history_url: str) -> None:
     with History(history_url) as history:
         for number, (flow, outcome) in enumerate(
