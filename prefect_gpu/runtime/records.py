@@ -50,17 +50,32 @@ class RunRecord:
 
 
 class RecordStore:
-    """The records of one pool, each in a folder of its own that also holds the driver's files and the output."""
+    """The records of one pool, each in a folder of its own that also holds the driver's files and the output.
+
+    A folder appears and disappears in one step, whenever the worker is killed: it is made, and taken apart, aside.
+    """
 
     def __init__(self, state_dir: Path, pool: str) -> None:
         self._root = state_dir / "runs"
+        self._aside = state_dir / "unfinished" / pool
         self._pool = pool
+
+    def clean_up(self) -> None:
+        """Remove what a worker that was killed had not yet made, or not yet removed."""
+        shutil.rmtree(self._aside, ignore_errors=True)
 
     def create(self, record: RunRecord) -> Path:
         """Make the folder of a launch and write its record."""
-        folder = self._root / f"{record.run_id}-{time.time_ns():x}"
-        folder.mkdir(parents=True, mode=0o700)
-        self.write(folder, record)
+        name = f"{record.run_id}-{time.time_ns():x}"
+        making, folder = self._aside / name, self._root / name
+        self._root.mkdir(parents=True, exist_ok=True)
+        making.mkdir(parents=True, mode=0o700)
+        try:
+            self.write(making, record)
+            making.rename(folder)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
         return folder
 
     def write(self, folder: Path, record: RunRecord) -> None:
@@ -71,8 +86,18 @@ class RecordStore:
         temporary.replace(folder / "record.json")
 
     def remove(self, folder: Path) -> None:
-        """The launch is settled: remove everything about it."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """The launch is settled: remove everything about it.
+
+        Were its files removed one by one, a worker killed meanwhile would leave some of them for ever, and a supervisor
+        that comes too late to start a launch that was revoked could find no claim any more and start it.
+        """
+        removing = self._aside / folder.name
+        try:
+            self._aside.mkdir(parents=True, exist_ok=True)
+            folder.rename(removing)
+        except OSError:  # it is gone already, or the disk is broken
+            removing = folder
+        shutil.rmtree(removing, ignore_errors=True)
 
     def __iter__(self) -> Iterator[tuple[Path, RunRecord]]:
         """(folder, record) of each launch of this pool that has not been settled, oldest first."""
@@ -87,7 +112,7 @@ class RecordStore:
                 data["placement"] = Placement(**placement)
                 record = RunRecord(**data)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # a folder that was being made when the worker was killed: nothing was launched from it
+                continue  # nothing that we have made: nothing was launched from it
             if record.pool == self._pool:
                 yield folder, record
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.records import RecordStore, RunRecord
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Request
@@ -85,6 +88,53 @@ def test_a_settled_launch_leaves_nothing(tmp_path: Path) -> None:
     store.remove(folder)
     store.remove(folder)
     assert list(store) == [] and not folder.exists()
+
+
+def test_a_launch_appears_and_disappears_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is killed meanwhile leaves nothing among the launches, and the next one removes the rest."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    store = RecordStore(tmp_path, "pool")
+    folder = store.create(a_record())
+    for _ in range(2):
+        monkeypatch.setattr(shutil, "rmtree", killed)  # as if it were killed at the first file
+        with pytest.raises(Killed):
+            store.remove(folder)
+        monkeypatch.setattr(store, "write", killed)
+        with pytest.raises(Killed):
+            store.create(a_record("b"))
+        monkeypatch.undo()
+        assert list((tmp_path / "runs").iterdir()) == []
+        folder = store.create(a_record())
+    RecordStore(tmp_path, "other").clean_up()
+    assert len(list((tmp_path / "unfinished" / "pool").iterdir())) == 4
+    store.clean_up()
+    assert not (tmp_path / "unfinished" / "pool").exists() and folder.exists()
+
+
+def test_a_supervisor_that_comes_too_late_cannot_start_a_launch_that_is_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch was revoked: were its claim removed before its folder, the supervisor could make its own."""
+    store = RecordStore(tmp_path, "pool")
+    folder = store.create(a_record())
+    assert supervisor.claim(str(folder), {"revoked": True})
+    started = []
+
+    def remove_one_by_one(removing: Path, ignore_errors: bool = False) -> None:
+        for file in list(removing.iterdir()):
+            file.unlink()
+            with suppress(FileNotFoundError):
+                started.append(supervisor.claim(str(folder), {"pid": 1}))
+
+    monkeypatch.setattr(shutil, "rmtree", remove_one_by_one)
+    store.remove(folder)
+    assert not any(started)
 
 
 def test_a_state_folder_that_is_new_holds_no_records(tmp_path: Path) -> None:
