@@ -104,10 +104,21 @@ class Launcher:
         except ObjectNotFound:
             raise NotOursError("it was deleted") from None
         except httpx.HTTPError as error:
+            # The answer may be what was lost, and not the claim. Then it is ours, and nobody else would ever start it.
+            if await self._is_claimed(flow_run, run):
+                return
             raise LaunchError(f"Prefect could not be asked: {error!r}") from error
         if not state.is_pending():
             # A deployment's own limit put it off, say. It is read again once it has been released.
             raise NotOursError(f"Prefect left it {state.name}: {state.message}")
+
+    async def _is_claimed(self, flow_run: FlowRun, run: TrackedRun) -> bool:
+        """Whether the run is pending by this launch's claim, as soon as Prefect can be asked."""
+        try:
+            state = (await persist(lambda: self._client.read_flow_run(flow_run.id), self._logger)).state
+        except ObjectNotFound:
+            return False
+        return state is not None and state.is_pending() and run.folder.name in (state.message or "")
 
     async def _configure(self, flow_run: FlowRun, run: TrackedRun) -> GpuJobConfiguration:
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None

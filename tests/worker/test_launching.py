@@ -1,15 +1,20 @@
-"""Deployments whose code lies on the worker's machine are started without asking for them again."""
+"""From a grant to a process: whose claim it is, and what need not be asked again."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.states import Scheduled
 
-from prefect_gpu.worker.launching import local_source
+from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.worker.launching import Launcher, local_source
+from tests.worker.prefect_stand_in import LOGGER, OneRun
 
 STEP = "prefect.deployments.steps.set_working_directory"
 
@@ -50,3 +55,25 @@ def test_where_there_is_more_to_do_the_steps_are_run(code: Path) -> None:
     ]
     for deployment in others:
         assert local_source(deployment) is None, deployment
+
+
+def a_launcher(prefect: OneRun) -> Launcher:
+    worker: Any = SimpleNamespace(client=prefect, name="w")
+    nobody: Any = None
+    return Launcher(worker, nobody, nobody, nobody, LOGGER)
+
+
+async def test_a_claim_whose_answer_is_lost_is_ours_all_the_same() -> None:
+    """The server is restarted just then. Given up, the run would stay pending for ever."""
+    prefect = OneRun(Scheduled())
+    prefect.lose_answer = httpx.ReadError("the server was restarted")
+    await a_launcher(prefect)._claim(prefect.as_read(), prefect.launch())
+    assert prefect.shown[0] == "pending"
+
+
+async def test_a_claim_that_did_not_reach_prefect_is_tried_again_later() -> None:
+    prefect = OneRun(Scheduled())
+    prefect.unreachable = httpx.ConnectError("the server is being restarted")
+    with pytest.raises(LaunchError):
+        await a_launcher(prefect)._claim(prefect.as_read(), prefect.launch())
+    assert prefect.shown[0] == "scheduled"
