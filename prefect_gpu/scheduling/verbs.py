@@ -19,7 +19,7 @@ from prefect_gpu.scheduling.instructions import (
 from prefect_gpu.scheduling.jobs import Job, Status
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.profiles import Profile
+    from prefect_gpu.scheduling.profiles.profile import Profile
     from prefect_gpu.scheduling.state import State
 
 

@@ -70,7 +70,7 @@ class Displace(Allocation):
         return False
 
     def _victims(self, desk: Desk, job: Job) -> list[Job]:
-        """The jobs that make room for this one: the last in the order, as few nodes as it takes; none if there is none."""
+        """The jobs that make room for this one: the last in the order, as few nodes as it takes. None: no room."""
         request, state = job.request, desk.state
         if state.ranking is None or request.total_gpus == 0:
             return []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Preemptive(Allocation):
-    """:class:`Replan` where moving is free, :class:`Displace` where it costs, :class:`Backfill` where nobody can stop."""
+    """:class:`Replan` where moving is free, :class:`Displace` where it costs, :class:`Backfill` if nobody stops."""
 
     ranks_running = True
 

@@ -1,0 +1,9 @@
+"""Ours: the best composition that we know, and the default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefect_gpu.scheduling.profiles.profile import Profile
+
+PROFILES: dict[str, Callable[[], Profile]] = {}

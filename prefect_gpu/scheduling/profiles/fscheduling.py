@@ -1,0 +1,9 @@
+"""F-scheduling (Seo, 2020): elastic runs by a throughput function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefect_gpu.scheduling.profiles.profile import Profile
+
+PROFILES: dict[str, Callable[[], Profile]] = {}

@@ -1,0 +1,53 @@
+"""How fast a simulated run trains where it is, and whom that concerns."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect_gpu.simulation.world import Run, World
+
+
+class Physics(abc.ABC):
+    """What slows a run down."""
+
+    @abc.abstractmethod
+    def speed(self, run: Run, world: World) -> float:
+        """Seconds of service that the run gets per second, with everybody else where they are now."""
+
+    def concerned(self, run: Run, world: World) -> Iterable[Run]:
+        """Other runs whose speed may change when this one starts, stops or changes."""
+        return ()
+
+
+class Undisturbed(Physics):
+    """Nobody disturbs anybody: each run trains at the speed of its devices' count."""
+
+    def speed(self, run: Run, world: World) -> float:
+        """See the class."""
+        placement = run.placement
+        return run.model.speed_on(len(placement.all_devices)) if placement and run.model.throughput else 1.0
+
+
+class Slowdowns(Physics):
+    """Several effects at once: their factors multiply.
+
+    Args:
+        effects: Each gives a factor between 0 and 1 for a run.
+    """
+
+    def __init__(self, *effects: Physics) -> None:
+        self._effects = effects
+
+    def speed(self, run: Run, world: World) -> float:
+        """See the class."""
+        speed = 1.0
+        for effect in self._effects:
+            speed *= effect.speed(run, world)
+        return speed
+
+    def concerned(self, run: Run, world: World) -> Iterable[Run]:
+        """Whoever any of the effects concerns."""
+        return {other.model.id: other for effect in self._effects for other in effect.concerned(run, world)}.values()
