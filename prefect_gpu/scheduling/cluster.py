@@ -73,6 +73,9 @@ class Quotas:
     worker_limit: int | None = None
 
 
+UNLIMITED = Quotas()
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where one job runs: on one node, or, for a gang, on several.

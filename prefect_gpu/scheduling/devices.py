@@ -41,6 +41,7 @@ class DeviceBooks:
         self._free = 0
         self.device_count = 0
         self.core_count = 0
+        self.largest_node = 0  # devices on the node that has most
         self.version = 0  # of the nodes: whoever remembers something about them sees when it is stale
         self._shareable: dict[str, None] = {}  # devices whose occupants all share; a dict for its order
 
@@ -122,6 +123,7 @@ class DeviceBooks:
         self._free = 0
         self.device_count = sum(len(node.devices) for node in nodes)
         self.core_count = sum(len(node.cpus) for node in nodes)
+        self.largest_node = max((len(node.devices) for node in nodes), default=0)
         self.version += 1
         for books in self.numbered:
             books.free = [at for at, device in enumerate(books.node.devices) if not self._occupants.get(device.id)]

@@ -42,6 +42,7 @@ class State(DeviceBooks):
         self.draining = False
         self.queue_of_waiting = Waiting(order, patience_s)
         self._queues: dict[str, Queue] = {}
+        self._unknown: dict[str, Queue] = {}
         self._active_in: Counter[str] = Counter()
         self._devices_of: Counter[str] = Counter()  # owner: devices held
         self._cores_of: Counter[str] = Counter()
@@ -54,7 +55,10 @@ class State(DeviceBooks):
 
     def queue(self, queue_id: str) -> Queue:
         """The queue, or an unlimited one of lowest priority if it is not known (yet)."""
-        return self._queues.get(queue_id) or Queue(queue_id, priority=1_000_000)
+        found = self._queues.get(queue_id) or self._unknown.get(queue_id)
+        if found is None:
+            found = self._unknown[queue_id] = Queue(queue_id, priority=1_000_000)
+        return found
 
     def granted_bytes(self, device_id: str) -> int:
         """Bytes of the device that are granted to jobs which may train there now."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from prefect_gpu.scheduling.policies.allocation import Backfill, Preemptive, Strict
+from prefect_gpu.scheduling.policies.allocation.tiresias import TiresiasQueues
 from prefect_gpu.scheduling.policies.order import DiscretizedLas, Drf, Las, Order, Priority, Sjf, Srsf, Srtf
 from prefect_gpu.scheduling.policies.sharing import NoSharing
 from prefect_gpu.scheduling.profiles.profile import Profile
@@ -25,5 +26,8 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "srtf": lambda: _preemptive("srtf", Srtf()),
     "srsf": lambda: _preemptive("srsf", Srsf()),
     "las": lambda: _preemptive("las", Las()),
+    "tiresias": lambda: Profile(
+        "tiresias", Las(), sharing=NoSharing(), allocation=TiresiasQueues(), patience_s=math.inf
+    ),
     "discretized-las": lambda: _preemptive("discretized-las", DiscretizedLas()),
 }

@@ -18,6 +18,8 @@ from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.instructions import Hold, Launch, Move, Preempt
 from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
+from prefect_gpu.scheduling.policies.interleaving import Interleaving
+from prefect_gpu.scheduling.policies.interleaving import Profile as StageTimes
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.results import Outcome, Results
 from prefect_gpu.simulation.traces import TraceJob
@@ -66,6 +68,12 @@ def request(job: TraceJob, *, sharing: bool) -> Request:
         exclusive=not sharing,
         gpu_memory_bytes=_MEMORY_BYTES // 4 if sharing else None,
     )
+
+
+def profile_of(job: TraceJob) -> StageTimes:
+    """The stages of one iteration of the job, in seconds, as the peer's resource model wants them."""
+    load, compute, sync = job.stages_s
+    return StageTimes(job.iteration_s or load + compute + sync, load, compute, sync)
 
 
 @dataclass(eq=False, slots=True)
@@ -119,6 +127,7 @@ class MuriWorld:
         self._progress = progress
         self._jobs: dict[str, _Job] = {}
         self._running: dict[str, _Job] = {}
+        self._interleaving = Interleaving()
 
     def run(self) -> Results:
         """Let time pass until all jobs have ended, or nothing can happen any more."""
@@ -176,9 +185,7 @@ class MuriWorld:
         lost_s = overhead_s(trace.model, trace.gpus)
         job = _Job(trace, outcome, total_s, lost_s, iteration_s, asked, lost_s=lost_s)
         self._jobs[trace.job_id] = job
-        told = Estimate(
-            service_s=self._estimate(trace, total_s), stages_s=trace.stages_s, iteration_s=iteration_s
-        )
+        told = Estimate(service_s=self._estimate(trace, total_s), stages_s=trace.stages_s, iteration_s=iteration_s)
         return ev.JobSubmitted(
             trace.job_id, asked, "default", trace.submit_s, trace.submit_s, "", UNKNOWN if told == UNKNOWN else told
         )
@@ -215,8 +222,6 @@ class MuriWorld:
 
     def _pace(self) -> None:
         """Jobs on the same devices take turns: one iteration of each per common cycle; their overheads add up."""
-        from prefect_gpu.scheduling.policies.interleaving import cycle_s
-
         groups: dict[tuple[str, ...], list[_Job]] = {}
         for job in self._running.values():
             assert job.placement is not None
@@ -226,6 +231,7 @@ class MuriWorld:
             if len(group) == 1:
                 group[0].pace, group[0].lost_s = 1.0, lost_s
                 continue
-            cycle = cycle_s([job.trace.stages_s for job in group], [job.iteration_s for job in group])
-            for job in group:
-                job.pace, job.lost_s = job.iteration_s / cycle, lost_s
+            numbers = [self._interleaving.number(profile_of(job.trace)) for job in group]
+            cycle = self._interleaving.mixture(numbers).cycle
+            for job, number in zip(group, numbers, strict=True):
+                job.pace, job.lost_s = self._interleaving.alone(number) / cycle, lost_s

@@ -69,7 +69,10 @@ def why_not(desk: Desk, line: Line, capability: Capability) -> tuple[str, Callab
             return "memory", lambda: f"it needs {wanted}{where}, and a shared one has at most {gibibytes(left)} left"
 
     def busy() -> str:
-        count = sum(1 for device in usable if not state.is_free(device))
+        if len(usable) == state.device_count:
+            count = state.device_count - state.free_count
+        else:
+            count = sum(1 for device in usable if not state.is_free(device))
         return f"it needs {wanted}{where}, and {count} of {len(usable)} are in use"
 
     return "devices", busy

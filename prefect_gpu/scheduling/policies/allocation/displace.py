@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.cluster import UNLIMITED
 from prefect_gpu.scheduling.jobs import Job, Request
 from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.verbs import names
@@ -43,7 +44,7 @@ class Displace(Allocation):
     def _pass(self, desk: Desk) -> bool:
         state, profile = desk.state, desk.profile
         walk = state.queue_of_waiting.in_order()
-        limited = bool(state.quotas.queues) or state.quotas != type(state.quotas)() or state.draining
+        limited = state.draining or state.quotas != UNLIMITED
         for line, job in walk:
             limit = state.limit_on(line.queue) if limited else None
             if limit is not None:
@@ -90,26 +91,22 @@ class Displace(Allocation):
         state, order, now = desk.state, desk.profile.order, desk.now
         assert state.ranking is not None
 
-        def last_of(ranked: list[tuple[float, str, Job]], at: int) -> tuple[Key, Job] | None:
-            if at < 0:
-                return None
+        def last_of(ranked: list[tuple[float, str, Job]], at: int) -> tuple[Key, Job, int] | None:
             candidate = ranked[at][2]
             own = (state.queue(candidate.queue).priority, 1, *order.key(candidate, state, now))
-            return (own, candidate) if own > key and self._clearly(key, own) else None  # type: ignore[operator]
+            return (own, candidate, at) if own > key and self._clearly(key, own) else None
 
         lists = list(state.ranking.by_size.values())
-        at = [len(ranked) - 1 for ranked in lists]
-        heads = [last_of(ranked, position) for ranked, position in zip(lists, at, strict=True)]
-        while True:
-            worst = -1
-            for number, head in enumerate(heads):
-                if head is not None and (worst < 0 or head[0] > heads[worst][0]):  # type: ignore[index,operator]
-                    worst = number
-            if worst < 0:
-                return
-            yield heads[worst][1]  # type: ignore[index]
-            at[worst] -= 1
-            heads[worst] = last_of(lists[worst], at[worst])
+        heads = [(head, ranked) for ranked in lists if (head := last_of(ranked, len(ranked) - 1)) is not None]
+        while heads:
+            worst = max(range(len(heads)), key=lambda number: heads[number][0][0])
+            (_, victim, at), ranked = heads[worst]
+            yield victim
+            head = last_of(ranked, at - 1) if at > 0 else None
+            if head is None:
+                del heads[worst]
+            else:
+                heads[worst] = (head, ranked)
 
     def _clearly(self, key: Key, other: Key) -> bool:
         if self._advantage >= 1.0 or key[:2] != other[:2]:
@@ -127,7 +124,7 @@ class _Room:
         self._free: dict[str, int] = {}
         self._on: dict[str, list[Job]] = {}
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
-        self._largest = max((len(books.node.devices) for books in desk.state.numbered), default=0)
+        self._largest = desk.state.largest_node
 
     def with_(self, victim: Job) -> list[Job] | None:
         """One more job would be gone. Those that suffice, if they do now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.cluster import UNLIMITED
 from prefect_gpu.scheduling.jobs import Job
 from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.policies.allocation.packing import Packing, Spot
@@ -93,7 +94,7 @@ class _Limits:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.any = desk.state.quotas != type(desk.state.quotas)() or desk.state.draining
+        self.any = desk.state.quotas != UNLIMITED or desk.state.draining
         self._chosen: dict[str, int] = {}
 
     def reached(self, line: Line) -> bool:

@@ -1,0 +1,123 @@
+"""Tiresias-L: discretised two-dimensional least attained service, with queues that jobs sink through."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.jobs import Job, Status
+from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.policies.placement import grant, joined
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+TIRESIAS_LIMITS = (3250.0, 7200.0)
+
+
+class TiresiasQueues(Allocation):
+    """Jobs sink from queue to queue as they attain service; jobs of the first queues run (Gu et al., NSDI 2019, §3).
+
+    1. A running job whose attained service × GPUs has reached its queue's limit joins the next queue's end.
+    2. Jobs are taken queue by queue as long as there are free devices, wherever these are: only their number counts.
+    3. Those that run and were not taken are stopped. In each queue, jobs that run move before those that do not.
+
+    A moment at which a running job reaches its limit is a moment of decision, in whole seconds of service as in the
+    simulator of Tiresias.
+
+    Args:
+        limits: GPU seconds at which a job leaves the first queue, the second, … The last queue is open.
+    """
+
+    def __init__(self, limits: tuple[float, ...] = TIRESIAS_LIMITS) -> None:
+        self._limits = limits
+        self._queues: list[list[str]] = [[] for _ in range(len(limits) + 1)]
+        self._level: dict[str, int] = {}
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        tell_early(desk)
+        self._follow(desk)
+        chosen = self._choose(desk)
+        for job in [job for job in desk.state.running.values() if job.id not in chosen and desk.may_stop(job)]:
+            desk.preempt(job, "jobs with less attained service come first")
+        for job in chosen.values():
+            if job.placement is None:
+                place = desk.profile.placement.place
+                spot = anywhere(job, desk) if job.request.spans else place(job, desk.state, desk.profile.sharing)
+                if spot is not None:
+                    desk.launch(job, spot, "it has attained little service")
+        for line in desk.state.queue_of_waiting.lines():
+            if line.untold or line.told is None:
+                tell_line(desk, line, *why_not(desk, line, self.capability))
+        self._settle(desk)
+
+    def _follow(self, desk: Desk) -> None:
+        """Take in new jobs, leave out those that are gone, and let jobs sink that have reached their limit."""
+        jobs = desk.state.jobs
+        for level, queue in enumerate(self._queues):
+            self._queues[level] = [id_ for id_ in queue if id_ in jobs]
+        self._level = {id_: level for id_, level in self._level.items() if id_ in jobs}
+        for job in jobs.values():
+            if job.id not in self._level:
+                self._level[job.id] = 0
+                self._queues[0].append(job.id)
+        sinking = [
+            id_
+            for level, limit in enumerate(self._limits)
+            for id_ in self._queues[level]
+            if jobs[id_].active and self._service(jobs[id_], desk) >= limit
+        ]
+        for id_ in sinking:
+            level = self._level[id_]
+            self._queues[level].remove(id_)
+            self._queues[level + 1].append(id_)
+            self._level[id_] = level + 1
+
+    @staticmethod
+    def _service(job: Job, desk: Desk) -> float:
+        return round(job.attained(desk.now), 6) * job.request.total_gpus
+
+    def _choose(self, desk: Desk) -> dict[str, Job]:
+        state = desk.state
+        pinned = [job for job in state.running.values() if not desk.may_stop(job)]
+        free = state.device_count - sum(len(job.placement.all_devices) for job in pinned if job.placement)
+        chosen = {job.id: job for job in pinned}
+        for queue in self._queues:
+            for id_ in queue:
+                job = state.jobs[id_]
+                if id_ in chosen or not (job.active or job.status is Status.WAITING) or job.due_at > desk.now:
+                    continue
+                if job.request.total_gpus <= free and (job.active or state.limit_reason(job) is None):
+                    chosen[id_] = job
+                    free -= job.request.total_gpus
+        return chosen
+
+    def _settle(self, desk: Desk) -> None:
+        """Running jobs first in each queue; and ask to be woken when the next one reaches its limit."""
+        jobs = desk.state.jobs
+        for level, queue in enumerate(self._queues):
+            running = [id_ for id_ in queue if jobs[id_].active]
+            self._queues[level] = running + [id_ for id_ in queue if not jobs[id_].active]
+            if level < len(self._limits):
+                for id_ in running:
+                    job = jobs[id_]
+                    at_s = math.ceil(self._limits[level] / max(1, job.request.total_gpus))
+                    desk.look_again_at(desk.now + max(0.0, at_s - job.attained(desk.now)))
+
+
+def anywhere(job: Job, desk: Desk) -> Placement:
+    """Free devices for a job wherever they are, on as few nodes as there are with most free; there must be enough."""
+    state, left = desk.state, job.request.total_gpus
+    parts = []
+    groups = sorted(state.groups_with_free(1), key=lambda group: (-group[1], group[2]))
+    for _, free, numbers in groups:
+        for number in numbers:
+            if left == 0:
+                break
+            node = state.numbered[number].node
+            devices = tuple(device.id for device in state.free_devices(node.id)[: min(left, free)])
+            parts.append(grant(job, node, devices, state, desk.profile.sharing))
+            left -= len(devices)
+    return joined(parts)
