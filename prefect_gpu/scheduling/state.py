@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -177,9 +177,15 @@ class State(DeviceBooks):
 
     def replace(self, job: Job, placement: Placement) -> None:
         """Change a running job's placement."""
-        self._enter(job, -1)
-        job.placement = placement
-        self._enter(job, 1)
+        self.rearrange([(job, placement)])
+
+    def rearrange(self, moves: Sequence[tuple[Job, Placement]]) -> None:
+        """Change the placements of several running jobs at once: some go where others were."""
+        for job, _ in moves:
+            self._enter(job, -1)
+        for job, placement in moves:
+            job.placement = placement
+            self._enter(job, 1)
 
     def _enter(self, job: Job, sign: int) -> None:
         placement = job.placement

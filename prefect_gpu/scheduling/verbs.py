@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.abilities import Abilities, Preemption
@@ -79,9 +80,14 @@ class Desk:
 
     def move(self, job: Job, placement: Placement, reason: str) -> None:
         """Let a running job carry on elsewhere, or with more or fewer devices."""
-        self.state.replace(job, placement)
-        job.story.append((self.now, f"moved to {names(placement.all_devices) or placement.node}: {reason}"))
-        self.instructions.append(Move(job.id, placement, reason))
+        self.rearrange([(job, placement)], reason)
+
+    def rearrange(self, moves: Sequence[tuple[Job, Placement]], reason: str) -> None:
+        """Let several running jobs carry on elsewhere; some may go where others were."""
+        self.state.rearrange(moves)
+        for job, placement in moves:
+            job.story.append((self.now, f"moved to {names(placement.all_devices) or placement.node}: {reason}"))
+            self.instructions.append(Move(job.id, placement, reason))
 
     def open_gate(self, job: Job, reason: str) -> None:
         """Let a prepared job train."""

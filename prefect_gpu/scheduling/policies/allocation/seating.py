@@ -1,8 +1,11 @@
-"""From the jobs that are to run to stops, starts and moves."""
+"""From what is to run to stops, starts and moves.
+
+A *group* is one job, or several that share the same devices.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.abilities import Preemption
@@ -14,18 +17,21 @@ from prefect_gpu.scheduling.policies.placement import grant, joined
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
 
-_COMES_FIRST = "it comes first in the order"
+COMES_FIRST = "it comes first in the order"
+_ROOM = "others only fit if it moves"
+_COMPANY = "it shares better there"
+
+Seats = dict[Job, list[Spot]]
 
 
-def seat(desk: Desk, chosen: dict[Job, list[Spot]]) -> None:
+def seat(desk: Desk, chosen: Seats) -> None:
     """Stop who was not chosen, start who was, and move others only if there is no room otherwise.
 
     Args:
         chosen: The jobs that are to run, each with nodes that would hold all of them together.
     """
     state = desk.state
-    for job in [job for job in state.running.values() if job not in chosen and desk.may_stop(job)]:
-        desk.preempt(job, "others come first in the order")
+    _stop_others(desk, set(chosen))
     pending: list[Job] = []
     for job in chosen:
         if job.active:
@@ -34,25 +40,99 @@ def seat(desk: Desk, chosen: dict[Job, list[Spot]]) -> None:
         if placement is None:
             pending.append(job)
         else:
-            desk.launch(job, placement, _COMES_FIRST)
+            desk.launch(job, placement, COMES_FIRST)
     if pending and desk.abilities.preemption is Preemption.INSTANT:
-        _move_together(desk, chosen, pending)
+        _reseat(desk, [((job,), spots) for job, spots in chosen.items()])
 
 
-def _move_together(desk: Desk, chosen: dict[Job, list[Spot]], pending: list[Job]) -> None:
-    """Give every chosen job the nodes it was chosen with; those that are there already keep their devices."""
+def seat_groups(desk: Desk, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]) -> None:
+    """Stop who is in no group, and bring the members of each group together on the same devices.
+
+    A group stays where its first running member is, unless there is no room for a new group then.
+
+    Args:
+        groups: Jobs of equal size, each with nodes that would hold all groups together.
+    """
     state = desk.state
-    movers = [job for job in chosen if job.placement is not None and _nodes_of(job, desk) != _as_counts(chosen[job])]
-    for job in movers:
-        state.vacate(job)
+    _stop_others(desk, {job for jobs, _ in groups for job in jobs})
+    claimed: set[str] = set()
+    homes: list[Placement | None] = []
+    for jobs, _ in groups:
+        home = None
+        for job in jobs:
+            if job.placement is not None and claimed.isdisjoint(job.placement.all_devices):
+                home = job.placement
+                claimed.update(home.all_devices)
+                break
+        homes.append(home)
     free: dict[int, list[Device]] = {}
-    for job in [*movers, *pending]:
-        placement = _take(desk, job, chosen[job], free)
-        if job.placement is None:
-            desk.launch(job, placement, _COMES_FIRST)
-        else:
-            state.occupy(job)
-            desk.move(job, placement, "others only fit if it moves")
+    for books in state.numbered:
+        free[books.number] = [device for device in books.node.devices if device.id not in claimed]
+    moves: list[tuple[Job, Placement]] = []
+    starts: list[tuple[Job, Placement]] = []
+    for (jobs, spots), home in zip(groups, homes, strict=True):
+        if home is None:
+            home = _new_home(desk, jobs[0], spots, free)
+            if home is None:
+                _reseat(desk, groups)
+                return
+        for job in jobs:
+            if job.placement is None:
+                starts.append((job, home))
+            elif job.placement.all_devices != home.all_devices:
+                moves.append((job, home))
+    if moves:
+        desk.rearrange(moves, _COMPANY)
+    for job, home in starts:
+        desk.launch(job, home, COMES_FIRST)
+
+
+def _stop_others(desk: Desk, chosen: set[Job]) -> None:
+    for job in [job for job in desk.state.running.values() if job not in chosen and desk.may_stop(job)]:
+        desk.preempt(job, "others come first in the order")
+
+
+def _new_home(desk: Desk, job: Job, spots: list[Spot], free: dict[int, list[Device]]) -> Placement | None:
+    """Devices that no group has: as few nodes as planned, each the fullest that has room."""
+    sizes = sorted((gpus for _, gpus in spots), reverse=True)
+    taken: list[Spot] = []
+    for gpus in sizes:
+        open_ = [(len(left), number) for number, left in free.items() if len(left) >= gpus]
+        open_ = [(left, number) for left, number in open_ if all(number != other for other, _ in taken)]
+        if not open_:
+            return None
+        taken.append((min(open_)[1], gpus))
+    return _take(desk, job, taken, free)
+
+
+def _reseat(desk: Desk, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]) -> None:
+    """Give every group the nodes it was chosen with; those that are there already keep their devices."""
+    state = desk.state
+    free = {books.number: list(books.node.devices) for books in state.numbered}
+    for job in state.running.values():
+        if not desk.may_stop(job):
+            _cross_out(job, desk, free)
+    staying: dict[int, Placement] = {}
+    for at, (jobs, spots) in enumerate(groups):
+        placement = jobs[0].placement
+        if placement is None or _counts(placement, desk) != sorted(spots):
+            continue
+        if _all_free(placement, desk, free):
+            staying[at] = placement
+            _cross_out(jobs[0], desk, free)
+    moves: list[tuple[Job, Placement]] = []
+    starts: list[tuple[Job, Placement]] = []
+    for at, (jobs, spots) in enumerate(groups):
+        home = staying.get(at) or _take(desk, jobs[0], spots, free)
+        for job in jobs:
+            if job.placement is None:
+                starts.append((job, home))
+            elif job.placement.all_devices != home.all_devices:
+                moves.append((job, home))
+    if moves:
+        desk.rearrange(moves, _ROOM)
+    for job, home in starts:
+        desk.launch(job, home, COMES_FIRST)
 
 
 def _take(desk: Desk, job: Job, spots: list[Spot], free: dict[int, list[Device]]) -> Placement:
@@ -60,22 +140,24 @@ def _take(desk: Desk, job: Job, spots: list[Spot], free: dict[int, list[Device]]
     parts = []
     for number, gpus in spots:
         node = state.numbered[number].node
-        if number not in free:
-            free[number] = state.free_devices(node.id)
         devices, free[number] = free[number][:gpus], free[number][gpus:]
         parts.append(grant(job, node, tuple(device.id for device in devices), state, desk.profile.sharing))
     return joined(parts)
 
 
-def _nodes_of(job: Job, desk: Desk) -> Counter[int]:
-    assert job.placement is not None
-    return Counter(
-        {desk.state.number_of(part.devices[0]): len(part.devices) for part in job.placement.parts if part.devices}
+def _counts(placement: Placement, desk: Desk) -> list[Spot]:
+    return sorted((desk.state.number_of(part.devices[0]), len(part.devices)) for part in placement.parts)
+
+
+def _all_free(placement: Placement, desk: Desk, free: dict[int, list[Device]]) -> bool:
+    return all(
+        {device.id for device in free[desk.state.number_of(part.devices[0])]}.issuperset(part.devices)
+        for part in placement.parts
     )
 
 
-def _as_counts(spots: list[Spot]) -> Counter[int]:
-    counts: Counter[int] = Counter()
-    for number, gpus in spots:
-        counts[number] += gpus
-    return counts
+def _cross_out(job: Job, desk: Desk, free: dict[int, list[Device]]) -> None:
+    for part in job.placement.parts if job.placement else ():
+        if part.devices and desk.state.has_node(part.devices[0]):
+            number = desk.state.number_of(part.devices[0])
+            free[number] = [device for device in free[number] if device.id not in part.devices]
