@@ -45,7 +45,8 @@ class TiresiasQueues(Allocation):
         for job in chosen.values():
             if job.placement is None:
                 place = desk.profile.placement.place
-                spot = anywhere(job, desk) if job.request.spans else place(job, desk.state, desk.profile.sharing)
+                wide = job.request.spans and job.request.gpus > 0
+                spot = anywhere(job, desk) if wide else place(job, desk.state, desk.profile.sharing)
                 if spot is not None:
                     desk.launch(job, spot, "it has attained little service")
         for line in desk.state.queue_of_waiting.lines():
@@ -107,17 +108,25 @@ class TiresiasQueues(Allocation):
                     desk.look_again_at(desk.now + max(0.0, at_s - job.attained(desk.now)))
 
 
-def anywhere(job: Job, desk: Desk) -> Placement:
-    """Free devices for a job wherever they are, on as few nodes as there are with most free; there must be enough."""
-    state, left = desk.state, job.request.total_gpus
-    parts = []
-    groups = sorted(state.groups_with_free(1), key=lambda group: (-group[1], group[2]))
-    for _, free, numbers in groups:
+def anywhere(job: Job, desk: Desk) -> Placement | None:
+    """Free devices of one domain for a job, on whichever nodes have most of them; None if there are not enough."""
+    state, needed = desk.state, job.request.total_gpus
+    least = job.request.gpu_memory_bytes or 0
+    by_domain: dict[str, list[tuple[int, int]]] = {}
+    for _, _, numbers in state.groups_with_free(1):
         for number in numbers:
-            if left == 0:
-                break
             node = state.numbered[number].node
-            devices = tuple(device.id for device in state.free_devices(node.id)[: min(left, free)])
-            parts.append(grant(job, node, devices, state, desk.profile.sharing))
-            left -= len(devices)
-    return joined(parts)
+            large = sum(1 for device in state.free_devices(node.id) if device.memory_bytes >= least)
+            by_domain.setdefault(node.domain, []).append((-large, number))
+    for _, nodes in sorted(by_domain.items()):
+        if -sum(large for large, _ in nodes) < needed:
+            continue
+        parts, left = [], needed
+        for large, number in sorted(nodes):
+            node = state.numbered[number].node
+            fits = [device.id for device in state.free_devices(node.id) if device.memory_bytes >= least]
+            if left and large:
+                parts.append(grant(job, node, tuple(fits[:left]), state, desk.profile.sharing))
+                left -= min(left, len(fits))
+        return joined(parts)
+    return None
