@@ -76,6 +76,11 @@ def profile_of(job: TraceJob) -> StageTimes:
     return StageTimes(job.iteration_s or load + compute + sync, load, compute, sync)
 
 
+def _told(job: TraceJob, service_s: float | None) -> Estimate:
+    told = Estimate(service_s=service_s, stages_s=job.stages_s, iteration_s=job.iteration_s or 0.0)
+    return UNKNOWN if told == UNKNOWN else told
+
+
 @dataclass(eq=False, slots=True)
 class _Job:
     trace: TraceJob
@@ -101,7 +106,8 @@ class MuriWorld:
         sharing: Whether jobs may share GPUs, at the pace of the peer's resource model.
         estimate: What the scheduler is told of a job's service at its submission: seconds, or None for nothing.
             It gets the job and its true service in seconds.
-        finished: Told of each job that has ended: (job, its service in seconds).
+        finished: Told of each job that has ended: (job, its service in seconds). It gives other jobs of which the
+            scheduler is to be told something else from now on: (name, seconds).
         progress: Called with the number of jobs that have ended, now and then.
     """
 
@@ -114,7 +120,7 @@ class MuriWorld:
         *,
         sharing: bool = False,
         estimate: Callable[[TraceJob, float], float | None] = lambda _, service_s: service_s,
-        finished: Callable[[TraceJob, float], None] = lambda _, __: None,
+        finished: Callable[[TraceJob, float], Iterable[tuple[str, float]]] = lambda _, __: (),
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.scheduler = Scheduler(profile, ABILITIES)
@@ -146,8 +152,8 @@ class MuriWorld:
             self._advance(moment - now)
             now = moment
             for job in ended:
-                self._end(job, now)
                 news.append(ev.JobEnded(job.trace.job_id, "completed"))
+                news.extend(self._end(job, now))
             news[0] = ev.Progressed(tuple((name, job.done_s) for name, job in self._running.items()))
             while next_job < len(trace) and trace[next_job].submit_s <= now:
                 news.append(self._submit(trace[next_job]))
@@ -185,18 +191,19 @@ class MuriWorld:
         lost_s = overhead_s(trace.model, trace.gpus)
         job = _Job(trace, outcome, total_s, lost_s, iteration_s, asked, lost_s=lost_s)
         self._jobs[trace.job_id] = job
-        told = Estimate(service_s=self._estimate(trace, total_s), stages_s=trace.stages_s, iteration_s=iteration_s)
-        return ev.JobSubmitted(
-            trace.job_id, asked, "default", trace.submit_s, trace.submit_s, "", UNKNOWN if told == UNKNOWN else told
-        )
+        told = _told(trace, self._estimate(trace, total_s))
+        return ev.JobSubmitted(trace.job_id, asked, "default", trace.submit_s, trace.submit_s, "", told)
 
-    def _end(self, job: _Job, now: float) -> None:
+    def _end(self, job: _Job, now: float) -> list[ev.Event]:
         job.outcome.end_s = now
         self.results.jobs += 1
         del self._running[job.trace.job_id]
-        self._finished(job.trace, job.total_s)
         if self.results.jobs % 100 == 0:
             self._progress(self.results.jobs)
+        return [
+            ev.JobEstimated(name, _told(self._jobs[name].trace, service_s))
+            for name, service_s in self._finished(job.trace, job.total_s)
+        ]
 
     def _decide(self, event: ev.Event, now: float) -> None:
         began = time.perf_counter()
