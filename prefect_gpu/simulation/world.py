@@ -26,7 +26,7 @@ from prefect_gpu.scheduling.instructions import (
     SetCores,
     SetShare,
 )
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.jobs import Estimate, Status
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Physics, Undisturbed
@@ -77,6 +77,9 @@ class World:
         report_s: How often runs report progress, loss and use of their devices; 0: never.
         keep_timeline: Remember who trained on which device when.
         progress: Called with the number of jobs that have ended, now and then.
+        estimate: What the scheduler is told of a job, asked at its submission; None: ``JobModel.estimate``.
+        finished: Told of each job that has ended. It gives other jobs, not yet ended, of which the scheduler is to be
+            told something else from now on: (name, estimate).
     """
 
     def __init__(
@@ -91,6 +94,8 @@ class World:
         report_s: float = 0.0,
         keep_timeline: bool = False,
         progress: Callable[[int], None] | None = None,
+        estimate: Callable[[JobModel], Estimate] | None = None,
+        finished: Callable[[JobModel], Iterable[tuple[str, Estimate]]] | None = None,
     ) -> None:
         self.nodes = tuple(nodes)
         self.scheduler = Scheduler(profile, abilities)
@@ -106,6 +111,8 @@ class World:
         self._heartbeat_s = heartbeat_s
         self._report_s = report_s
         self._progress = progress
+        self._estimate = estimate
+        self._finished = finished
         self._jobs: Iterator[JobModel] = iter(jobs)
         self._next_job = next(self._jobs, None)
         self._plans: list[tuple[float, int, Callable[[Run], None], Run | None, int]] = []
@@ -222,7 +229,8 @@ class World:
 
     def _tell_submitted(self, run: Run) -> None:
         model = run.model
-        self._tell(ev.JobSubmitted(model.id, model.request, model.queue, model.submit_s, self.now, "", model.estimate))
+        told = model.estimate if self._estimate is None else self._estimate(model)
+        self._tell(ev.JobSubmitted(model.id, model.request, model.queue, model.submit_s, self.now, "", told))
 
     def _launch(self, run: Run, placement: Placement) -> None:
         if any(other.status is Status.STOPPING for d in placement.all_devices for other in self.on_device[d].values()):
@@ -313,6 +321,9 @@ class World:
         self.results.ended(run, self.now)
         del self.runs[run.model.id]
         self._learn(ev.JobEnded(run.model.id, "completed"))
+        if self._finished is not None:
+            for name, estimate in self._finished(run.model):
+                self._learn(ev.JobEstimated(name, estimate))
         if self._progress is not None and self.results.jobs % 100 == 0:
             self._progress(self.results.jobs)
 
