@@ -16,13 +16,15 @@ from prefect_gpu.scheduling.jobs import Job
 class NodeBooks:
     """One node: its place in the list of nodes, and the positions of its devices that nobody is on."""
 
-    __slots__ = ("free", "node", "number", "shape")
+    __slots__ = ("cores", "free", "free_cores", "node", "number", "shape")
 
     def __init__(self, node: Node, number: int, shape: tuple[object, ...]) -> None:
         self.node = node
         self.number = number
         self.shape = shape
         self.free: list[int] = []
+        self.cores = frozenset(node.cpus)
+        self.free_cores = len(self.cores)  # cores that no job is bound to
 
 
 class DeviceBooks:
@@ -81,6 +83,10 @@ class DeviceBooks:
         """Devices of the node that nobody is on."""
         return len(self._books[node_id].free)
 
+    def free_cores_on(self, node_id: str) -> int:
+        """Cores of the node that no job is bound to."""
+        return self._books[node_id].free_cores
+
     def free_devices(self, node_id: str) -> list[Device]:
         """The devices of the node that nobody is on, in the node's order."""
         books = self._books[node_id]
@@ -126,6 +132,8 @@ class DeviceBooks:
         self.largest_node = max((len(node.devices) for node in nodes), default=0)
         self.version += 1
         for books in self.numbered:
+            load = self._core_load.get(books.node.id, {})
+            books.free_cores = sum(1 for core in books.cores if not load.get(core))
             books.free = [at for at, device in enumerate(books.node.devices) if not self._occupants.get(device.id)]
             self._free += len(books.free)
             insort(self._with_free.setdefault((books.shape, len(books.free)), []), books.number)
@@ -142,7 +150,7 @@ class DeviceBooks:
                 on_it[job.id] = job
                 self._note_company(device_id, on_it)
             if part.cpus:
-                self._core_load.setdefault(part.node, Counter()).update(part.cpus)
+                self._bind(part.node, part.cpus, 1)
 
     def vacate(self, job: Job) -> None:
         """Remove a job from the devices and cores of its placement."""
@@ -157,7 +165,16 @@ class DeviceBooks:
                     self._mark(device_id, free=True)
                 self._note_company(device_id, on_it)
             if part.cpus:
-                self._core_load[part.node].subtract(part.cpus)
+                self._bind(part.node, part.cpus, -1)
+
+    def _bind(self, node_id: str, cpus: tuple[int, ...], change: int) -> None:
+        """Count one job more or less on each of these cores."""
+        load, books = self._core_load.setdefault(node_id, Counter()), self._books.get(node_id)
+        for core in cpus:
+            load[core] += change
+            # One job where there was none, or none where there was one.
+            if load[core] == (change > 0) and books is not None and core in books.cores:
+                books.free_cores -= change
 
     def _note_company(self, device_id: str, on_it: dict[str, Job]) -> None:
         if on_it and all(job.request.shareable for job in on_it.values()):

@@ -121,10 +121,15 @@ class SlowdownMeasured:
 
 @dataclass(frozen=True)
 class PressureMeasured:
-    """How much of a node's memory bandwidth is used, 0 to 1 (CODA §V.D)."""
+    """How much of a node's memory bandwidth is used, 0 to 1 (CODA §V.D).
+
+    Attributes:
+        by_job: What runs on the node use of it, (job, fraction), as far as it is known.
+    """
 
     node: str
     fraction: float
+    by_job: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -284,6 +284,8 @@ class State(DeviceBooks):
             bound = Counter(core for part in parts if part.node == node_id for core in part.cpus)
             if +self.core_load(node_id) != bound:
                 raise InvariantError(f"the load of the cores of {node_id} is not what the jobs have")
+            if node_id in self.nodes and self.free_cores_on(node_id) != len(set(self.nodes[node_id].cpus) - set(bound)):
+                raise InvariantError(f"the count of free cores is wrong for {node_id}")
         for books in self.numbered:
             free = [at for at, device in enumerate(books.node.devices) if self.is_free(device.id)]
             if books.free != free or books.number not in self._with_free[books.shape, len(free)]:

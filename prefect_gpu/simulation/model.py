@@ -28,6 +28,8 @@ class JobModel:
             0 to 1: what a worse placement stretches.
         cores: Cores per instance that it needs for full speed (CODA's optimum); None: any number will do.
         memory_bandwidth: Part of a node's memory bandwidth that it uses at full speed, 0 to 1.
+        memory_sensitivity: Part of its speed that it loses while the node's memory bandwidth is used up, 0 to 1.
+        resumes: Whether it carries on from its progress after a stop; else it begins again.
         losses: Evaluation value after each of equal parts of its service, the first before it starts.
         fails_after_s: Seconds of service after which it crashes, once; None: never.
         kind: The program.
@@ -48,6 +50,8 @@ class JobModel:
     network_share: float = 0.0
     cores: int | None = None
     memory_bandwidth: float = 0.0
+    memory_sensitivity: float = 0.0
+    resumes: bool = True
     losses: tuple[float, ...] = ()
     fails_after_s: float | None = None
     queue: str = "default"

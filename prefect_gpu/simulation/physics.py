@@ -22,6 +22,11 @@ class Physics(abc.ABC):
         return ()
 
 
+    def pressure(self, node_id: str, world: World) -> dict[str, float]:
+        """Part of the node's memory bandwidth that each run on it uses, 0 to 1; empty if nothing is modelled."""
+        return {}
+
+
 class Undisturbed(Physics):
     """Nobody disturbs anybody: each run trains at the speed of its devices' count."""
 
@@ -51,3 +56,7 @@ class Slowdowns(Physics):
     def concerned(self, run: Run, world: World) -> Iterable[Run]:
         """Whoever any of the effects concerns."""
         return {other.model.id: other for effect in self._effects for other in effect.concerned(run, world)}.values()
+
+    def pressure(self, node_id: str, world: World) -> dict[str, float]:
+        """What the first of the effects that models it says."""
+        return next((found for effect in self._effects if (found := effect.pressure(node_id, world))), {})

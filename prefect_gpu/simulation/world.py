@@ -60,6 +60,9 @@ class Run:
     turn: int = 0
     failed: bool = False
     next_place: Placement | None = None
+    reported: tuple[float, Placement | None] = (-1.0, None)
+    reported_at: float = 0.0
+    steady: bool = False
     trained_on: list[str] = field(default_factory=list)
 
 
@@ -74,7 +77,10 @@ class World:
         abilities: What this world can carry out.
         heartbeat_s: The scheduler learns of a run's phases and end only at the next multiple of this (Liquid §6.3);
             0: at once.
-        report_s: How often runs report progress, loss and use of their devices; 0: never.
+        report_s: How often runs report progress, loss and use of their devices, and nodes the use of their memory
+            bandwidth if that has changed; 0: never.
+        steady_report_s: A run without losses whose speed and placement were the same at the last two reports only
+            reports so often: it has nothing to say, and large clusters are simulated faster. 0: as often as others.
         keep_timeline: Remember who trained on which device when.
         progress: Called with the number of jobs that have ended, now and then.
         estimate: What the scheduler is told of a job, asked at its submission; None: ``JobModel.estimate``.
@@ -92,6 +98,7 @@ class World:
         abilities: Abilities = ALL,
         heartbeat_s: float = 0.0,
         report_s: float = 0.0,
+        steady_report_s: float = 0.0,
         keep_timeline: bool = False,
         progress: Callable[[int], None] | None = None,
         estimate: Callable[[JobModel], Estimate] | None = None,
@@ -110,6 +117,8 @@ class World:
         self._instant = abilities.preemption is Preemption.INSTANT
         self._heartbeat_s = heartbeat_s
         self._report_s = report_s
+        self._steady_report_s = steady_report_s
+        self._changed_nodes: dict[str, None] = {}  # a dict for its order
         self._progress = progress
         self._estimate = estimate
         self._finished = finished
@@ -242,6 +251,7 @@ class World:
         run.placement, run.status, run.prepared, run.speed = placement, Status.LAUNCHING, False, 0.0
         self.active[model.id] = run
         for part in placement.parts:
+            self._changed_nodes[part.node] = None
             self.on_node[part.node][model.id] = run
             for device in part.devices:
                 self.on_device[device][model.id] = run
@@ -270,6 +280,8 @@ class World:
 
     def _changed(self, run: Run) -> None:
         """A run's speed may have changed, and with it that of others."""
+        if run.placement is not None:
+            self._changed_nodes[run.placement.node] = None
         self._pace(run)
         if not self._plain:
             for other in self._physics.concerned(run, self):
@@ -369,6 +381,8 @@ class World:
         if run.placement is not None:
             self._vacate(run)
         run.status = Status.WAITING
+        if not run.model.resumes:
+            run.done_s = 0.0
         self.results.stopped(run)
         self._tell(ev.Progressed(((run.model.id, run.done_s),)))
         if then is not None:
@@ -381,6 +395,7 @@ class World:
         assert placement is not None
         name = run.model.id
         for part in placement.parts:
+            self._changed_nodes[part.node] = None
             self.on_node[part.node].pop(name, None)
             for device in part.devices:
                 self.on_device[device].pop(name, None)
@@ -406,7 +421,7 @@ class World:
     def _everyone_reports(self, _: Run) -> None:
         done: list[tuple[str, float]] = []
         for run in self.active.values():
-            if run.status is not Status.TRAINING:
+            if run.status is not Status.TRAINING or self._has_nothing_to_say(run):
                 continue
             self._advance(run)
             done.append((run.model.id, run.done_s))
@@ -415,4 +430,19 @@ class World:
             self._tell(ev.UtilisationMeasured(run.model.id, run.model.utilisation * run.speed))
         if done:
             self._tell(ev.Progressed(tuple(done)))
+        for node_id in self._changed_nodes:
+            used = self._physics.pressure(node_id, self)
+            if used:
+                self._tell(ev.PressureMeasured(node_id, min(1.0, sum(used.values())), tuple(used.items())))
+        self._changed_nodes = {}
         self._plan(self.now + self._report_s, self._everyone_reports, None)
+
+    def _has_nothing_to_say(self, run: Run) -> bool:
+        if not self._steady_report_s or run.model.losses:
+            return False
+        as_it_is = (run.speed, run.placement)
+        same = run.reported == as_it_is
+        if same and run.steady and self.now < run.reported_at + self._steady_report_s:
+            return True
+        run.reported, run.reported_at, run.steady = as_it_is, self.now, same
+        return False
