@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import Scheduler, record
@@ -19,6 +19,8 @@ from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch, Move,
 from prefect_gpu.scheduling.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import PROFILES
 
+# A failure takes minutes to shrink; to have it small, take this away.
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 JOBS = [f"job-{number}" for number in range(9)]
 
 abilities = st.builds(
@@ -215,7 +217,7 @@ class Outside:
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
 def test_whatever_happens_its_instructions_make_sense_and_its_log_replays(profile: str) -> None:
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
     @given(abilities, st.lists(steps, min_size=8, max_size=45))
     def play(able: Abilities, happenings: list[tuple[Any, ...]]) -> None:
         outside = Outside(profile, able)

@@ -95,6 +95,25 @@ class Srsf(Order):
         return (service, job.not_before, job.submitted_at, job.id)
 
 
+class LeastService(Order):
+    """Least remaining service first where it is known, least attained service where it is not; both × GPUs.
+
+    Training times are spread so widely that a job which has run for an hour is expected to run for another: what a
+    job has attained is the best guess at what remains, as long as nobody knows better.
+    """
+
+    def anchor(self, job: Job) -> float | None:
+        """When the job will have had its service, or, if that is unknown, as under :class:`Las`."""
+        known = job.estimate.service_s is not None
+        return expected_end(job) if known else job.attained_s - (job.granted_at or 0.0)
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(GPU seconds that remain, or that it has attained, due time, submission time, id)."""
+        remaining_s = job.remaining_s(now)
+        service_s = job.attained(now) if remaining_s is None else remaining_s
+        return (service_s * max(1, job.request.total_gpus), job.not_before, job.submitted_at, job.id)
+
+
 class Las(Order):
     """Least attained service first, where service is time × GPUs (Tiresias' 2-D LAS, not discretised)."""
 
