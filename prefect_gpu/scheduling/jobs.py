@@ -114,6 +114,8 @@ class Job:
         done_s: Seconds of service that its progress is worth, as of ``done_at``.
         attained_s: Seconds for which it has held devices, up to its last stop.
         stops: How often it was made to stop.
+        launched_at: When its process was last told to start: by its launch, or by a move.
+        trains_since: Since when it has trained after that; None: it does not yet.
     """
 
     id: str
@@ -135,6 +137,8 @@ class Job:
     done_at: float | None = None
     attained_s: float = 0.0
     stops: int = 0
+    launched_at: float | None = None
+    trains_since: float | None = None
 
     @property
     def active(self) -> bool:

@@ -196,6 +196,7 @@ class Scheduler:
         job.status = status
         job.story.append((desk.now, f"is {status.value}"))
         if status is Status.TRAINING:
+            job.trains_since = desk.now
             self.state.progress(job, job.done_s, desk.now)
         if status is Status.SAVING:
             self._open_gate_behind(job, f"{job.label} is saving", desk)

@@ -47,6 +47,7 @@ class Desk:
     def launch(self, job: Job, placement: Placement, reason: str, behind: Job | None = None) -> None:
         """Start a waiting job; behind another, if given, whose devices it then only prepares for."""
         self.state.take(job, placement, Status.LAUNCHING, self.now, behind.id if behind else None)
+        job.launched_at, job.trains_since = self.now, None
         job.story.append((self.now, f"granted {names(placement.all_devices) or 'cores'}: {reason}"))
         self.instructions.append(Launch(job.id, placement, reason, behind.id if behind else None))
 
@@ -83,9 +84,16 @@ class Desk:
         self.rearrange([(job, placement)], reason)
 
     def rearrange(self, moves: Sequence[tuple[Job, Placement]], reason: str) -> None:
-        """Let several running jobs carry on elsewhere; some may go where others were."""
+        """Let several running jobs carry on elsewhere; some may go where others were.
+
+        Unless moving is free, their processes start anew: they are launching until they report that they train.
+        """
         self.state.rearrange(moves)
         for job, placement in moves:
+            if not self.abilities.free_moves:
+                self.state.progress(job, job.done(self.now), self.now)
+                job.status, job.done_at = Status.LAUNCHING, None
+                job.launched_at, job.trains_since = self.now, None
             job.story.append((self.now, f"moved to {names(placement.all_devices) or placement.node}: {reason}"))
             self.instructions.append(Move(job.id, placement, reason))
 
