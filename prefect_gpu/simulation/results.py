@@ -79,7 +79,7 @@ class Results:
         """A job was submitted."""
         outcome = Outcome(model.id, model.submit_s, model.request.total_gpus)
         self.outcomes.append(outcome)
-        self._wait(model.submit_s, 1)
+        self.waits(model.submit_s, 1)
         return outcome
 
     def decided(self, seconds: float) -> None:
@@ -91,7 +91,7 @@ class Results:
         """A run got its devices."""
         run.outcome.starts += 1
         self._held_since[run.model.id] = now
-        self._wait(now, -1)
+        self.waits(now, -1)
 
     def trains(self, run: Run, now: float) -> None:
         """A run begins to train."""
@@ -100,9 +100,8 @@ class Results:
     def trains_no_more(self, run: Run, now: float) -> None:
         """A run has trained."""
         start = self._training_since.pop(run.model.id, now)
-        if self._keep_timeline and run.placement is not None and now > start:
-            for device in run.placement.all_devices:
-                self.timeline.append(Span(device, run.model.id, start, now, True))
+        if run.placement is not None:
+            self.had(run.placement.all_devices, run.model.id, start, now, training=True)
 
     def trained(self, run: Run, seconds: float, service_s: float) -> None:
         """A run trained for some time and got so much service."""
@@ -116,20 +115,24 @@ class Results:
         start = self._held_since.pop(run.model.id, now)
         if run.placement is not None:
             self.held_device_s += len(run.placement.all_devices) * (now - start)
-            if self._keep_timeline and now > start:
-                for device in run.placement.all_devices:
-                    self.timeline.append(Span(device, run.model.id, start, now, False))
+            self.had(run.placement.all_devices, run.model.id, start, now, training=False)
+
+    def had(self, devices: tuple[str, ...], job: str, start: float, now: float, *, training: bool) -> None:
+        """A job had devices from one moment to another, and trained there or not."""
+        if self._keep_timeline and now > start:
+            self.timeline.extend(Span(device, job, start, now, training) for device in devices)
 
     def stopped(self, run: Run) -> None:
         """A run was stopped and waits again."""
-        self._wait(run.since, 1)
+        self.waits(run.since, 1)
 
     def ended(self, run: Run, now: float) -> None:
         """A run has ended."""
         run.outcome.end_s = now
         self.jobs += 1
 
-    def _wait(self, now: float, change: int) -> None:
+    def waits(self, now: float, change: int) -> None:
+        """So many more jobs wait (or, with a negative number, fewer)."""
         self._waiting += change
         if self._keep_timeline:
             self.queue_lengths.append((now, self._waiting))

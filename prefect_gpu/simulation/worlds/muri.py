@@ -93,6 +93,7 @@ class _Job:
     pace: float = 1.0  # service seconds per second
     lost_s: float = 0.0  # seconds that it loses at the next decision, with all that share its devices
     placement: Placement | None = None
+    placed_s: float = 0.0
 
 
 class MuriWorld:
@@ -108,6 +109,7 @@ class MuriWorld:
             It gets the job and its true service in seconds.
         finished: Told of each job that has ended: (job, its service in seconds). It gives other jobs of which the
             scheduler is to be told something else from now on: (name, seconds).
+        keep_timeline: Remember who was on which device when.
         progress: Called with the number of jobs that have ended, now and then.
     """
 
@@ -121,10 +123,11 @@ class MuriWorld:
         sharing: bool = False,
         estimate: Callable[[TraceJob, float], float | None] = lambda _, service_s: service_s,
         finished: Callable[[TraceJob, float], Iterable[tuple[str, float]]] = lambda _, __: (),
+        keep_timeline: bool = False,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.scheduler = Scheduler(profile, ABILITIES)
-        self.results = Results(nodes * gpus_per_node)
+        self.results = Results(nodes * gpus_per_node, keep_timeline=keep_timeline)
         self._cluster = cluster(nodes, gpus_per_node)
         self._trace = sorted(jobs, key=lambda job: job.submit_s)
         self._sharing = sharing
@@ -187,6 +190,7 @@ class MuriWorld:
         total_s = (trace.iterations or 0) * iteration_s * _SLOWER or trace.duration_s
         outcome = Outcome(trace.job_id, trace.submit_s, trace.gpus)
         self.results.outcomes.append(outcome)
+        self.results.waits(trace.submit_s, 1)
         asked = request(trace, sharing=self._sharing)
         lost_s = overhead_s(trace.model, trace.gpus)
         job = _Job(trace, outcome, total_s, lost_s, iteration_s, asked, lost_s=lost_s)
@@ -196,6 +200,7 @@ class MuriWorld:
 
     def _end(self, job: _Job, now: float) -> list[ev.Event]:
         job.outcome.end_s = now
+        self._leave(job, now)
         self.results.jobs += 1
         del self._running[job.trace.job_id]
         if self.results.jobs % 100 == 0:
@@ -204,6 +209,11 @@ class MuriWorld:
             ev.JobEstimated(name, _told(self._jobs[name].trace, service_s))
             for name, service_s in self._finished(job.trace, job.total_s)
         ]
+
+    def _leave(self, job: _Job, now: float) -> None:
+        if job.placement is not None:
+            self.results.had(job.placement.all_devices, job.trace.job_id, job.placed_s, now, training=True)
+        job.placement = None
 
     def _decide(self, event: ev.Event, now: float) -> None:
         began = time.perf_counter()
@@ -215,15 +225,18 @@ class MuriWorld:
             job = self._jobs[one.job]
             if isinstance(one, Launch):
                 self._running[one.job] = job
-                job.placement = one.placement
+                self.results.waits(now, -1)
+                job.placement, job.placed_s = one.placement, now
                 job.outcome.starts += 1
                 if job.outcome.first_start_s is None:
                     job.outcome.first_start_s = now
             elif isinstance(one, Preempt):
                 del self._running[one.job]
-                job.placement = None
+                self.results.waits(now, 1)
+                self._leave(job, now)
             elif isinstance(one, Move):
-                job.placement = one.placement
+                self._leave(job, now)
+                job.placement, job.placed_s = one.placement, now
         if self._sharing and instructions:
             self._pace()
 
