@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.instructions import Instruction
@@ -37,8 +39,10 @@ class Scheduler:
     def __init__(self, profile: Profile | str = "fifo", abilities: Abilities = NOTHING_SPECIAL) -> None:
         self.profile = get_profile(profile) if isinstance(profile, str) else profile
         self.abilities = abilities
-        ranks_running = self.profile.allocation.ranks_running and abilities.preemption is not Preemption.NONE
-        self.state = State(self.profile.order, self.profile.patience_s, ranks_running=ranks_running)
+        stops = abilities.preemption is not Preemption.NONE
+        # Patience keeps a stream of small runs from starving a large one, which only happens where nobody makes room.
+        patience_s = math.inf if stops else self.profile.patience_s
+        self.state = State(self.profile.order, patience_s, ranks_running=stops and self.profile.allocation.ranks_running)
         self._next_due: float | None = None
         self.profile.allocation.bind(self.state)
         for reaction in self.profile.reactions:
