@@ -28,7 +28,7 @@ def learned(*ended: tuple[int, float, int]) -> AttainedService:
     [
         ("nothing is known: the youngest first", [], [1, 1, 1], [9000.0, 0.0, 700.0], [1, 2, 0]),
         ("nothing is known: of equals the first", [], [1, 1, 1], [0.0, 0.0, 0.0], [0, 1, 2]),
-        ("between the same limits the one served longer goes on", [], [1, 1], [10.0, 50.0], [1, 0]),
+        ("between the same limits the one served longer goes on", [], [1, 1], [10.0, 25.0], [1, 0]),
         ("short kinds go before long ones", [(1, 40_000.0, 20), (8, 30.0, 20)], [1, 8], [0.0, 0.0], [1, 0]),
         ("all last two hours: the oldest first", [(1, 7200.0, 50)], [1, 1, 1], [0.0, 7000.0, 3000.0], [1, 2, 0]),
     ],
@@ -36,6 +36,13 @@ def learned(*ended: tuple[int, float, int]) -> AttainedService:
 def test_who_is_offered_gpus_first(case, ended, gpus, attained_s, expected):
     node = 8 if 8 in gpus else 1
     assert learned(*ended).rank(gpus, attained_s, [node]) == expected, case
+
+
+def test_before_anything_has_ended_an_older_job_is_expected_to_last_longer():
+    ages = [0.0, 50.0, 100.0, 1000.0, 20_000.0, 3e5, 1e7]
+    estimates = [learned().remaining_s([4], [age])[0] for age in ages]
+    assert estimates == sorted(estimates)
+    assert estimates[-1] > 1000 * estimates[0]
 
 
 def test_a_kind_without_endings_leans_on_all_jobs():

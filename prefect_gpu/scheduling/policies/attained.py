@@ -17,9 +17,9 @@ import numpy as np
 
 from prefect_gpu.scheduling.policies.filling import EMPHASIS, Floats, Ints, offer_order
 
-FIRST_LIMIT_S = 60.0
-RATIO = 1.5
-LIMITS = 42  # 60 s x 1.5^41 is thirty years
+FIRST_LIMIT_S = 30.0
+RATIO = 1.5  # each interval between limits is longer than the one before by this much
+LIMITS = 42  # the last lies at 47 years
 KINDS = 16  # GPU counts up to 1, 2, 4 ... 16,384
 
 PRIOR_HAZARD = 0.3  # of ending between one limit and the next, before anything has been seen
@@ -45,7 +45,7 @@ class AttainedService:
     """
 
     def __init__(self) -> None:
-        self._edges = np.concatenate([[0.0], FIRST_LIMIT_S * RATIO ** np.arange(LIMITS)])
+        self._edges = FIRST_LIMIT_S * (RATIO ** np.arange(LIMITS + 1) - 1) / (RATIO - 1)
         self._ended = np.zeros((KINDS, LIMITS))  # jobs that ended in each interval between limits, per kind
 
     def finished(self, gpus: int, service_s: float) -> None:
