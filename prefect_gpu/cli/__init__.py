@@ -1,4 +1,4 @@
-"""The command ``prefect-gpu``: look at this node, at the set-up, and at the runs that have finished.
+"""The command ``prefect-gpu``: look at this node, at the set-up and at the runs that have finished; and simulate.
 
 One module per command. Whatever is slow to import is imported inside the commands, so that ``--help`` is quick.
 """
@@ -14,6 +14,7 @@ import typer
 from prefect_gpu.cli.devices import devices
 from prefect_gpu.cli.doctor import doctor
 from prefect_gpu.cli.history import history
+from prefect_gpu.cli.simulate import simulate
 from prefect_gpu.cli.timeline import timeline
 
 __all__ = ["app"]
@@ -50,3 +51,4 @@ app.command()(doctor)
 app.command()(devices)
 app.command()(history)
 app.command()(timeline)
+app.command()(simulate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -98,6 +99,21 @@ def models(jobs: Iterable[TraceJob], restart_cost_s: float = 0.0) -> Iterator[Jo
         )
 
 
+def check(world: str, restart_cost_s: float, sharing: bool) -> None:
+    """Raise ValueError, in words for people, unless these arguments of :func:`simulate` go together."""
+    if world not in WORLDS:
+        raise ValueError(f"world={world!r} is not known: choose one of {', '.join(WORLDS)}.")
+    if not 0 <= restart_cost_s < math.inf:
+        raise ValueError(f"restart_cost_s={restart_cost_s!r} is negative or not finite: give seconds.")
+    if world == "muri" and restart_cost_s:
+        raise ValueError(
+            f"restart_cost_s={restart_cost_s:g} does not belong into world='muri', which has costs of its own: leave "
+            "it out, or choose world='cluster'."
+        )
+    if world != "muri" and sharing:
+        raise ValueError("sharing=True needs world='muri', whose rules say how fast sharing jobs are.")
+
+
 def simulate(
     jobs: Sequence[TraceJob],
     profile: Profile | str,
@@ -128,18 +144,10 @@ def simulate(
     Raises:
         ValueError: An argument is out of its range, or does not belong into this world.
     """
-    cluster(nodes, gpus_per_node)
+    hardware = cluster(nodes, gpus_per_node)
+    check(world, restart_cost_s, sharing)
     known = knowledge or Exact()
-    if world not in WORLDS:
-        raise ValueError(f"world={world!r} is not known: choose one of {', '.join(WORLDS)}.")
-    if not 0 <= restart_cost_s < float("inf"):
-        raise ValueError(f"restart_cost_s={restart_cost_s!r} is negative or not finite: give seconds.")
     if world == "muri":
-        if restart_cost_s:
-            raise ValueError(
-                f"restart_cost_s={restart_cost_s:g} does not belong into world='muri', which has costs of its own: "
-                "leave it out, or choose world='cluster'."
-            )
         from prefect_gpu.simulation.worlds.muri import MuriWorld
 
         return MuriWorld(
@@ -153,8 +161,6 @@ def simulate(
             keep_timeline=keep_timeline,
             progress=progress,
         ).run()
-    if sharing:
-        raise ValueError("sharing=True needs world='muri', whose rules say how fast sharing jobs are.")
     by_name = {job.job_id: job for job in jobs}
 
     def estimate(model: JobModel) -> Estimate:
@@ -165,7 +171,7 @@ def simulate(
             yield name, Estimate(service_s=service_s)
 
     return World(
-        cluster(nodes, gpus_per_node),
+        hardware,
         models(jobs, restart_cost_s),
         profile,
         abilities=ABILITIES,

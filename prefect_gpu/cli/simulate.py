@@ -1,0 +1,241 @@
+"""``prefect-gpu simulate``: a trace of jobs through the scheduler, on a cluster of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prefect_gpu.cli import common
+
+if TYPE_CHECKING:
+    from prefect_gpu.simulation.knowledge import Knowledge
+    from prefect_gpu.simulation.results import Results
+    from prefect_gpu.simulation.traces import TraceJob
+    from prefect_gpu.simulation.workloads.from_trace import Selection
+
+_NAMED = 5  # jobs that a message names
+_LABELS = {
+    "jobs": "Jobs that ended",
+    "mean_jct_s": "Completion time, mean",
+    "p50_jct_s": "… of the median job",
+    "p90_jct_s": "… 9 in 10 are faster",
+    "p99_jct_s": "… 99 in 100 are faster",
+    "makespan_s": "First start to last end",
+    "mean_wait_s": "Wait, mean",
+    "gpu_busy_fraction": "Devices busy",
+    "wall_s": "Simulated in",
+    "jobs_per_s": "Jobs per second",
+    "decisions": "Decisions",
+    "decision_p99_s": "99 in 100 decisions within",
+}
+
+
+def simulate(
+    trace: Annotated[Path, typer.Option(metavar="FILE", help="The trace: one job per line, gzipped or not.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")],
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices of each node.")],
+    trace_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="How the trace is written: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, "
+            "gavel. [default: guessed]",
+        ),
+    ] = None,
+    profile: Annotated[str, typer.Option(help="Who decides: the name of a scheduling profile.")] = "adaptive",
+    knowledge: Annotated[
+        str,
+        typer.Option(
+            help="What the scheduler is told of durations: exact, learned (from the jobs that ended before), or none."
+        ),
+    ] = "exact",
+    error: Annotated[
+        float,
+        typer.Option(min=0, help="Size of random errors of exact durations: with 0.3, two in three are within 35 %."),
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of those errors.")] = 0,
+    world: Annotated[
+        str, typer.Option(help="cluster, or muri: the rules of Muri's simulator, to compare with published figures.")
+    ] = "cluster",
+    sharing: Annotated[
+        bool, typer.Option("--sharing", help="Let jobs share devices at the pace that Muri's model gives them.")
+    ] = False,
+    restart_cost: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="What a stopped job loses when it starts again.")
+    ] = 0.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw completion times, devices and queue into this PNG (needs matplotlib)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object for programs.")] = False,
+) -> None:
+    """Run the jobs of a trace through a scheduling profile, on a simulated cluster of equal nodes.
+
+    Jobs that the cluster can never hold are left out, and named on standard error. Ends with code 1 if any other job
+    never ended.
+    """
+    from prefect_gpu.scheduling.profiles import get_profile
+    from prefect_gpu.simulation.workloads.from_trace import check, select, simulate
+
+    known = _knowledge(knowledge, error, seed)
+    if plot is not None:
+        _check_plot(plot)
+    try:
+        get_profile(profile)
+        check(world, restart_cost, sharing)
+        found = select(_read(trace, trace_format, limit), nodes * gpus_per_node)
+    except ValueError as wrong:
+        common.fail(_in_words_of_options(str(wrong)), code=2)
+    _tell_left_out(found, nodes * gpus_per_node)
+    if not found.jobs:
+        common.fail(f"{trace}: no job of it can run on this cluster. Name another trace, or a larger cluster.")
+    with _progress(len(found.jobs), shown=not as_json) as advance:
+        results = simulate(
+            found.jobs,
+            profile,
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            knowledge=known,
+            world=world,
+            restart_cost_s=restart_cost,
+            sharing=sharing,
+            keep_timeline=plot is not None,
+            progress=advance,
+        )
+    if as_json:
+        common.print_json(results.summary())
+    else:
+        title = f"{trace.name} on {nodes} × {gpus_per_node} devices, profile {profile}, durations {knowledge}"
+        _show(results, title)
+    if plot is not None:
+        _draw(results, plot, nodes, gpus_per_node, f"{trace.name} under {profile}", quiet=as_json)
+    if results.unfinished:
+        common.fail(
+            f"{common.plural(len(results.unfinished), 'job')} never ended under profile={profile!r} "
+            f"({_some(results.unfinished)}); the figures leave them out. Choose another profile or a larger cluster."
+        )
+
+
+def _knowledge(name: str, error: float, seed: int) -> Knowledge:
+    from prefect_gpu.simulation.knowledge import KNOWLEDGE, Exact
+
+    if name not in KNOWLEDGE:
+        common.fail(f"--knowledge {name} is none of {', '.join(KNOWLEDGE)}.", code=2)
+    if name == "exact":
+        return Exact(error, seed)
+    if error:
+        common.fail(f"--error {error:g} needs --knowledge exact, not {name}: leave one of them out.", code=2)
+    return KNOWLEDGE[name]()
+
+
+def _read(path: Path, trace_format: str | None, limit: int | None) -> Iterator[TraceJob]:
+    from itertools import islice
+
+    from prefect_gpu.simulation.traces import read_trace
+
+    try:
+        yield from islice(read_trace(path, trace_format), limit)
+    except FileNotFoundError:
+        common.fail(f"--trace {path} does not exist. Name the file of a trace.", code=2)
+    except OSError as error:
+        common.fail(f"--trace {path} cannot be read: {error.strerror}. Name a file that this user may read.", code=2)
+
+
+def _check_plot(path: Path) -> None:
+    """Find out now what would be a pity to find out after a long simulation."""
+    import importlib.util
+
+    if importlib.util.find_spec("matplotlib") is None:
+        common.fail("--plot needs matplotlib, which is not installed: pip install 'prefect-gpu[plot]'")
+    if not path.absolute().parent.is_dir():
+        common.fail(f"--plot {path} cannot be written: {path.absolute().parent} is no folder. Create it first.", code=2)
+    if path.suffix.lower() != ".png":
+        common.fail(f"--plot {path} is no PNG: give a name that ends in .png.", code=2)
+
+
+def _tell_left_out(found: Selection, devices: int) -> None:
+    for jobs, what in (
+        (found.too_large, f"more than the {devices} devices of this cluster"),
+        (found.without_gpu, "no device"),
+    ):
+        if jobs:
+            count = "1 job that asks" if len(jobs) == 1 else f"{len(jobs)} jobs that ask"
+            typer.echo(f"Left out: {count} for {what} ({_some([job.job_id for job in jobs])}).", err=True)
+
+
+@contextmanager
+def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    screen = Console(stderr=True)
+    if not shown or not screen.is_terminal:
+        yield lambda _: None
+        return
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("jobs", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _show(results: Results, title: str) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from prefect_gpu.reporting.simulated import duration
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    for name, value in results.summary().items():
+        seconds = name.endswith("_s") and name != "jobs_per_s"
+        if seconds:
+            words = f"{value * 1000:.3g} ms" if name == "decision_p99_s" else duration(value)
+        elif name == "gpu_busy_fraction":
+            words = f"{value:.1%}"
+        else:
+            words = f"{value:,.0f}"
+        exact = f"{value:,.0f} s" if seconds and value >= 90 else ""
+        table.add_row(_LABELS[name], Text(words), Text(exact))
+    screen = common.console()
+    screen.print(Text(title, style="bold"), soft_wrap=True)
+    screen.print(table)
+
+
+def _draw(results: Results, path: Path, nodes: int, gpus_per_node: int, title: str, *, quiet: bool) -> None:
+    from prefect_gpu.reporting.simulated import write_simulation_png
+    from prefect_gpu.reporting.timeline import MissingLibrary
+    from prefect_gpu.simulation.workloads.from_trace import cluster
+
+    try:
+        write_simulation_png(results, cluster(nodes, gpus_per_node), path, title=title)
+    except (MissingLibrary, ValueError) as error:
+        common.fail(str(error))
+    except OSError as error:
+        common.fail(f"{path} cannot be written: {error.strerror}. Name a file that this user may write.")
+    if not quiet:
+        typer.echo(f"Wrote {path}.")
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+def _in_words_of_options(message: str) -> str:
+    """A message about an argument, where the user gave an option."""
+    for argument, option in (
+        ("restart_cost_s=", "--restart-cost "),
+        ("sharing=True", "--sharing"),
+        ("world=", "--world "),
+    ):
+        message = message.replace(argument, option)
+    return message
