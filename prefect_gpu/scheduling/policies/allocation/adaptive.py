@@ -8,8 +8,8 @@ from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
 from prefect_gpu.scheduling.policies.allocation.base import Allocation
 from prefect_gpu.scheduling.policies.allocation.displace import Displace
+from prefect_gpu.scheduling.policies.allocation.filling import Filling
 from prefect_gpu.scheduling.policies.allocation.interleaved import Interleaved
-from prefect_gpu.scheduling.policies.allocation.replan import Replan
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.state import State
@@ -22,19 +22,19 @@ class Adaptive(Allocation):
     - Nobody can be stopped: :class:`Backfill`, with reservations for those who have waited long.
     - Stopping costs something: :class:`Displace`, and only for those that are clearly better.
     - Moving is free: :class:`Interleaved` if all jobs that wait or run may share and say how long their stages take;
-      else the whole order afresh.
+      else :class:`Filling`, the set of jobs that is worth most.
     """
 
     ranks_running = True
 
     def __init__(self) -> None:
         self._backfill, self._displace = Backfill(), Displace(advantage=0.5)
-        self._interleaved, self._replan = Interleaved(), Replan()
+        self._interleaved, self._filling = Interleaved(), Filling()
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""
         super().bind(state)
-        for one in (self._backfill, self._displace, self._interleaved, self._replan):
+        for one in (self._backfill, self._displace, self._interleaved, self._filling):
             one.bind(state)
 
     def allocate(self, desk: Desk) -> None:
@@ -46,7 +46,7 @@ class Adaptive(Allocation):
             return self._backfill
         if not desk.abilities.free_moves:
             return self._displace
-        return self._interleaved if _all_interleave(desk) else self._replan
+        return self._interleaved if _all_interleave(desk) else self._filling
 
 
 def _all_interleave(desk: Desk) -> bool:

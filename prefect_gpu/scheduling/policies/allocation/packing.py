@@ -9,7 +9,8 @@ from prefect_gpu.scheduling.cluster import Node
 from prefect_gpu.scheduling.jobs import Request
 
 if TYPE_CHECKING:
-    pass
+    from prefect_gpu.scheduling.jobs import Job
+    from prefect_gpu.scheduling.verbs import Desk
 
 Spot = tuple[int, int]  # (number of a node, devices there)
 
@@ -100,3 +101,14 @@ class Packing:
             if len(spots) == workers:
                 return spots
         return None
+
+
+def taken_by(jobs: list[Job], desk: Desk) -> dict[int, int]:
+    """Devices that these running jobs hold, by number of the node."""
+    taken: dict[int, int] = {}
+    for job in jobs:
+        for device in job.placement.all_devices if job.placement else ():
+            if desk.state.has_node(device):
+                number = desk.state.number_of(device)
+                taken[number] = taken.get(number, 0) + 1
+    return taken

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.cluster import UNLIMITED
 from prefect_gpu.scheduling.jobs import Job
 from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
-from prefect_gpu.scheduling.policies.allocation.packing import Packing, Spot
+from prefect_gpu.scheduling.policies.allocation.packing import Packing, Spot, taken_by
 from prefect_gpu.scheduling.policies.allocation.seating import seat
 from prefect_gpu.scheduling.waiting import Line
 
@@ -39,18 +39,15 @@ class Replan(Allocation):
         """The jobs that are to run, with the nodes that they would have if all moved, in order."""
         state, order, now = desk.state, desk.profile.order, desk.now
         nodes = [books.node for books in state.numbered]
-        taken: dict[int, int] = {}
+        stays = []
         movable = []
         for job in state.running.values():
             if desk.may_stop(job):
                 movable.append(((state.queue(job.queue).priority, 1, *order.key(job, state, now)), job))
             else:
-                for device in job.placement.all_devices if job.placement else ():
-                    if state.has_node(device):
-                        number = state.number_of(device)
-                        taken[number] = taken.get(number, 0) + 1
+                stays.append(job)
         movable.sort(key=_first)
-        packing = Packing(nodes, taken)
+        packing = Packing(nodes, taken_by(stays, desk))
         chosen: dict[Job, list[Spot]] = {}
         limited = _Limits(desk)
         lines = state.queue_of_waiting.lines()
