@@ -8,7 +8,7 @@ other leaves idle, and gives it back when it is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from prefect_gpu.scheduling.policies.books import WIDE_GPUS, Ask, Book, NodeSize, Way, aborts, fit, leavers
@@ -44,6 +44,9 @@ class _Trial:
         for name, book in self._books.items():
             yield self._changed.get(name, book)
 
+    def book(self, node: str) -> Book:
+        return self._changed.get(node) or self._books[node]
+
     def put(self, ask: Ask, node: str) -> None:
         self._own(node).put(ask)
 
@@ -72,13 +75,7 @@ class Arrays:
     """
 
     def __init__(self, nodes: Sequence[NodeSize], reserved_cores: Mapping[str, int], wide_gpus: int) -> None:
-        wide: set[str] = set()
-        missing = wide_gpus
-        for node in sorted(nodes, key=lambda node: -node.gpus):
-            if missing <= 0 or node.gpus == 0:
-                break
-            wide.add(node.id)
-            missing -= node.gpus
+        wide = _wide_nodes(nodes, wide_gpus)
         self._books: dict[str, Book] = {}
         for node in nodes:
             reserved = reserved_cores.get(node.id, 0)
@@ -88,6 +85,17 @@ class Arrays:
                 raise ValueError(f"reserved_cores of {node.id!r} is {reserved}: give 0 to {node.cores}, all its cores")
             self._books[node.id] = Book(node, reserved, node.id in wide)
         self._held: dict[str, tuple[Ask, tuple[str, ...]]] = {}
+
+    def divide(self, reserved_cores: Mapping[str, int], wide_gpus: int) -> None:
+        """Set the limits between the arrays anew, as history goes on; whoever is beyond them overflows from now on.
+
+        Args:
+            reserved_cores: As for the class.
+            wide_gpus: As for the class.
+        """
+        wide = _wide_nodes([book.size for book in self._books.values()], wide_gpus)
+        for name, book in self._books.items():
+            book.reserved, book.wide = reserved_cores.get(name, 0), name in wide
 
     @property
     def wide_nodes(self) -> tuple[str, ...]:
@@ -109,12 +117,16 @@ class Arrays:
         """The nodes of each job that holds something."""
         return {job: nodes for job, (_, nodes) in self._held.items()}
 
-    def find(self, ask: Ask) -> Offer | None:
+    def find(self, ask: Ask, allowed: Callable[[str], bool] | None = None) -> Offer | None:
         """How a job can start now, or None. All of its instances or none; changes nothing.
 
         What harms nobody comes first. A CPU job: the cores of its own array, then reserved ones that are idle. A GPU
         job: its own sub-array, then the same with reserved cores taken back, then the other sub-array likewise; and a
         job of the 4-GPU sub-array at last with smaller jobs moved out of it. Within each, best fit.
+
+        Args:
+            ask: What the job asks.
+            allowed: Says of a node whether the job may go there; None: all.
 
         Raises:
             ValueError: The job holds something already.
@@ -128,7 +140,11 @@ class Arrays:
         overflows = False
         for _ in range(ask.instances):
             best = min(
-                ((key, book) for book in trial.all() if (key := fit(book, ask)) is not None),
+                (
+                    (key, book)
+                    for book in trial.all()
+                    if (key := fit(book, ask)) is not None and (allowed is None or allowed(book.size.id))
+                ),
                 key=lambda found: found[0],
                 default=None,
             )
@@ -139,7 +155,7 @@ class Arrays:
                 trial.drop(job)
                 displaced.append(job)
             # The trial copies a node when it changes it, so look at the copy from here on.
-            book = next(other for other in trial.all() if other.size is book.size)
+            book = trial.book(book.size.id)
             for job in aborts(book, ask):
                 trial.drop(job)
                 aborted.append(job)
@@ -172,10 +188,19 @@ class Arrays:
         for node in set(ask_nodes[1]) if ask_nodes else ():
             self._books[node].drop(job)
 
-    def _enter(self, ask: Ask, nodes: tuple[str, ...]) -> None:
-        for node in nodes:
+    def enter(self, parts: Sequence[tuple[str, Ask]]) -> None:
+        """Enter what a job holds in fact, wherever it is: (node, what it has there) of each of its instances.
+
+        Nodes that are not known are left out.
+        """
+        known = [(node, ask) for node, ask in parts if node in self._books]
+        for node, ask in known:
             self._books[node].put(ask)
-        self._held[ask.id] = (ask, nodes)
+        if known:
+            self._held[known[0][1].id] = (known[0][1], tuple(node for node, _ in known))
+
+    def _enter(self, ask: Ask, nodes: tuple[str, ...]) -> None:
+        self.enter([(node, ask) for node in nodes])
 
     @staticmethod
     def _elsewhere(ask: Ask, trial: _Trial) -> tuple[str, ...]:
@@ -192,6 +217,18 @@ class Arrays:
             trial.put(ask, book.size.id)
             nodes.append(book.size.id)
         return tuple(nodes)
+
+
+def _wide_nodes(nodes: Sequence[NodeSize], wide_gpus: int) -> set[str]:
+    """Whole nodes for the 4-GPU sub-array, the largest first, until they suffice."""
+    wide: set[str] = set()
+    missing = wide_gpus
+    for node in sorted(nodes, key=lambda node: -node.gpus):
+        if missing <= 0 or node.gpus == 0:
+            break
+        wide.add(node.id)
+        missing -= node.gpus
+    return wide
 
 
 def wide_size(demands: Iterable[int]) -> int:

@@ -20,12 +20,17 @@ class NodeSize:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a job asks: so many instances, each with GPUs (none: a CPU job) and cores of one node."""
+    """What a job asks: so many instances, each with GPUs (none: a CPU job) and cores of one node.
+
+    Attributes:
+        movable: Whether it can be stopped, to make room or to go elsewhere.
+    """
 
     id: str
     gpus: int
     cores: int
     instances: int = 1
+    movable: bool = True
 
     def __post_init__(self) -> None:
         if self.gpus < 0 or self.cores < 0 or self.instances < 1:
@@ -57,8 +62,10 @@ class Book:
     Attributes:
         reserved: Cores that are reserved for GPU jobs.
         wide: Whether the node is in the 4-GPU sub-array.
-        gpu_jobs: What each GPU job holds here: GPUs, cores, and whether it belongs to the 4-GPU sub-array.
+        gpu_jobs: What each GPU job holds here: GPUs, cores, and whether it stays here whoever comes, for it belongs to
+            the 4-GPU sub-array or cannot be moved.
         cpu_jobs: Cores that each CPU job holds here.
+        fixed: Those of them that cannot be stopped.
     """
 
     size: NodeSize
@@ -66,6 +73,7 @@ class Book:
     wide: bool
     gpu_jobs: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
     cpu_jobs: dict[str, int] = field(default_factory=dict)
+    fixed: dict[str, int] = field(default_factory=dict)
     gpus: int = 0
     gpu_cores: int = 0
     cpu_cores: int = 0
@@ -82,8 +90,11 @@ class Book:
 
     @property
     def borrowed_cores(self) -> int:
-        """Reserved cores that CPU jobs hold."""
-        return max(0, self.cpu_cores - (self.size.cores - self.reserved))
+        """Reserved cores that CPU jobs hold and can give back."""
+        own = self.size.cores - self.reserved
+        if self.fixed:
+            own = max(own, sum(self.fixed.values()))
+        return max(0, self.cpu_cores - own)
 
     def copy(self) -> Book:
         """A book that can be changed without changing this one."""
@@ -93,6 +104,7 @@ class Book:
             self.wide,
             dict(self.gpu_jobs),
             dict(self.cpu_jobs),
+            dict(self.fixed),
             self.gpus,
             self.gpu_cores,
             self.cpu_cores,
@@ -102,12 +114,14 @@ class Book:
         """Enter one instance of a job."""
         if ask.gpus:
             gpus, cores, _ = self.gpu_jobs.get(ask.id, (0, 0, False))
-            self.gpu_jobs[ask.id] = (gpus + ask.gpus, cores + ask.cores, ask.wide)
+            self.gpu_jobs[ask.id] = (gpus + ask.gpus, cores + ask.cores, ask.wide or not ask.movable)
             self.gpus += ask.gpus
             self.gpu_cores += ask.cores
         else:
             self.cpu_jobs[ask.id] = self.cpu_jobs.get(ask.id, 0) + ask.cores
             self.cpu_cores += ask.cores
+            if not ask.movable:
+                self.fixed[ask.id] = self.cpu_jobs[ask.id]
 
     def drop(self, job: str) -> None:
         """Strike out all instances of a job."""
@@ -115,6 +129,7 @@ class Book:
         self.gpus -= gpus
         self.gpu_cores -= cores
         self.cpu_cores -= self.cpu_jobs.pop(job, 0)
+        self.fixed.pop(job, None)
 
 
 def fit(book: Book, ask: Ask) -> tuple[Way, int, int] | None:
@@ -164,7 +179,7 @@ def aborts(book: Book, ask: Ask) -> list[str]:
     for job, held in reversed(book.cpu_jobs.items()):
         if cores >= ask.cores:
             break
-        if held:
+        if held and job not in book.fixed:
             cores += held
             leaving.append(job)
     return leaving

@@ -1,0 +1,106 @@
+"""Keeps the memory bandwidth for training: CODA's contention eliminator (§V.D), bound to the scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import Job, Status
+from prefect_gpu.scheduling.policies.eliminator import BANDWIDTH_LIMIT, UTILISATION_DROP, CpuJob, Training, throttle
+from prefect_gpu.scheduling.policies.free_cores import free_cores
+from prefect_gpu.scheduling.policies.reaction import Reaction
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+
+class Eliminator(Reaction):
+    """Halves the cores of CPU jobs that take the memory bandwidth that training on their node needs.
+
+    It happens when 75 % of a node's memory bandwidth is in use and the GPU utilisation of a training job there is lower
+    than it was, with as many cores, while there was bandwidth to spare (a job that has never been seen then counts as
+    disturbed). When there is enough again, the CPU jobs get back what they had, as far as cores are free. Other users
+    of the bandwidth are left alone.
+
+    Which CPU job uses how much comes with the measurement; if it does not, all are taken to use as much per core.
+    Without measurements, or in a world that cannot change cores, nothing happens. (Intel's Memory Bandwidth Allocation,
+    where the paper has it, throttles without taking cores; no world of ours can do that yet.)
+
+    Args:
+        limit: Part of the bandwidth from which on contention is suspected.
+        drop: By how much a utilisation must fall to count as a drop.
+    """
+
+    def __init__(self, limit: float = BANDWIDTH_LIMIT, drop: float = UTILISATION_DROP) -> None:
+        self._limit = limit
+        self._drop = drop
+        self._pressure: dict[str, float] = {}  # of nodes
+        self._now: dict[str, float] = {}  # utilisation of training jobs
+        self._usual: dict[str, tuple[str, int, float]] = {}  # the same undisturbed, where and with how many cores
+        self._full: dict[str, int] = {}  # cores that throttled jobs had
+
+    def react(self, event: ev.Event, desk: Desk) -> bool:
+        """See the class. The allocation has to look again when cores have become free."""
+        match event:
+            case ev.UtilisationMeasured(job_id, utilisation):
+                self._now[job_id] = utilisation
+                self._learn(desk.state.running[job_id], utilisation)
+            case ev.PressureMeasured(node, fraction, by_job):
+                self._pressure[node] = fraction
+                return desk.abilities.cores and self._look(node, dict(by_job), desk)
+            case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
+                for memory in (self._now, self._usual, self._full):
+                    memory.pop(job_id, None)  # type: ignore[attr-defined]
+        return False
+
+    def _learn(self, job: Job, utilisation: float) -> None:
+        placement = job.placement
+        if placement is not None and self._pressure.get(placement.node, 0.0) < self._limit:
+            self._usual[job.id] = (placement.node, len(placement.cpus), utilisation)
+
+    def _look(self, node: str, use_by_job: dict[str, float], desk: Desk) -> bool:
+        pressure = self._pressure[node]
+        throttled = any(name in self._full for name in use_by_job) if use_by_job else bool(self._full)
+        if pressure < self._limit and not throttled:
+            return False
+        jobs = [job for job in desk.state.running.values() if job.placement is not None and job.placement.node == node]
+        training = [self._training(job) for job in jobs if job.request.total_gpus and job.id in self._now]
+        computing = [job for job in jobs if not job.request.total_gpus and job.placement and job.placement.cpus]
+        if not use_by_job:
+            cores = sum(len(job.placement.cpus) for job in computing if job.placement)
+            use_by_job = {job.id: pressure * len(job.placement.cpus) / cores for job in computing if job.placement}
+        known = [self._cpu_job(job, use_by_job.get(job.id, 0.0)) for job in computing if not job.placement.others]  # type: ignore[union-attr]
+        freed = False
+        limits = throttle(pressure, 1.0, training, known, can_limit_bandwidth=False, limit=self._limit, drop=self._drop)
+        for limit in limits:
+            freed |= self._set(desk.state.running[limit.job], limit.cores, desk)
+        return freed
+
+    def _training(self, job: Job) -> Training:
+        assert job.placement is not None
+        now, usual = self._now[job.id], self._usual.get(job.id)
+        if usual is None or usual[:2] != (job.placement.node, len(job.placement.cpus)):
+            return Training(now, now + self._drop)
+        return Training(now, usual[2])
+
+    def _cpu_job(self, job: Job, use: float) -> CpuJob:
+        assert job.placement is not None
+        cores = len(job.placement.cpus)
+        return CpuJob(job.id, cores, max(cores, self._full.get(job.id, cores)), use)
+
+    def _set(self, job: Job, cores: int, desk: Desk) -> bool:
+        placement = job.placement
+        assert placement is not None
+        own = placement.cpus
+        if job.status not in (Status.TRAINING, Status.LAUNCHING, Status.PREPARING):
+            return False
+        if cores < len(own):
+            self._full.setdefault(job.id, len(own))
+            desk.set_cores(job, own[:cores], f"training on {placement.node} needs the memory bandwidth that it uses")
+            return True
+        cpus = tuple(sorted(own + free_cores(placement.node, cores - len(own), desk.state)))
+        if len(cpus) >= self._full.get(job.id, 0):
+            self._full.pop(job.id, None)
+        if len(cpus) > len(own):
+            desk.set_cores(job, cpus, f"{placement.node} has memory bandwidth to spare again")
+        return False

@@ -1,0 +1,1 @@
+"""What slows simulated runs down, one module for each effect; :class:`..physics.Slowdowns` composes them."""
