@@ -42,6 +42,17 @@ class Traffic:
                 raise ValueError(f"{name} is {getattr(self, name)}: give a number of at least 0")
 
 
+TRAFFIC: Mapping[str, Traffic] = {
+    "GraphSage": Traffic(24.63e6, 0.57),
+    "MobileNetV3": Traffic(211.25e6, 2.43),
+    "DLRM": Traffic(170.28e6, 13.36),
+    "Transformer-XL": Traffic(854.82e6, 1.87),
+    "FSDP": Traffic(2672.40e6, 7.32),
+    "MoE": Traffic(929.48e6, 13.79),
+}
+"""The paper's models (Table I)."""
+
+
 def predicted_ratio(own: Traffic, other: Traffic, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
     """A job's throughput beside another as a fraction of that alone, from how both communicate.
 
@@ -60,8 +71,9 @@ def predicted_ratio(own: Traffic, other: Traffic, link_bytes_per_s: float = LINK
 class SensitivityTable:
     """Throughput ratios (1 ÷ contention sensitivity CS, so in (0, 1]) of pairs of co-located jobs.
 
-    A pair is looked up as measured; else as the mean of what was measured of the two models at other sizes; else it is
-    predicted from their traffic; else nothing is known against it, and the ratio is 1.
+    A pair is looked up as measured; else it is 1 if one of the two is on one node, as that one sends nothing over the
+    network; else it is the mean of what was measured of the two models at other sizes; else it is predicted from their
+    traffic; else nothing is known against it, and the ratio is 1.
 
     Args:
         measured: Ratio of the first key's throughput beside the second. Ratios above 1 are noise and count as 1.
@@ -103,7 +115,11 @@ class SensitivityTable:
 
     def ratio(self, own: Key, other: Key) -> float:
         """The first job's throughput ratio if it shares a node with the second."""
-        found = self._measured.get((own, other)) or self._of_models.get((own.model, other.model))
+        found = self._measured.get((own, other))
+        if found is None:
+            if own.nodes == 1 or other.nodes == 1:
+                return 1.0
+            found = self._of_models.get((own.model, other.model))
         if found is not None:
             return max(self.floor, found[0])
         mine, theirs = self._traffic.get(own.model), self._traffic.get(other.model)

@@ -1,0 +1,149 @@
+"""Who starts, and on which nodes, by how much jobs slow each other down on the network (Ryu & Eo, 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.policies.allocation.rounds import Rounds
+from prefect_gpu.scheduling.policies.contention import (
+    LEAST_RATIO,
+    Key,
+    SensitivityTable,
+    Start,
+    choose_start,
+)
+from prefect_gpu.scheduling.policies.spreading import free_devices, placed
+from prefect_gpu.scheduling.policies.view import Policy, Speeds, View, look
+from prefect_gpu.scheduling.waiting import Line
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+_ROUNDING = 1e-9
+
+
+class ContentionAware(Allocation):
+    """RL-Hybrid (§IV): what the policy starts, and if it starts nothing, what the greedy rule does.
+
+    The greedy rule: while something fits, start the job, on the nodes, with the largest gain ÷ (remaining seconds ×
+    GPUs^power). Gain is the sum of the changes of everybody's throughput ratio, the new job's own included. Starts
+    that leave anybody a ratio below ``least_ratio`` are out of the question. Running jobs stay where they are.
+
+    Jobs of a queue of lower priority are looked at when no other can start. Of the jobs that are alike in all but
+    their length, only the first in the profile's order is looked at, so that order should be the shortest first.
+
+    Args:
+        table: How much jobs suffer from each other; a reaction may teach it. None: nothing is known.
+        speeds: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
+        policy: A policy to ask first; None: the greedy rule decides alone.
+        least_ratio: Nobody may end up slower than this part of the speed alone.
+        gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
+        round_s: Decide only so often, as in the paper; 0: whenever something has changed.
+    """
+
+    def __init__(
+        self,
+        table: SensitivityTable | None = None,
+        speeds: Mapping[Key, float] | None = None,
+        policy: Policy | None = None,
+        *,
+        least_ratio: float = LEAST_RATIO,
+        gpus_power: float = 1.0,
+        round_s: float = 0.0,
+    ) -> None:
+        self._table = SensitivityTable() if table is None else table
+        self._speeds = Speeds(speeds)
+        self._policy = policy
+        self._least_ratio = least_ratio
+        self._gpus_power = gpus_power
+        self._rounds = Rounds(round_s)
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        tell_early(desk)
+        if not self._rounds.begin(desk):
+            return
+        waiting = desk.state.queue_of_waiting
+        for priority in sorted({desk.state.queue(line.queue).priority for line in waiting.lines()}):
+            self._start_some(desk, priority)
+        for line in waiting.lines():
+            self._tell(desk, line)
+
+    def _start_some(self, desk: Desk, priority: int) -> None:
+        """Start jobs of the queues of one priority."""
+        started = 0
+        if self._policy is not None:
+            jobs = self._firsts(desk, priority)
+            view = self._look(desk, jobs)
+            started = sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(view))
+        least, power = self._least_ratio - _ROUNDING, self._gpus_power
+        while not started:
+            jobs = self._firsts(desk, priority)
+            view = self._look(desk, jobs)
+            chosen = choose_start(view.candidates, view.running, view.free, self._table, least, gpus_power=power)
+            if chosen is None or not self._start(desk, jobs[chosen.job], chosen, view):
+                break
+        while any(self._start_plain(desk, job) for job in self._firsts(desk, priority)):
+            pass
+
+    def _firsts(self, desk: Desk, priority: int) -> list[Job]:
+        """The first job of each kind and size of a priority that no limit keeps back, in order."""
+        state = desk.state
+        found = []
+        walk = state.queue_of_waiting.in_order()
+        for line, job in walk:
+            walk.leave()
+            if state.queue(line.queue).priority == priority and state.limit_on(line.queue) is None:
+                found.append(job)
+        return found
+
+    def _look(self, desk: Desk, jobs: Sequence[Job]) -> View:
+        return look(desk, jobs, self._speeds, self._table)
+
+    def _start(self, desk: Desk, job: Job, start: Start, view: View) -> bool:
+        """Start a job as chosen. False, and nothing changed, if it does not fit there after all."""
+        state, sharing = desk.state, desk.profile.sharing
+        if job.placement is not None or state.limit_on(job.queue) is not None:
+            return False
+        room = free_devices(job, state, sharing)
+        each = start.key.gpus // len(start.nodes)
+        if any(len(room.get(number, ())) < each for number in start.nodes):
+            return False
+        others = [one.key for one in view.running if one.nodes & start.nodes]
+        ratio = self._table.among(start.key, others)
+        company = f"beside {len(others)} other{'s' if len(others) > 1 else ''}" if others else "alone"
+        desk.launch(
+            job,
+            placed(job, sorted(start.nodes), room, state, sharing),
+            f"{company} on its {len(start.nodes)} nodes it is expected to keep {ratio:.0%} of its speed",
+        )
+        return True
+
+    def _start_plain(self, desk: Desk, job: Job) -> bool:
+        """A job that is not spread goes where the profile's placement puts it, if it fits."""
+        state = desk.state
+        if self._speeds.widths(job.request, len(state.numbered)) or state.limit_on(job.queue) is not None:
+            return False
+        placement = desk.profile.placement.place(job, state, desk.profile.sharing)
+        if placement is None:
+            return False
+        desk.launch(job, placement, "there is room for it")
+        return True
+
+    def _tell(self, desk: Desk, line: Line) -> None:
+        limit = desk.state.limit_on(line.queue)
+        if limit is not None:
+            tell_line(desk, line, limit[0], lambda: limit[1])
+        elif self._look(desk, [line.entries[0][1]]).candidates:
+            least = self._least_ratio
+            tell_line(
+                desk,
+                line,
+                "contention",
+                lambda: f"it, or a run beside it, would keep less than {least:.0%} of its speed",
+            )
+        else:
+            tell_line(desk, line, *why_not(desk, line, self.capability))

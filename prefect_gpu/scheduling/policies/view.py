@@ -1,0 +1,124 @@
+"""What a contention-aware policy sees: who runs where, who could start where, and what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job, Request
+from prefect_gpu.scheduling.policies.contention import Candidate, Key, Running, SensitivityTable, Start
+from prefect_gpu.scheduling.policies.spreading import can_spread, free_devices, node_sets, pieces, widths
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+_PREFERRED = (1, 2, 4, 8, 16, 3, 5, 6, 7)  # numbers of nodes for jobs that were never measured
+_LEAST_S = 1.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What a policy that starts jobs sees at a decision.
+
+    Attributes:
+        candidates: Ways to start the first waiting job of each kind and size, in the order of the queue.
+        running: The running jobs.
+        free: Devices free on each node, by its number.
+        sizes: Devices of each node, by its number.
+        table: How much jobs suffer from each other.
+    """
+
+    candidates: Sequence[Candidate]
+    running: Sequence[Running]
+    free: Mapping[int, int]
+    sizes: Mapping[int, int]
+    table: SensitivityTable
+
+
+Policy = Callable[[View], Sequence[Start]]
+"""What to start at this decision; nothing is an answer too. A trained network is one, once it is wrapped."""
+
+
+class Speeds:
+    """Speeds of jobs alone, by how they are spread.
+
+    Args:
+        measured: Speed in any unit by model, devices and number of nodes. A job whose model and devices are among them
+            goes on a number of nodes that was measured; its estimate is taken to be for the fewest of these.
+
+    Raises:
+        ValueError: A speed is not positive.
+    """
+
+    def __init__(self, measured: Mapping[Key, float] | None = None) -> None:
+        self._by_width: dict[tuple[str, int], dict[int, float]] = {}
+        for key, speed in sorted((measured or {}).items()):
+            if not speed > 0:
+                raise ValueError(f"speed of {key} is {speed}: give the measured one, above 0")
+            self._by_width.setdefault((key.model, key.gpus), {})[key.nodes] = speed
+
+    def widths(self, request: Request, nodes: int) -> tuple[int, ...]:
+        """Numbers of nodes to spread a job over, the most preferred first; none if it cannot be spread."""
+        if not can_spread(request):
+            return ()
+        measured = self._by_width.get((request.kind, request.total_gpus))
+        preferred = sorted(measured, reverse=True) if measured else _PREFERRED
+        return tuple(width for width in widths(request, preferred) if width <= nodes)
+
+    def stretch(self, key: Key) -> float:
+        """By which factor a job takes longer on so many nodes than on the fewest that were measured, both alone."""
+        measured = self._by_width.get((key.model, key.gpus))
+        if not measured or key.nodes not in measured:
+            return 1.0
+        return measured[min(measured)] / measured[key.nodes]
+
+
+def key_of(job: Job, nodes: int) -> Key:
+    """What contention is known for: the job's program on its devices, spread over so many nodes."""
+    return Key(job.request.kind, job.request.total_gpus, nodes)
+
+
+def running_jobs(desk: Desk) -> dict[str, Running]:
+    """Where each running job that holds devices is, by its id."""
+    state = desk.state
+    found = {}
+    for job in state.running.values():
+        devices = job.placement.all_devices if job.placement else ()
+        nodes = frozenset(state.number_of(device) for device in devices if state.has_node(device))
+        if nodes:
+            found[job.id] = Running(key_of(job, len(nodes)), nodes)
+    return found
+
+
+def look(desk: Desk, jobs: Sequence[Job], speeds: Speeds, table: SensitivityTable) -> View:
+    """The view of some waiting jobs, each of which stands for those like it.
+
+    A candidate's ``job`` is its place in ``jobs``. The seconds that remain are those of the estimate; of a job of
+    which nothing is known, those that it has had are the best guess.
+    """
+    state = desk.state
+    running = running_jobs(desk)
+    on: dict[int, set[str]] = {}
+    for name, one in running.items():
+        for number in one.nodes:
+            on.setdefault(number, set()).add(name)
+    jobs_on = {number: frozenset(names) for number, names in on.items()}
+    candidates = []
+    for at, job in enumerate(jobs):
+        found = speeds.widths(job.request, len(state.numbered))
+        if not found:
+            continue
+        room = {n: len(devices) for n, devices in free_devices(job, state, desk.profile.sharing).items()}
+        remaining_s = job.remaining_s(desk.now)
+        if remaining_s is None:
+            remaining_s = job.attained(desk.now)
+        count, size = pieces(job.request)
+        for width in found:
+            sets = tuple(node_sets(width, room, count // width * size, jobs_on, state))
+            if sets:
+                key = key_of(job, width)
+                candidates.append(Candidate(at, key, sets, max(_LEAST_S, remaining_s * speeds.stretch(key))))
+    free = {books.number: len(books.free) for books in state.numbered}
+    sizes = {books.number: len(books.node.devices) for books in state.numbered}
+    return View(candidates, list(running.values()), free, sizes, table)
