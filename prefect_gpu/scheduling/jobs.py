@@ -52,6 +52,11 @@ class Request:
         """Devices of all instances together."""
         return self.gpus * self.workers
 
+    @property
+    def is_gang(self) -> bool:
+        """Whether it has several instances, which are placed together or not at all."""
+        return self.workers > 1 or self.servers > 0
+
 
 @dataclass(frozen=True)
 class Estimate:

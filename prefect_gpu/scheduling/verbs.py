@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.abilities import Abilities, Preemption
@@ -59,8 +60,10 @@ class Desk:
             self.instructions.append(Hold(job.id, code, reason))
 
     def may_stop(self, job: Job) -> bool:
-        """Whether the job can be preempted or moved."""
-        return self.abilities.preemption is not Preemption.NONE and job.request.preemptible and job.behind is None
+        """Whether the job can be preempted or moved. One that another is prepared behind is about to end anyway."""
+        if self.abilities.preemption is Preemption.NONE or not job.request.preemptible:
+            return False
+        return job.behind is None and self.state.successor(job.id) is None
 
     def preempt(self, job: Job, reason: str) -> None:
         """Stop a running job to make room; it waits again when it has stopped. Whoever was behind it goes too."""
@@ -104,12 +107,10 @@ class Desk:
         self.instructions.append(OpenGate(job.id, reason))
 
     def set_cores(self, job: Job, cpus: tuple[int, ...], reason: str) -> None:
-        """Bind a running job to other cores of its node."""
+        """Bind a running job to other cores of its node; a gang's first instance."""
         placement = job.placement
         assert placement is not None
-        self.state.replace(
-            job, Placement(placement.node, placement.devices, cpus, placement.memory_bytes, placement.shared)
-        )
+        self.state.replace(job, replace(placement, cpus=cpus))
         job.story.append((self.now, f"has {len(cpus)} cores: {reason}"))
         self.instructions.append(SetCores(job.id, cpus, reason))
 

@@ -10,7 +10,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
@@ -221,8 +221,7 @@ class World:
             case SetCores(job, cpus):
                 run = self.runs[job]
                 assert run.placement is not None
-                p = run.placement
-                run.placement = Placement(p.node, p.devices, cpus, p.memory_bytes, p.shared)
+                run.placement = replace(run.placement, cpus=cpus)
                 self._changed(run)
             case SetShare(job, weight):
                 self.runs[job].weight = weight

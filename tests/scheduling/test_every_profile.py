@@ -5,6 +5,7 @@ The model believes only what it sent and what it was told: who runs where, who w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,6 +132,7 @@ class Outside:
         match one:
             case Launch(job, placement, _, behind):
                 assert job not in self.running and job not in self.stopping, "launched twice"
+                self.check_gang(self.requests[job], placement)
                 self.running[job] = placement
                 if behind is not None:
                     assert self.able.gates and behind in self.running
@@ -150,9 +152,18 @@ class Outside:
             case SetCores(job, cpus):
                 assert self.able.cores and cpus
                 place = self.running[job]
-                self.running[job] = Placement(place.node, place.devices, cpus, place.memory_bytes, place.shared)
+                self.running[job] = replace(place, cpus=cpus)
             case SetShare(_, weight):
                 assert self.able.shares and weight > 0
+
+    def check_gang(self, request: Request, placement: Placement) -> None:
+        """A gang is whole: a part for each worker, and one without devices for each parameter server."""
+        if not request.is_gang:
+            assert placement.servers == 0
+            return
+        assert placement.servers == request.servers
+        held = [len(part.devices) for part in placement.parts]
+        assert held == [request.gpus] * request.workers + [0] * request.servers, "a worker or a server is missing"
 
     def some(self, number: int, jobs: Any) -> str | None:
         """One of the jobs, or None if there is none."""

@@ -49,7 +49,59 @@ class DeclaredMemory(NoSharing):
         if super().fits(job, device, state):
             return True
         company = state.occupants(device.id)
-        if not company or not job.request.shareable or not all(other.request.shareable for other in company):
+        if not may_join(job, company):
             return False
         asked = job.request.gpu_memory_bytes or 0
         return state.granted_bytes(device.id) + asked <= device.memory_bytes
+
+
+class EstimatedUse(NoSharing):
+    """Liquid's rule (§6.2): the estimated mean utilisations sum to one device at most, and so do the peak memories.
+
+    Each run is granted what it declares or, if that is more, what it is estimated to need at most; the run caps itself
+    at what it was granted, because estimates err. A run of unknown utilisation is taken to need the whole device.
+
+    Args:
+        most: Sum of the mean utilisations up to which runs share a device; 1 in the paper.
+    """
+
+    def __init__(self, most: float = 1.0) -> None:
+        if most <= 0:
+            raise ValueError(f"most is {most}: give a sum of utilisations above 0, such as 1")
+        self._most = most
+
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device is free and large enough, or has room beside runs that share."""
+        if super().fits(job, device, state):
+            return True
+        company = state.occupants(device.id)
+        if not may_join(job, company):
+            return False
+        if state.granted_bytes(device.id) + self._bytes(job) > device.memory_bytes:
+            return False
+        return sum(map(_utilisation, (job, *company))) <= self._most + 1e-9
+
+    def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
+        """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""
+        if not devices or not job.request.shareable:
+            return super().granted_bytes(job, devices)
+        return min(self._bytes(job), *(device.memory_bytes for device in devices))
+
+    def left_over(self, job: Job, device: Device, state: State) -> int:
+        """See :meth:`Sharing.left_over`."""
+        return device.memory_bytes - state.granted_bytes(device.id) - self._bytes(job)
+
+    @staticmethod
+    def _bytes(job: Job) -> int:
+        return max(job.request.gpu_memory_bytes or 0, job.estimate.memory_bytes or 0)
+
+
+def may_join(job: Job, company: Sequence[Job]) -> bool:
+    """Whether the job may share a device with those on it, if there is room: all want to, and nobody waits for it."""
+    if not company or not job.request.shareable:
+        return False
+    return all(other.request.shareable and other.behind is None for other in company)
+
+
+def _utilisation(job: Job) -> float:
+    return 1.0 if job.estimate.utilisation is None else job.estimate.utilisation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cluster import UNLIMITED
+from prefect_gpu.scheduling.cluster import UNLIMITED, Node
 from prefect_gpu.scheduling.jobs import Job, Request
 from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.verbs import names
@@ -38,10 +38,11 @@ class Displace(Allocation):
     def allocate(self, desk: Desk) -> None:
         """See the class."""
         tell_early(desk)
-        while self._pass(desk):
+        in_vain: set[str] = set()  # jobs that others made room for, and that found no place all the same
+        while self._pass(desk, in_vain):
             pass
 
-    def _pass(self, desk: Desk) -> bool:
+    def _pass(self, desk: Desk, in_vain: set[str]) -> bool:
         state, profile = desk.state, desk.profile
         walk = state.queue_of_waiting.in_order()
         limited = state.draining or state.quotas != UNLIMITED
@@ -57,13 +58,15 @@ class Displace(Allocation):
             if placement is not None:
                 desk.launch(job, placement, f"{names(placement.all_devices) or 'nothing it needs'} free")
                 continue
-            victims = self._victims(desk, job)
+            victims = [] if job.id in in_vain else self._victims(desk, job)
             if victims:
                 for victim in victims:
                     desk.preempt(victim, f"{job.label} comes first in the order")
                 placement = profile.placement.place(job, state, profile.sharing)
                 if placement is not None:
                     desk.launch(job, placement, f"it comes before {victims[0].label} in the order")
+                else:
+                    in_vain.add(job.id)
                 return True
             walk.leave()
             if line.untold or line.told is None:
@@ -124,6 +127,8 @@ class _Room:
         self._free: dict[str, int] = {}
         self._on: dict[str, list[Job]] = {}
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
+        self._instances: dict[str, int] = {}  # domain: instances of a gang that would fit there
+        self._fits: dict[str, int] = {}  # node: how many of them there
         self._largest = desk.state.largest_node
 
     def with_(self, victim: Job) -> list[Job] | None:
@@ -145,11 +150,13 @@ class _Room:
 
     def _enough_on(self, name: str) -> list[Job] | None:
         gpus, node = self._request.gpus, self._state.nodes[name]
-        if self._request.workers == 1 and gpus <= self._largest:
+        if not self._request.is_gang and gpus <= self._largest:
             if self._free[name] < gpus or not self._large_enough(name):
                 return None
             return self._fewest(name, gpus)
-        if self._free[name] < len(node.devices):
+        if not self._request.spans:
+            return self._enough_for_gang(node)
+        if self._free[name] < len(node.devices) or not self._large_enough(name):
             return None
         emptied = self._emptied.setdefault(node.domain, [])
         emptied.append(name)
@@ -172,6 +179,33 @@ class _Room:
                 chosen.append(victim)
         return chosen[::-1]
 
+    def _enough_for_gang(self, node: Node) -> list[Job] | None:
+        """For a gang: as many instances as it has, on the nodes of one domain as they would be with the jobs gone."""
+        if not self._large_enough(node.id):
+            return None
+        gpus, state, domain = max(1, self._request.gpus), self._state, node.domain
+        if domain not in self._instances:
+            self._instances[domain] = sum(
+                len(books.free) // gpus
+                for books in state.numbered
+                if books.node.domain == domain and self._large_enough(books.node.id)
+            )
+        fits = self._free[node.id] // gpus
+        self._instances[domain] += fits - self._fits.get(node.id, state.free_on(node.id) // gpus)
+        self._fits[node.id] = fits
+        if self._instances[domain] < self._request.workers:
+            return None
+        seen = [name for name in self._fits if state.nodes[name].domain == domain]
+        gained = {name: self._fits[name] - state.free_on(name) // gpus for name in seen}
+        missing = self._request.workers - (self._instances[domain] - sum(gained.values()))
+        chosen: dict[str, Job] = {}
+        for name in sorted(seen, key=lambda name: -gained[name]):  # nobody on the other nodes need go
+            if missing <= 0 or not gained[name]:
+                break
+            missing -= gained[name]
+            chosen.update((victim.id, victim) for victim in self._on[name])
+        return list(chosen.values())
+
     def _enough_nodes(self, domain: str, emptied: list[str]) -> list[Job] | None:
         """For a job on several nodes: whole nodes only, those that are free already and those that would be."""
         state = self._state
@@ -181,9 +215,8 @@ class _Room:
             if books.node.domain == domain
             and books.node.id not in emptied
             and state.free_on(books.node.id) == len(books.node.devices)
+            and self._large_enough(books.node.id)
         ]
-        size = self._largest
-        per_node = size if self._request.spans else max(1, size // max(1, self._request.gpus) * self._request.gpus)
-        if (len(free) + len(emptied)) * per_node < self._request.total_gpus:
+        if sum(len(state.nodes[name].devices) for name in (*free, *emptied)) < self._request.total_gpus:
             return None
         return list({victim.id: victim for name in emptied for victim in self._on[name]}.values())

@@ -44,7 +44,7 @@ class Packing:
         if request.workers * gpus > self.total:
             return None
         least = request.gpu_memory_bytes or 0
-        if request.workers == 1 and gpus <= self.largest:
+        if request.workers == 1 and gpus <= self.largest:  # parameter servers need no device
             number = self._first_with(gpus, least)
             if number is None:
                 return None

@@ -142,17 +142,25 @@ def _take(desk: Desk, job: Job, spots: list[Spot], free: dict[int, list[Device]]
         node = state.numbered[number].node
         devices, free[number] = free[number][:gpus], free[number][gpus:]
         parts.append(grant(job, node, tuple(device.id for device in devices), state, desk.profile.sharing))
-    return joined(parts)
+    if not job.request.servers:
+        return joined(parts)
+    node = state.nodes[max(parts, key=lambda part: sum(len(p.devices) for p in parts if p.node == part.node)).node]
+    return joined(
+        [*parts, *(grant(job, node, (), state, desk.profile.sharing),) * job.request.servers], job.request.servers
+    )
 
 
 def _counts(placement: Placement, desk: Desk) -> list[Spot]:
-    return sorted((desk.state.number_of(part.devices[0]), len(part.devices)) for part in placement.parts)
+    return sorted(
+        (desk.state.number_of(part.devices[0]), len(part.devices)) for part in placement.parts if part.devices
+    )
 
 
 def _all_free(placement: Placement, desk: Desk, free: dict[int, list[Device]]) -> bool:
     return all(
         {device.id for device in free[desk.state.number_of(part.devices[0])]}.issuperset(part.devices)
         for part in placement.parts
+        if part.devices
     )
 
 

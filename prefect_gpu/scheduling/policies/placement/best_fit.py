@@ -1,29 +1,22 @@
-"""Where does a job go?"""
+"""Liquid's best fit: one node for most jobs, whole nodes for the largest, and gangs near together."""
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.placing import AnchoredBestFit
+from prefect_gpu.scheduling.placing.best_fit import NETWORK_WEIGHT
+from prefect_gpu.scheduling.policies.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.policies.placement.gangs import place_containers
+from prefect_gpu.scheduling.policies.placement.granting import grant, joined
+from prefect_gpu.scheduling.policies.placement.view import ClusterView, fitting, most_wanted
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.jobs import Job
     from prefect_gpu.scheduling.policies.sharing import Sharing
     from prefect_gpu.scheduling.state import State
-
-
-class PlacementPolicy(abc.ABC):
-    """Chooses among the places that can hold a job."""
-
-    @abc.abstractmethod
-    def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
-        """The place for a job, or None if nothing can hold it now. Must not change the state.
-
-        Args:
-            kept: Ids of devices that are kept for another job.
-        """
 
 
 class BestFit(PlacementPolicy):
@@ -32,11 +25,23 @@ class BestFit(PlacementPolicy):
     A run that may share joins company first, there where the fewest bytes are left over. Of whole devices the
     smallest that suffice are taken, so that large ones stay free for runs that need them. A run that may span nodes
     and is larger than any takes whole nodes and the best fit for the rest.
+
+    The instances of a gang go where the plan scores best (eqs. 3, 4 and 6), the network first; see
+    :class:`~prefect_gpu.scheduling.placing.AnchoredBestFit`.
+
+    Args:
+        network_weight: The paper's lambda, for gangs: 0 counts only full nodes, 1 only the network.
     """
+
+    def __init__(self, network_weight: float = NETWORK_WEIGHT) -> None:
+        self._placer = AnchoredBestFit(network_weight)
+        self._view = ClusterView()
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class; ties go to the first node and the first device, so that the choice is always the same."""
         request = job.request
+        if request.is_gang:
+            return place_containers(self._placer, job, state, sharing, kept, self._view)
         if request.spans and request.gpus > largest_node(state):
             return whole_nodes(job, state, sharing, kept)
         best: tuple[float, ...] | None = None
@@ -72,31 +77,13 @@ def _devices(job: Job, node: Node, state: State, sharing: Sharing, kept: Contain
     gpus = job.request.gpus
     if gpus == 0:
         return ()
-    fitting = [device for device in node.devices if device.id not in kept and sharing.fits(job, device, state)]
-    if len(fitting) < gpus:
+    found = fitting(job, node, state, sharing, kept)
+    if len(found) < gpus:
         return None
-    if len(fitting) == gpus:
-        return tuple(device.id for device in fitting)
-    fitting.sort(key=lambda device: (state.is_free(device.id), sharing.left_over(job, device, state)))
-    taken = {device.id for device in fitting[:gpus]}
+    if len(found) == gpus:
+        return tuple(device.id for device in found)
+    taken = {device.id for device in most_wanted(found, job, state, sharing)[:gpus]}
     return tuple(device.id for device in node.devices if device.id in taken)
-
-
-def grant(job: Job, node: Node, devices: tuple[str, ...], state: State, sharing: Sharing) -> Placement:
-    """The placement of a job on these devices of one node."""
-    return Placement(
-        node=node.id,
-        devices=devices,
-        cpus=choose_cpus(job, node, devices, state),
-        memory_bytes=sharing.granted_bytes(job, [state.device(device) for device in devices]),
-        shared=job.request.shareable,
-    )
-
-
-def joined(parts: Sequence[Placement], servers: int = 0) -> Placement:
-    """One placement of several parts."""
-    first = parts[0]
-    return Placement(first.node, first.devices, first.cpus, first.memory_bytes, first.shared, tuple(parts[1:]), servers)
 
 
 def largest_node(state: State) -> int:
@@ -132,21 +119,3 @@ def whole_nodes(job: Job, state: State, sharing: Sharing, kept: Container[str] =
             parts.append(grant(job, last, tuple(d.id for d in devices), state, sharing))
         return joined(parts)
     return None
-
-
-def choose_cpus(job: Job, node: Node, devices: tuple[str, ...], state: State) -> tuple[int, ...]:
-    """Cores for a job: those with the fewest runs on them, near the device if that is known.
-
-    Without a request, a run gets its devices' share of the node's cores (at least one). Cores are shared when more
-    are asked for than are free: a run is never kept from a free device by a busy core.
-    """
-    if not node.cpus:
-        return ()
-    wanted = job.request.cpus
-    if wanted is None:
-        share = len(node.cpus) // max(1, len(node.devices))
-        wanted = max(1, share * max(1, len(devices)))
-    near = {core for device in devices for core in state.device(device).cores}
-    load = state.core_load(node.id)
-    ranked = sorted(node.cpus, key=lambda core: (load.get(core, 0), core not in near, core))
-    return tuple(sorted(ranked[: min(wanted, len(ranked))]))
