@@ -6,9 +6,10 @@ from typing import Any
 
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
 from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
-from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch
-from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch, Move, Preempt
+from prefect_gpu.scheduling.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import Profile
 
 GIB = 2**30
@@ -32,8 +33,14 @@ def asks(gpus: int = 1, gib: float | None = None, *, shares: bool = False, cpus:
 class World:
     """Feeds a scheduler, checks its books after each event, and remembers what it said."""
 
-    def __init__(self, *nodes: Node, **quotas: Any) -> None:
-        self.scheduler = Scheduler(Profile("test", patience_s=PATIENCE_S))
+    def __init__(
+        self,
+        *nodes: Node,
+        profile: Profile | str | None = None,
+        abilities: Abilities = NOTHING_SPECIAL,
+        **quotas: Any,
+    ) -> None:
+        self.scheduler = Scheduler(profile or Profile("test", patience_s=PATIENCE_S), abilities)
         self.state = self.scheduler.state
         self.instructions: list[Instruction] = []
         self.now = 1000.0
@@ -50,14 +57,26 @@ class World:
         return said
 
     def submit(
-        self, *jobs: str, request: Request | None = None, queue: str = "q", due: float | None = None, at: float = 0.0
+        self,
+        *jobs: str,
+        request: Request | None = None,
+        queue: str = "q",
+        due: float | None = None,
+        at: float = 0.0,
+        service_s: float | None = None,
+        estimate: Estimate | None = None,
     ) -> list[Instruction]:
         """Submit jobs with the same request, due now unless said otherwise."""
         said = []
         for job in jobs:
             moment = self.now if due is None else due
-            said += self.handle(ev.JobSubmitted(job, request or Request(), queue, at, moment, name=f"run {job}"))
+            known = estimate or Estimate(service_s=service_s)
+            said += self.handle(ev.JobSubmitted(job, request or Request(), queue, at, moment, f"run {job}", known))
         return said
+
+    def train(self, *jobs: str) -> list[Instruction]:
+        """The jobs begin to train."""
+        return [said for job in jobs for said in self.handle(ev.PhaseEntered(job, Status.TRAINING))]
 
     def end(self, *jobs: str) -> list[Instruction]:
         """The jobs' processes end."""
@@ -84,7 +103,17 @@ class World:
     @property
     def places(self) -> dict[str, str]:
         """The devices of each active job, as ``"n0 n1"``."""
-        return {job.id: " ".join(job.placement.devices) for job in self.state.jobs.values() if job.placement}
+        return {job.id: " ".join(job.placement.all_devices) for job in self.state.jobs.values() if job.placement}
+
+    @property
+    def stopped(self) -> list[str]:
+        """Jobs in the order in which they were told to stop."""
+        return [said.job for said in self.instructions if isinstance(said, Preempt)]
+
+    @property
+    def moved(self) -> list[str]:
+        """Jobs in the order in which they were told to move."""
+        return [said.job for said in self.instructions if isinstance(said, Move)]
 
     def held(self, job: str) -> list[str]:
         """The codes of the reasons that the job was ever held for, in order."""
