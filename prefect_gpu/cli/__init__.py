@@ -14,8 +14,10 @@ import typer
 from prefect_gpu.cli.devices import devices
 from prefect_gpu.cli.doctor import doctor
 from prefect_gpu.cli.history import history
+from prefect_gpu.cli.papers import papers
 from prefect_gpu.cli.simulate import simulate
 from prefect_gpu.cli.timeline import timeline
+from prefect_gpu.cli.what_if import what_if
 
 __all__ = ["app"]
 
@@ -52,3 +54,5 @@ app.command()(devices)
 app.command()(history)
 app.command()(timeline)
 app.command()(simulate)
+app.command()(what_if)
+app.command()(papers)
