@@ -95,25 +95,6 @@ class Srsf(Order):
         return (service, job.not_before, job.submitted_at, job.id)
 
 
-class LeastService(Order):
-    """Least remaining service first where it is known, least attained service where it is not; both × GPUs.
-
-    Training times are spread so widely that a job which has run for an hour is expected to run for another: what a
-    job has attained is the best guess at what remains, as long as nobody knows better.
-    """
-
-    def anchor(self, job: Job) -> float | None:
-        """When the job will have had its service, or, if that is unknown, as under :class:`Las`."""
-        known = job.estimate.service_s is not None
-        return expected_end(job) if known else job.attained_s - (job.granted_at or 0.0)
-
-    def key(self, job: Job, state: State, now: float) -> Key:
-        """(GPU seconds that remain, or that it has attained, due time, submission time, id)."""
-        remaining_s = job.remaining_s(now)
-        service_s = job.attained(now) if remaining_s is None else remaining_s
-        return (service_s * max(1, job.request.total_gpus), job.not_before, job.submitted_at, job.id)
-
-
 class Las(Order):
     """Least attained service first, where service is time × GPUs (Tiresias' 2-D LAS, not discretised)."""
 
@@ -134,19 +115,50 @@ class DiscretizedLas(Order):
         factor: Each class's limit is so many times that of the class before.
     """
 
-    anchor = Las.anchor
-
     def __init__(self, first_limit: float = 3600.0, factor: float = 4.0) -> None:
         self.first_limit = first_limit
         self.factor = factor
 
+    def anchor(self, job: Job) -> float | None:
+        """See :meth:`Las.anchor`; jobs of one class are ranked by it too."""
+        return job.attained_s - (job.granted_at or 0.0)
+
     def key(self, job: Job, state: State, now: float) -> Key:
         """(class, due time, submission time, id)."""
+        return (self.level(job, now), job.not_before, job.submitted_at, job.id)
+
+    def level(self, job: Job, now: float) -> int:
+        """The job's class: 0 is the first."""
         attained = job.attained(now) * max(1, job.request.total_gpus)
-        level = 0
-        if attained >= self.first_limit:
-            level = 1 + int(math.log(attained / self.first_limit, self.factor) + 1e-9)
-        return (level, job.not_before, job.submitted_at, job.id)
+        if attained < self.first_limit:
+            return 0
+        return 1 + int(math.log(attained / self.first_limit, self.factor) + 1e-9)
+
+    def limit(self, level: int) -> float:
+        """GPU seconds at which a class begins."""
+        return self.first_limit * self.factor ** (level - 1) if level else 0.0
+
+
+class LeastService(DiscretizedLas):
+    """Least remaining service first where it is known, least attained service where it is not; both × GPUs.
+
+    Training times are spread so widely that a job which has run for an hour is expected to run for another: what a
+    job has attained is the best guess at what remains, as long as nobody knows better. It is rounded down to the limit
+    of its class, so that equals do not take turns.
+    """
+
+    def anchor(self, job: Job) -> float | None:
+        """When the job will have had its service, or, if that is unknown, as under :class:`Las`."""
+        return super().anchor(job) if job.estimate.service_s is None else expected_end(job)
+
+    def key(self, job: Job, state: State, now: float) -> Key:
+        """(GPU seconds that remain, or that it has attained, due time, submission time, id)."""
+        remaining_s = job.remaining_s(now)
+        if remaining_s is None:
+            service = self.limit(self.level(job, now))
+        else:
+            service = remaining_s * max(1, job.request.total_gpus)
+        return (service, job.not_before, job.submitted_at, job.id)
 
 
 class Drf(Order):

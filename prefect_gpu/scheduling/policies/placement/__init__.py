@@ -2,7 +2,7 @@
 
 from prefect_gpu.scheduling.policies.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.policies.placement.batch import place_batch
-from prefect_gpu.scheduling.policies.placement.best_fit import BestFit, largest_node, whole_nodes
+from prefect_gpu.scheduling.policies.placement.best_fit import BestFit, whole_nodes
 from prefect_gpu.scheduling.policies.placement.by_placer import (
     ByPlacer,
     even,
@@ -27,7 +27,6 @@ __all__ = [
     "hived",
     "joined",
     "kubernetes_default",
-    "largest_node",
     "pack",
     "place_batch",
     "random_nodes",

@@ -42,8 +42,10 @@ class BestFit(PlacementPolicy):
         request = job.request
         if request.is_gang:
             return place_containers(self._placer, job, state, sharing, kept, self._view)
-        if request.spans and request.gpus > largest_node(state):
+        if request.spans and request.gpus > state.largest_node:
             return whole_nodes(job, state, sharing, kept)
+        if request.gpus and not kept and not request.shareable and state.all_uniform:
+            return _whole_devices(job, state, sharing)
         best: tuple[float, ...] | None = None
         found: tuple[Node, tuple[str, ...]] | None = None
         for number in self._candidates(job, state, kept):
@@ -73,6 +75,23 @@ class BestFit(PlacementPolicy):
         return numbers
 
 
+def _whole_devices(job: Job, state: State, sharing: Sharing) -> Placement | None:
+    """The same choice where every node has devices of one kind only: a look at one node of each group will do."""
+    gpus, least = job.request.gpus, job.request.gpu_memory_bytes or 0
+    best: tuple[float, int, int] | None = None
+    for books, free, alike in state.groups_with_free(gpus):
+        devices = books.node.devices
+        size = devices[0].memory_bytes
+        if size >= least:
+            fitness = ((free - gpus) / len(devices), size, alike[0])
+            if best is None or fitness < best:
+                best = fitness
+    if best is None:
+        return None
+    node = state.numbered[best[2]].node
+    return grant(job, node, tuple(device.id for device in state.free_devices(node.id)[:gpus]), state, sharing)
+
+
 def _devices(job: Job, node: Node, state: State, sharing: Sharing, kept: Container[str]) -> tuple[str, ...] | None:
     gpus = job.request.gpus
     if gpus == 0:
@@ -86,17 +105,12 @@ def _devices(job: Job, node: Node, state: State, sharing: Sharing, kept: Contain
     return tuple(device.id for device in node.devices if device.id in taken)
 
 
-def largest_node(state: State) -> int:
-    """Devices on the node that has most."""
-    return max((len(books.node.devices) for books in state.numbered), default=0)
-
-
 def whole_nodes(job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
     """A job larger than any node: as many of the largest nodes as it fills, wholly free, and one more for the rest.
 
     All of them are in one domain, the first that has them; the rest goes where the fewest devices are left over.
     """
-    size = largest_node(state)
+    size = state.largest_node
     count, rest = divmod(job.request.gpus, size)
     least = job.request.gpu_memory_bytes or 0
     by_domain: dict[str, list[Node]] = {}

@@ -10,7 +10,7 @@ from prefect_gpu.scheduling import placing
 from prefect_gpu.scheduling.cluster import Node, Placement
 from prefect_gpu.scheduling.placing import Free, Gang, Placer, Plan, Topology
 from prefect_gpu.scheduling.policies.placement.base import PlacementPolicy
-from prefect_gpu.scheduling.policies.placement.best_fit import largest_node, whole_nodes
+from prefect_gpu.scheduling.policies.placement.best_fit import whole_nodes
 from prefect_gpu.scheduling.policies.placement.gangs import containers
 from prefect_gpu.scheduling.policies.placement.granting import cores_wanted, granted_gang
 from prefect_gpu.scheduling.policies.placement.portions import Cells, Portions, Slots, Whole
@@ -49,7 +49,7 @@ class ByPlacer(PlacementPolicy):
         request = job.request
         if not state.numbered or (not request.shareable and state.free_count < request.total_gpus):
             return None
-        if request.spans and request.gpus > largest_node(state):
+        if request.spans and request.gpus > state.largest_node:
             return whole_nodes(job, state, sharing, kept)
         topology = self._view.topology(state)
         gpus = self._portions.free_gpus(job, state, sharing, kept, self._view)
