@@ -107,14 +107,18 @@ class RecordStore:
             try:
                 data = json.loads((folder / "record.json").read_text())
                 data["request"] = Request(**data["request"])
-                placement = data["placement"]
-                placement["devices"], placement["cpus"] = tuple(placement["devices"]), tuple(placement["cpus"])
-                data["placement"] = Placement(**placement)
+                data["placement"] = _placement(data["placement"])
                 record = RunRecord(**data)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # nothing that we have made: nothing was launched from it
             if record.pool == self._pool:
                 yield folder, record
+
+
+def _placement(data: dict[str, Any]) -> Placement:
+    """A placement as JSON has it, parts and all; an earlier version's record has only one part."""
+    whole = {**data, "devices": tuple(data["devices"]), "cpus": tuple(data["cpus"])}
+    return Placement(**{**whole, "others": tuple(map(_placement, data.get("others", ())))})
 
 
 def remove_older(folder: Path, days: float) -> None:

@@ -42,6 +42,14 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert record.cancelled and record.warm
 
 
+def test_the_placement_of_a_gang_comes_back_with_all_its_parts(tmp_path: Path) -> None:
+    part = Placement("there", ("GPU-3",), (4,))
+    record = dataclasses.replace(a_record(), placement=Placement("here", ("GPU-1",), (0,), others=(part, part)))
+    store = RecordStore(tmp_path, "pool")
+    store.create(record)
+    assert [read for _, read in store] == [record]
+
+
 def test_records_come_oldest_first_and_only_those_of_the_pool(tmp_path: Path) -> None:
     store, others = RecordStore(tmp_path, "pool"), RecordStore(tmp_path, "other")
     for run_id in ("z", "b", "z", "a"):
