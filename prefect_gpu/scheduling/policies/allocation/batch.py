@@ -1,0 +1,113 @@
+"""Gather the jobs that come shortly after one another, and place them together (Liquid's batch mode, §5.3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.scheduling.placing import Genetic
+from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
+from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line
+from prefect_gpu.scheduling.policies.placement.batch import place_batch, suits_batch
+from prefect_gpu.scheduling.policies.placement.view import ClusterView
+from prefect_gpu.scheduling.verbs import names
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.state import State
+    from prefect_gpu.scheduling.verbs import Desk
+
+
+class BatchWindow(Allocation):
+    """Waits for more jobs for a while, and then places all together.
+
+    1. The first job that arrives opens a window. Nobody is placed until it closes, unless somebody waits already
+       who came in an earlier one: then there is a batch without waiting.
+    2. The jobs that wait, in their order, are a batch; the grouping genetic algorithm places those that fit.
+    3. All others (runs that share, that span nodes, or for which there is no room) are :class:`Backfill`'s. It is also
+       alone as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such thing.
+
+    Args:
+        window_s: How long a window is open, seconds.
+        most_jobs: Jobs in a batch at most.
+        genetic: The algorithm and its settings.
+        seed: Of its chance.
+    """
+
+    def __init__(
+        self, window_s: float = 5.0, most_jobs: int = 64, genetic: Genetic | None = None, seed: int = 0
+    ) -> None:
+        if window_s < 0 or most_jobs < 1:
+            raise ValueError(
+                f"window_s={window_s}, most_jobs={most_jobs}: give seconds of 0 or more, and 1 job or more"
+            )
+        self._window_s = window_s
+        self._most_jobs = most_jobs
+        self._genetic = genetic or Genetic()
+        self._seed = seed
+        self._others = Backfill()
+        self._closes_at: float | None = None
+        self._seen: set[str] = set()  # jobs that were there when a window closed
+        self._view = ClusterView()
+
+    def bind(self, state: State) -> None:
+        """Called once, before anything else."""
+        super().bind(state)
+        self._others.bind(state)
+
+    def allocate(self, desk: Desk) -> None:
+        """See the class."""
+        if self._gathers(desk):
+            tell_early(desk)
+            return
+        state = desk.state
+        if state.free_count:
+            jobs, impatient = self._batch(desk)
+            if len(jobs) > 1 and not impatient:
+                self._place(jobs, desk)
+        self._others.allocate(desk)
+
+    def _gathers(self, desk: Desk) -> bool:
+        """Whether a window is open. Asks to be woken when it closes."""
+        lines = desk.state.queue_of_waiting.lines()
+        waiting = {job.id for line in lines for _, job in line.entries}
+        self._seen &= waiting
+        if not waiting or self._seen or self._window_s <= 0:
+            self._closes_at = None
+        elif self._closes_at is None:
+            self._closes_at = desk.now + self._window_s
+        if self._closes_at is not None and desk.now < self._closes_at:
+            left = self._closes_at - desk.now
+            for line in lines:
+                tell_line(desk, line, "due", lambda: f"it is placed in {left:.0f} s, with others that come meanwhile")
+            desk.look_again_at(self._closes_at)
+            return True
+        self._closes_at = None
+        self._seen = waiting
+        return False
+
+    def _batch(self, desk: Desk) -> tuple[list[Job], bool]:
+        """The first jobs in the order that the algorithm can place, within the limits; and whether one is impatient."""
+        state = desk.state
+        chosen: list[Job] = []
+        counts: Counter[str] = Counter()
+        impatient = False
+        walk = state.queue_of_waiting.in_order()
+        for line, job in walk:
+            impatient |= job.impatient
+            suited = suits_batch(job, state, self._view) and self.capability.possible(job.request)
+            if not suited or state.limit_on(line.queue, counts) is not None:
+                walk.leave()
+                continue
+            chosen.append(job)
+            counts[line.queue] += 1
+            if len(chosen) >= self._most_jobs:
+                break
+        return chosen, impatient
+
+    def _place(self, jobs: list[Job], desk: Desk) -> None:
+        words = f"of {len(jobs)} jobs that are placed together"
+        for job, placement in place_batch(
+            jobs, desk.state, desk.profile.sharing, self._view, self._genetic, self._seed
+        ):
+            desk.launch(job, placement, f"{names(placement.all_devices)} suit it best {words}")
