@@ -418,6 +418,11 @@ class World:
     # -- reports --------------------------------------------------------------------------------------------------
 
     def _everyone_reports(self, _: Run) -> None:
+        for node_id in self._changed_nodes:
+            used = self._physics.pressure(node_id, self)
+            if used:
+                self._tell(ev.PressureMeasured(node_id, min(1.0, sum(used.values())), tuple(used.items())))
+        self._changed_nodes = {}
         done: list[tuple[str, float]] = []
         for run in self.active.values():
             if run.status is not Status.TRAINING or self._has_nothing_to_say(run):
@@ -429,11 +434,6 @@ class World:
             self._tell(ev.UtilisationMeasured(run.model.id, run.model.utilisation * run.speed))
         if done:
             self._tell(ev.Progressed(tuple(done)))
-        for node_id in self._changed_nodes:
-            used = self._physics.pressure(node_id, self)
-            if used:
-                self._tell(ev.PressureMeasured(node_id, min(1.0, sum(used.values())), tuple(used.items())))
-        self._changed_nodes = {}
         self._plan(self.now + self._report_s, self._everyone_reports, None)
 
     def _has_nothing_to_say(self, run: Run) -> bool:

@@ -35,6 +35,7 @@ class Eliminator(Reaction):
         self._limit = limit
         self._drop = drop
         self._pressure: dict[str, float] = {}  # of nodes
+        self._use_by_job: dict[str, dict[str, float]] = {}  # of nodes on which nothing was changed since it was measured
         self._now: dict[str, float] = {}  # utilisation of training jobs
         self._usual: dict[str, tuple[str, int, float]] = {}  # the same undisturbed, where and with how many cores
         self._full: dict[str, int] = {}  # cores that throttled jobs had
@@ -43,11 +44,13 @@ class Eliminator(Reaction):
         """See the class. The allocation has to look again when cores have become free."""
         match event:
             case ev.UtilisationMeasured(job_id, utilisation):
+                job = desk.state.running[job_id]
                 self._now[job_id] = utilisation
-                self._learn(desk.state.running[job_id], utilisation)
+                self._learn(job, utilisation)
+                return job.placement is not None and self._look(job.placement.node, desk)
             case ev.PressureMeasured(node, fraction, by_job):
-                self._pressure[node] = fraction
-                return desk.abilities.cores and self._look(node, dict(by_job), desk)
+                self._pressure[node], self._use_by_job[node] = fraction, dict(by_job)
+                return self._look(node, desk)
             case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
                 for memory in (self._now, self._usual, self._full):
                     memory.pop(job_id, None)  # type: ignore[attr-defined]
@@ -55,10 +58,18 @@ class Eliminator(Reaction):
 
     def _learn(self, job: Job, utilisation: float) -> None:
         placement = job.placement
-        if placement is not None and self._pressure.get(placement.node, 0.0) < self._limit:
-            self._usual[job.id] = (placement.node, len(placement.cpus), utilisation)
+        if placement is None or self._pressure.get(placement.node, 1.0) >= self._limit:
+            return
+        here = (placement.node, len(placement.cpus))
+        usual = self._usual.get(job.id)
+        # The highest: the news that bandwidth is short may come later than that of what it does to the run.
+        highest = max(utilisation, usual[2]) if usual is not None and usual[:2] == here else utilisation
+        self._usual[job.id] = (*here, highest)
 
-    def _look(self, node: str, use_by_job: dict[str, float], desk: Desk) -> bool:
+    def _look(self, node: str, desk: Desk) -> bool:
+        use_by_job = self._use_by_job.get(node)
+        if use_by_job is None or not desk.abilities.cores:
+            return False
         pressure = self._pressure[node]
         throttled = any(name in self._full for name in use_by_job) if use_by_job else bool(self._full)
         if pressure < self._limit and not throttled:
@@ -72,6 +83,8 @@ class Eliminator(Reaction):
         known = [self._cpu_job(job, use_by_job.get(job.id, 0.0)) for job in computing if not job.placement.others]  # type: ignore[union-attr]
         freed = False
         limits = throttle(pressure, 1.0, training, known, can_limit_bandwidth=False, limit=self._limit, drop=self._drop)
+        if limits:
+            del self._use_by_job[node]  # it will be another when it is measured again
         for limit in limits:
             freed |= self._set(desk.state.running[limit.job], limit.cores, desk)
         return freed

@@ -188,7 +188,7 @@ class MultiArray(Allocation):
             self._wide_held = 0
             self._gpus_of.clear()
             self._cores_of.clear()
-            sizes = [_size(books.node.id, len(books.node.devices), len(books.node.cpus)) for books in state.numbered]
+            sizes = _sizes(state)
             self._arrays = Arrays(sizes, {size.id: self._reserved(size) for size in sizes}, self._wide_peak)
         held, running = self._held, state.running
         if held.keys() - running.keys():
@@ -204,9 +204,11 @@ class MultiArray(Allocation):
                     self._leave(name)
                 self._enter(desk, job)
         if self._since_divided >= _DIVIDE_EVERY:
-            self._since_divided = 0
-            sizes = [_size(books.node.id, len(books.node.devices), len(books.node.cpus)) for books in state.numbered]
-            self._arrays.divide({size.id: self._reserved(size) for size in sizes}, self._wide_peak)
+            self._divide(state)
+
+    def _divide(self, state: State) -> None:
+        self._since_divided = 0
+        self._arrays.divide({size.id: self._reserved(size) for size in _sizes(state)}, self._wide_peak)
 
     def _reserved(self, size: NodeSize) -> int:
         return 0 if size.cores == _UNCOUNTED else reserved_cores([self._seen], size)
@@ -241,11 +243,15 @@ class MultiArray(Allocation):
         """The most that jobs of four GPUs and more have asked for at one time."""
         asked = ((len(line.entries), line.request.total_gpus) for line in lines)
         waiting = sum(jobs * gpus for jobs, gpus in asked if gpus >= WIDE_GPUS)
-        self._wide_peak = min(state.device_count, max(self._wide_peak, waiting + self._wide_held))
+        demand = min(state.device_count, waiting + self._wide_held)
+        if demand > self._wide_peak:
+            self._wide_peak = demand
+            self._divide(state)
 
 
-def _size(node_id: str, gpus: int, cores: int) -> NodeSize:
-    return NodeSize(node_id, gpus, cores or _UNCOUNTED)
+def _sizes(state: State) -> list[NodeSize]:
+    nodes = [books.node for books in state.numbered]
+    return [NodeSize(node.id, len(node.devices), len(node.cpus) or _UNCOUNTED) for node in nodes]
 
 
 def _reason(job: Job, offer: Offer, parts: list[Placement]) -> str:
