@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,10 +83,10 @@ def simulate(
     from prefect_gpu.scheduling.profiles import get_profile
     from prefect_gpu.simulation.workloads.from_trace import check, select, simulate
 
-    known = _knowledge(knowledge, error, seed)
     if plot is not None:
         _check_plot(plot)
     try:
+        known = _knowledge(knowledge, error, seed)
         get_profile(profile)
         check(world, restart_cost, sharing)
         found = select(_read(trace, trace_format, limit), nodes * gpus_per_node)
@@ -232,10 +233,11 @@ def _some(names: Sequence[str]) -> str:
 
 def _in_words_of_options(message: str) -> str:
     """A message about an argument, where the user gave an option."""
+    message = re.sub(r"world='(\w+)'", r"--world \1", message)
     for argument, option in (
         ("restart_cost_s=", "--restart-cost "),
         ("sharing=True", "--sharing"),
-        ("world=", "--world "),
+        ("error=", "--error "),
     ):
         message = message.replace(argument, option)
     return message

@@ -21,6 +21,7 @@ _LABELS = {
     "gpu_busy_fraction": "Devices trained for",
     "never_started": "Runs that could not start",
 }
+_LIVE_KNOWLEDGE = "none"  # the live pool does not estimate durations yet
 _FAR_OFF = 0.2  # part of the recorded completion time from which on the simulation is called rough
 
 
@@ -30,7 +31,8 @@ def what_if(
     knowledge: Annotated[
         str,
         typer.Option(
-            help="What the scheduler is told of durations: exact, learned (from the runs that ended before), or none."
+            help="What the scheduler would be told of durations: exact, learned (from the runs that ended before), "
+            "or none, as today."
         ),
     ] = "learned",
     present: Annotated[
@@ -72,32 +74,43 @@ def what_if(
         nodes = resized(past.nodes, int(gpus or 0))
     except ValueError as wrong:
         common.fail(str(wrong).replace("gpus=", "--gpus "), code=2)
-    control = replay(past, was, KNOWLEDGE[knowledge]())
+    control = replay(past, was, KNOWLEDGE[_LIVE_KNOWLEDGE]())
     changed = replay(past, then, KNOWLEDGE[knowledge](), nodes)
     devices = sum(len(node.devices) for node in nodes)
     if as_json:
         common.print_json(
             {
                 "left_out": past.left_out,
-                "knowledge": knowledge,
                 "recorded": {"gpus": past.devices, **dataclasses.asdict(past.recorded)},
-                "control": {"profile": was, "gpus": past.devices, **dataclasses.asdict(control)},
-                "what_if": {"profile": then, "gpus": devices, **dataclasses.asdict(changed)},
+                "control": {
+                    "profile": was,
+                    "gpus": past.devices,
+                    "knowledge": _LIVE_KNOWLEDGE,
+                    **dataclasses.asdict(control),
+                },
+                "what_if": {"profile": then, "gpus": devices, "knowledge": knowledge, **dataclasses.asdict(changed)},
             }
         )
     else:
-        _show(past, control, changed, (was, then), (past.devices, devices))
+        heads = [
+            f"{head}\n{name}, {common.plural(count, 'device')}\ndurations {known}"
+            for head, name, count, known in (
+                ("Simulated as it was", was, past.devices, _LIVE_KNOWLEDGE),
+                ("What if", then, devices, knowledge),
+            )
+        ]
+        _show(past, control, changed, heads)
 
 
-def _show(past: Past, control: Figures, changed: Figures, profiles: tuple[str, str], devices: tuple[int, int]) -> None:
+def _show(past: Past, control: Figures, changed: Figures, heads: list[str]) -> None:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("")
     table.add_column("Recorded", justify="right")
-    table.add_column(f"Simulated as it was\n{profiles[0]}, {common.plural(devices[0], 'device')}", justify="right")
-    table.add_column(f"What if\n{profiles[1]}, {common.plural(devices[1], 'device')}", justify="right")
+    for head in heads:
+        table.add_column(head, justify="right")
     table.add_column("Change", justify="right")
     for name, label in _LABELS.items():
         before, after = getattr(control, name), getattr(changed, name)

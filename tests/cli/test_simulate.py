@@ -1,0 +1,201 @@
+"""``prefect-gpu simulate`` as its users see it, on traces that fit on a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli, InProcess
+
+KEYS = [
+    "jobs", "mean_jct_s", "p50_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "mean_wait_s", "gpu_busy_fraction",
+    "wall_s", "jobs_per_s", "decisions", "decision_p99_s",
+]  # fmt: skip
+# A long job takes the only node; a short one comes after it.
+LONG_AND_SHORT = ["long,0,1000,2,bert", "short,10,100,2,bert"]
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(["job_id,submit_s,duration_s,num_gpu,model", *rows]) + "\n")
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return write(tmp_path / "trace.csv", LONG_AND_SHORT)
+
+
+def on(trace: Path, *more: str, nodes: int = 1, gpus: int = 2) -> list[str]:
+    return ["simulate", "--trace", str(trace), "--nodes", str(nodes), "--gpus-per-node", str(gpus), *more]
+
+
+def figures(run_cli: InProcess, trace: Path, *more: str) -> dict[str, float]:
+    done = run_cli(*on(trace, "--json", *more))
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_json_has_exactly_these_figures(run_cli: InProcess, trace: Path) -> None:
+    found = figures(run_cli, trace, "--profile", "fifo")
+    assert list(found) == KEYS
+    assert found["jobs"] == 2
+    assert found["mean_jct_s"] == pytest.approx((1000 + 1090) / 2)
+    assert found["makespan_s"] == pytest.approx(1100)
+    assert found["mean_wait_s"] == pytest.approx(990 / 2)
+    assert found["gpu_busy_fraction"] == pytest.approx(1.0)
+
+
+def test_another_profile_gives_other_figures(run_cli: InProcess, trace: Path) -> None:
+    assert figures(run_cli, trace, "--profile", "srtf")["mean_jct_s"] == pytest.approx((1100 + 100) / 2)
+
+
+def test_a_restart_costs_what_is_said(run_cli: InProcess, trace: Path) -> None:
+    found = figures(run_cli, trace, "--profile", "srtf", "--restart-cost", "30")
+    assert found["mean_jct_s"] == pytest.approx((1130 + 100) / 2)
+
+
+def test_without_knowledge_nobody_is_stopped_for_a_shorter_job(run_cli: InProcess, trace: Path) -> None:
+    found = figures(run_cli, trace, "--profile", "srtf", "--knowledge", "none")
+    assert found["mean_jct_s"] == pytest.approx((1000 + 1090) / 2)
+
+
+def test_what_was_learned_counts_from_the_next_submission_on(run_cli: InProcess, tmp_path: Path) -> None:
+    """One of each kind ends; of the next two, which come together, the kind that was short goes first."""
+    rows = ["a,0,1000,2,slow", "b,0,10,2,quick", "c,5000,1000,2,slow", "d,5000,10,2,quick"]
+    trace = write(tmp_path / "kinds.csv", rows)
+    found = figures(run_cli, trace, "--profile", "sjf", "--knowledge", "learned")
+    assert found["mean_jct_s"] == pytest.approx((1000 + 1010 + 10 + 1010) / 4)
+
+
+def test_errors_of_exact_durations_depend_on_the_seed_alone(run_cli: InProcess, tmp_path: Path) -> None:
+    trace = write(tmp_path / "many.csv", [f"j{n},0,{100 + n},2,bert" for n in range(20)])
+
+    def mean(*more: str) -> float:
+        return figures(run_cli, trace, "--profile", "sjf", *more)["mean_jct_s"]
+
+    assert mean("--error", "1", "--seed", "1") == mean("--error", "1", "--seed", "1") > mean()
+    assert mean("--error", "1", "--seed", "1") != mean("--error", "1", "--seed", "2")
+
+
+def test_the_first_jobs_only(run_cli: InProcess, trace: Path) -> None:
+    assert figures(run_cli, trace, "--profile", "fifo", "--limit", "1")["jobs"] == 1
+
+
+def test_the_rules_of_muri(run_cli: InProcess, trace: Path) -> None:
+    """At each decision a running job loses 10 s of progress, whatever it is."""
+    found = figures(run_cli, trace, "--profile", "srtf", "--world", "muri")
+    assert found["mean_jct_s"] == pytest.approx((1100 + 100) / 2, abs=30)
+
+
+def test_jobs_that_never_fit_are_counted_and_named(run_cli: InProcess, tmp_path: Path) -> None:
+    trace = write(tmp_path / "large.csv", [*LONG_AND_SHORT, *(f"huge{n},0,1,64,bert" for n in range(7))])
+    done = run_cli(*on(trace, "--profile", "fifo", "--json"))
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["jobs"] == 2
+    named = "huge0, huge1, huge2, huge3, huge4 and 2 more"
+    assert f"Left out: 7 jobs that ask for more than the 2 devices of this cluster ({named})." in done.stderr
+
+
+def test_jobs_without_a_gpu_are_counted_and_named(run_cli: InProcess, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.csv"
+    path.write_text("job_id,submit_s,duration_s,num_gpu,cpus\na,0,10,1,2\nlight,0,10,0,4\n")
+    done = run_cli(*on(path, "--profile", "fifo", "--json"))
+    assert "Left out: 1 job that asks for no device (light)." in done.stderr
+    assert json.loads(done.stdout)["jobs"] == 1
+
+
+def test_the_table(run_cli: InProcess, trace: Path) -> None:
+    done = run_cli(*on(trace, "--profile", "fifo"))
+    assert done.exit_code == 0
+    assert "trace.csv on 1 × 2 devices, profile fifo, durations exact" in done.stdout
+    assert "17.4 min" in done.stdout and "1,045 s" in done.stdout
+    assert "100.0%" in done.stdout
+
+
+def test_the_picture(run_cli: InProcess, trace: Path, tmp_path: Path) -> None:
+    for world in ("cluster", "muri"):
+        picture = tmp_path / f"{world}.png"
+        done = run_cli(*on(trace, "--profile", "srtf", "--world", world, "--plot", str(picture)))
+        assert done.exit_code == 0, done.stderr
+        assert f"Wrote {picture}." in done.stdout
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    quiet = run_cli(*on(trace, "--profile", "srtf", "--plot", str(tmp_path / "quiet.png"), "--json"))
+    assert list(json.loads(quiet.stdout)) == KEYS and (tmp_path / "quiet.png").exists()
+
+
+def test_a_picture_without_matplotlib(cli: Cli, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    repository = str(Path(__file__).parents[2])
+    command = on(trace, "--profile", "fifo", "--plot", "x.png")
+    done = cli(*command, PYTHONPATH=f"{tmp_path}:{repository}")
+    assert done.returncode == 1
+    assert "pip install 'prefect-gpu[plot]'" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "words"),
+    [
+        (["--profile", "best"], 2, "profile='best' is not known: choose one of "),
+        (["--knowledge", "all"], 2, "--knowledge all is none of exact, learned, none."),
+        (["--world", "mars"], 2, "--world mars is not known: choose one of cluster, muri."),
+        (["--world", "muri", "--restart-cost", "5"], 2, "--restart-cost 5 does not belong into --world muri"),
+        (["--sharing"], 2, "--sharing needs --world muri"),
+        (["--restart-cost", "nan"], 2, "--restart-cost"),
+        (["--knowledge", "none", "--error", "0.1"], 2, "--error 0.1 needs --knowledge exact, not none"),
+        (["--error", "inf"], 2, "--error inf is negative or not finite"),
+        (["--format", "xls"], 2, "format='xls' is not known: choose one of chronus, "),
+        (["--format", "muri"], 2, "num_gpu"),
+        (["--nodes", "0"], 2, "--nodes"),
+        (["--plot", "/no/such/folder/x.png"], 2, "/no/such/folder is no folder. Create it first."),
+        (["--plot", "x.jpg"], 2, "give a name that ends in .png"),
+    ],
+)
+def test_wrong_options_are_named_with_what_to_do(
+    run_cli: InProcess, trace: Path, more: list[str], code: int, words: str
+) -> None:
+    done = run_cli(*on(trace, "--profile", "fifo", *more))
+    assert done.exit_code == code
+    assert words in " ".join(done.stderr.split()) or words in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (["a,0,100,2,bert", "b,0,100,two,bert"], "line 3: num_gpu='two' is not a number: write plain digits"),
+        (["a,0,100,2,bert", "b,0,100"], "line 3: 'b,0,100' has 3 values where the header names 5 columns"),
+        (["a,0,-5,2,bert"], "line 2: duration_s='-5' is negative: give a number of at least 0."),
+        (
+            ["a,0,5,2,bert", "a,0,5,2,bert"],
+            "line 3: job_id='a' stands in line 2 too: give every job a name of its own.",
+        ),
+    ],
+)
+def test_a_bad_row_is_named_by_its_line(run_cli: InProcess, tmp_path: Path, rows: list[str], words: str) -> None:
+    trace = write(tmp_path / "bad.csv", rows)
+    done = run_cli(*on(trace, "--profile", "fifo", "--json"))
+    assert done.exit_code == 2
+    assert f"{trace}, {words}" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_trace_that_is_not_there(run_cli: InProcess, tmp_path: Path) -> None:
+    done = run_cli(*on(tmp_path / "none.csv", "--profile", "fifo"))
+    assert done.exit_code == 2 and "none.csv does not exist. Name the file of a trace." in done.stderr
+    done = run_cli(*on(tmp_path, "--profile", "fifo"))
+    assert done.exit_code == 2 and "cannot be read: Is a directory" in done.stderr
+
+
+def test_a_cluster_on_which_nothing_fits(run_cli: InProcess, trace: Path) -> None:
+    done = run_cli(*on(trace, "--profile", "fifo", gpus=1))
+    assert done.exit_code == 1
+    assert "Left out: 2 jobs" in done.stderr and "no job of it can run on this cluster" in done.stderr
+
+
+def test_as_a_stranger_would_call_it(cli: Cli, trace: Path) -> None:
+    done = cli(*on(trace, "--json"))
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)) == KEYS
