@@ -123,14 +123,15 @@ class GrowthWatch:
             self._due_at += self.interval_s * (1 + math.floor((t_s - self._due_at) / self.interval_s))
         return self.category
 
-    def asks_reallocation(self, progressing: int, watching: int) -> bool:
+    def asks_reallocation(self, progressing: int, watching: int, least: int = 2) -> bool:
         """Whether the job asks to be moved: it stayed converged, and faster learners sit on its node (line 15).
 
         Args:
             progressing: |PC| on the job's node.
             watching: |WC| on the job's node.
+            least: How many of both it takes; the print says more than one.
         """
-        return self.confirmed and self.migrated_at is None and progressing + watching > 1
+        return self.confirmed and self.migrated_at is None and progressing + watching >= least
 
     def mark_migrated(self, now_s: float) -> None:
         """Algorithm 2 has decided about the job, whether it moves or stays: it is decided about only once.
@@ -277,4 +278,28 @@ def rebalance(workers: Sequence[str], jobs: Iterable[Converged], now_s: float) -
             load[chosen.worker] -= 1
             load[taker] += 1
             moves.append(Move(chosen.id, chosen.worker, taker))
+    return moves
+
+
+def level(on: Mapping[str, Sequence[str]], movable: Sequence[str]) -> list[Move]:
+    """Ours: even out the workers at once, until none has two jobs fewer than another that could give one.
+
+    Args:
+        on: Jobs by worker; all workers, idle ones included.
+        movable: The jobs that may move, those that should move first in front. Each moves at most once.
+    """
+    where = {job: worker for worker, jobs in on.items() for job in jobs}
+    load = {worker: len(jobs) for worker, jobs in on.items()}
+    left = [job for job in movable if job in where]
+    moves: list[Move] = []
+    while left:
+        target = min(load, key=lambda worker: load[worker])
+        most = max(load[where[job]] for job in left)
+        if most < load[target] + 2:
+            break
+        chosen = next(job for job in left if load[where[job]] == most)
+        left.remove(chosen)
+        moves.append(Move(chosen, where[chosen], target))
+        load[where[chosen]] -= 1
+        load[target] += 1
     return moves

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prefect_gpu.scheduling.policies.allocation.elastic import Elastic, Protection
+from prefect_gpu.scheduling.policies.sharing import NoSharing
 from prefect_gpu.scheduling.profiles.profile import Profile
 
-PROFILES: dict[str, Callable[[], Profile]] = {}
+PROFILES: dict[str, Callable[[], Profile]] = {
+    "f-scheduling": lambda: Profile(
+        "f-scheduling", sharing=NoSharing(), allocation=Elastic(), reactions=(Protection(),)
+    ),
+}
