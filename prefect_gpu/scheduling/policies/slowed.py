@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 
 SLOWDOWN_LIMIT = 1 / LEAST_RATIO
 MOST_STOPS = 3
+_ROUNDING = 1e-9
 
 
 class StopTheSlowed(Reaction):
-    """Learn from each measured slowdown, and preempt a job whose slowdown has reached a limit.
+    """Learn from each measured slowdown, and preempt a job whose slowdown is above a limit.
 
     A job that shares its nodes with one other teaches the table what these two do to each other. Beside several, it is
     the one that is expected to slow it down most that is blamed, and only if matters are worse than expected.
 
-    A job is stopped only for others on its nodes, and only a few times, so that nobody is sent around in circles; and
-    of jobs on the same nodes one at a time, as the others' measurements are void when it is gone.
+    A job is stopped only for others on its nodes, and only a few times, so that nobody is sent around in circles. A
+    measurement counts only if the same jobs were beside it since an earlier decision: it says nothing of newcomers, and
+    when one job was stopped, what the others measured before is void.
 
     Args:
         table: What is taught; that of the allocation, so that it does not start the same neighbours again.
-        limit: Slowdown (speed alone ÷ speed now) from which on a job is stopped.
+        limit: Slowdown (speed alone ÷ speed now) above which a job is stopped.
         most_stops: How often a job is stopped at most.
 
     Raises:
@@ -42,33 +44,51 @@ class StopTheSlowed(Reaction):
         self._table = table
         self._limit = limit
         self._most_stops = most_stops
-        self._settling: tuple[float, frozenset[int]] = (0.0, frozenset())  # moment, nodes that someone left then
+        self._company: dict[str, tuple[frozenset[str], float]] = {}  # who is beside each job, and since when
+        self._measured = False  # until anybody measures anything, nothing is kept
 
     def react(self, event: Event, desk: Desk) -> bool:
         """See the class. True, as the allocation has to look at the free devices, if a job was stopped."""
         if not isinstance(event, SlowdownMeasured) or not 0 < event.slowdown < math.inf:
             return False
         slowdown = event.slowdown
+        self._measured = True
         job = desk.state.running.get(event.job)
         if job is None or not job.request.kind:
             return False
         running = running_jobs(desk)
-        own = running.pop(job.id, None)
-        if own is None:
+        beside = _beside(job.id, running)
+        known = self._company.get(job.id)
+        if not beside or known is None or known[0] != frozenset(beside) or known[1] >= desk.now:
             return False
-        beside = [other for other in running.values() if other.nodes & own.nodes and other.key.model]
-        since, left = self._settling
-        if not beside or (since == desk.now and left & own.nodes):
+        self._learn(running[job.id], list(beside.values()), slowdown)
+        too_slow = slowdown > self._limit * (1 + _ROUNDING)
+        if not too_slow or not desk.may_stop(job) or job.stops >= self._most_stops:
             return False
-        self._learn(own, beside, slowdown)
-        if slowdown < self._limit or not desk.may_stop(job) or job.stops >= self._most_stops:
-            return False
-        self._settling = (desk.now, own.nodes | (left if since == desk.now else frozenset()))
-        reason = f"others on its nodes slow it down {slowdown:.2f} times, and the limit is {self._limit:.2f}"
-        desk.preempt(job, reason)
+        desk.preempt(job, f"others on its nodes slow it down {slowdown:.2f} times; the limit is {self._limit:.2f}")
         return True
+
+    def after(self, desk: Desk) -> None:
+        """Note who is beside whom."""
+        if not self._measured:
+            return
+        running = running_jobs(desk)
+        company = {}
+        for name in running:
+            beside = frozenset(_beside(name, running))
+            known = self._company.get(name)
+            company[name] = known if known is not None and known[0] == beside else (beside, desk.now)
+        self._company = company
 
     def _learn(self, own: Running, beside: list[Running], slowdown: float) -> None:
         worst = min(beside, key=lambda other: self._table.ratio(own.key, other.key))
         if len(beside) == 1 or 1 / slowdown < self._table.ratio(own.key, worst.key):
             self._table.learn(own.key, worst.key, 1 / slowdown)
+
+
+def _beside(name: str, running: dict[str, Running]) -> dict[str, Running]:
+    """The jobs that share a node with this one, and of whose program something may be known."""
+    own = running.get(name)
+    if own is None:
+        return {}
+    return {other: one for other, one in running.items() if other != name and one.key.model and one.nodes & own.nodes}

@@ -60,7 +60,7 @@ def hybrid(
         table: As for :func:`greedy`; it learns from measured slowdowns.
         speeds: As for :func:`greedy`.
         policy: What decides first. None, as long as no trained one is shipped: the greedy rule decides alone.
-        limit: Slowdown from which on a job is stopped.
+        limit: Slowdown above which a job is stopped.
         round_s: Decide only so often; a policy that was trained in rounds wants 300. 0: whenever something changes.
         gpus_power: As for :func:`greedy`.
     """

@@ -1,0 +1,154 @@
+"""DeepShare's training environment (§IV): rounds on a simulated cluster, for gymnasium.
+
+It needs the extra ``rl``. Import this module, make an environment, and train what you like on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from prefect_gpu.scheduling.policies.contention import BRANCHES, Key, Running, SensitivityTable, reward
+from prefect_gpu.scheduling.policies.observation import Encoding, Observation, profiles
+from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
+from prefect_gpu.simulation.workloads.contended import draw, predicted_table
+from prefect_gpu.simulation.worlds.rounds import GPUS_PER_NODE, NODES, ROUND_S, RoundCluster, RoundJob
+
+EPISODE_JOBS = 256
+MOST_ROUNDS = 4096
+
+Action = npt.NDArray[np.int64]
+
+
+class ContentionEnv(gymnasium.Env[Observation, Action]):
+    """One episode is a job set, one step a round.
+
+    A step starts the candidates on the nodes that the action names (in the order of the candidates, each if it still
+    fits), stops jobs whose throughput ratio has fallen to ``stop_at``, and lets a round pass. The reward is
+    −W1·CS + W2·Util of that round. An episode ends when all jobs have ended.
+
+    Observation and action are those of :class:`~prefect_gpu.scheduling.policies.observation.Encoding`; the number of
+    each candidate is its own dimension of a ``MultiDiscrete`` space. ``info`` has ``action_mask``, bool of shape
+    (candidates, answers), and :meth:`action_masks` gives it flat, as maskable algorithms want it.
+
+    Args:
+        jobs: Makes the job set of an episode from a random generator; None draws 256 jobs of the paper's normal mix.
+        table: Speeds and ratios; None predicts them from the traffic of the paper's models.
+        branch: Branch of the reward: A (W1 = 0.3) to E (0.7).
+        nodes: Number of nodes.
+        gpus_per_node: GPUs of each.
+        candidates: The paper's K.
+        round_s: Seconds of a round.
+        stop_at: Jobs of this ratio or less go back to the queue; None: nobody is stopped.
+        most_rounds: An episode is cut off after so many rounds.
+        flaw: See :class:`~prefect_gpu.simulation.worlds.rounds.RoundCluster`.
+
+    Raises:
+        ValueError: The branch is not known, or a number is out of its range.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012  (as gymnasium declares it)
+
+    def __init__(
+        self,
+        jobs: Callable[[np.random.Generator], Sequence[TraceJob]] | None = None,
+        table: ContentionTable | None = None,
+        *,
+        branch: str = "B",
+        nodes: int = NODES,
+        gpus_per_node: int = GPUS_PER_NODE,
+        candidates: int = 3,
+        round_s: float = ROUND_S,
+        stop_at: float | None = 0.6,
+        most_rounds: int = MOST_ROUNDS,
+        flaw: bool = False,
+    ) -> None:
+        if branch not in BRANCHES:
+            raise ValueError(f"branch={branch!r} is not known: choose one of {', '.join(BRANCHES)}.")
+        self._draw = jobs or (lambda generator: draw(int(generator.integers(2**31)), EPISODE_JOBS))
+        self._table = predicted_table(nodes) if table is None else table
+        self._w1 = BRANCHES[branch]
+        self._round_s, self._stop_at, self._most_rounds, self._flaw = round_s, stop_at, most_rounds, flaw
+        sensitivity = SensitivityTable({(Key(*a), Key(*b)): ratio for (a, b), ratio in self._table.ratios.items()})
+        models = {spread.model for spread in self._table.isolated}
+        self.encoding = Encoding(nodes, gpus_per_node, profiles(models, sensitivity), candidates)
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, self.encoding.shape, np.float32)
+        self.action_space = gymnasium.spaces.MultiDiscrete([len(self.encoding.sets) + 1] * candidates)
+        self.cluster = self._cluster(())
+        self._queue: list[RoundJob] = []
+        self._candidates: list[RoundJob] = []
+
+    def _cluster(self, jobs: Sequence[TraceJob]) -> RoundCluster:
+        encoding = self.encoding
+        return RoundCluster(
+            jobs, self._table, encoding.nodes, encoding.gpus_per_node, round_s=self._round_s, flaw=self._flaw
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode with a fresh job set; the same seed gives the same one."""
+        super().reset(seed=seed)
+        self.cluster = self._cluster(self._draw(self.np_random))
+        self._queue = list(self.cluster.jobs)
+        return self._look(), self._info()
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """One round: (state, reward, whether all jobs have ended, whether it was cut off, info)."""
+        cluster, encoding = self.cluster, self.encoding
+        for job, answer in zip(self._candidates, action, strict=False):
+            if answer != encoding.nothing and self._can_start(job, encoding.sets[answer]):
+                self._queue.remove(job)
+                cluster.start(job, encoding.sets[answer])
+        if self._stop_at is not None:
+            for job in list(cluster.running):
+                if cluster.ratio(job) <= self._stop_at:
+                    cluster.stop(job)
+                    self._queue.append(job)
+        running = list(cluster.running)
+        cluster.advance()
+        worth = reward([job.ratio for job in running], [cluster.used[-1]], self._w1)
+        over = all(job.end_s is not None for job in cluster.jobs)
+        cut = not over and len(cluster.used) >= self._most_rounds
+        return self._look(), worth, over, cut, self._info()
+
+    def action_masks(self) -> npt.NDArray[np.bool_]:
+        """Which answers can be carried out, one candidate after the other: bool of shape (candidates × answers,)."""
+        return self._mask().reshape(-1)
+
+    def _can_start(self, job: RoundJob, nodes: frozenset[int]) -> bool:
+        known = Spread(job.model, job.gpus, len(nodes)) in self._table.isolated
+        return known and self.cluster.fits(job.gpus, nodes)
+
+    def _look(self) -> Observation:
+        self._candidates = [
+            self._queue[at] for at in self.encoding.choose((job.model, job.gpus) for job in self._queue)
+        ]
+        running = [Running(job.key, job.nodes) for job in self.cluster.running]
+        return self.encoding.observe(running, [(job.model, job.gpus) for job in self._candidates])
+
+    def _mask(self) -> npt.NDArray[np.bool_]:
+        encoding = self.encoding
+        mask = encoding.mask(self.cluster.free, [job.gpus for job in self._candidates])
+        for row, job in enumerate(self._candidates):
+            for at, nodes in enumerate(encoding.sets):
+                if Spread(job.model, job.gpus, len(nodes)) not in self._table.isolated:
+                    mask[row, at] = False
+        return mask
+
+    def _info(self) -> dict[str, Any]:
+        """``action_mask``, and of the episode so far: jobs ended, seconds, mean completion in seconds, ratio, use."""
+        cluster = self.cluster
+        ends = [job.end_s for job in cluster.jobs if job.end_s is not None]
+        return {
+            "action_mask": self._mask(),
+            "ended": len(ends),
+            "now_s": cluster.now,
+            "mean_completion_s": sum(ends) / len(ends) if ends else 0.0,
+            "ratio": cluster.mean_ratio,
+            "used": cluster.mean_used,
+        }
