@@ -214,7 +214,6 @@ class Successor(Reaction):
                 return
             if desk.profile.placement.place(waiting, state, desk.profile.sharing) is not None:
                 return  # it has a place of its own, and waits for another reason
-            del self._ripe[job.id]
             self._launched[waiting.id] = _Launched(job.id, desk.now, waiting.estimate.launching_s, end)
             ahead = max(0.0, end - desk.now)
             words = f"it prepares behind {job.label}, which is expected to train for {ahead:.0f} s more"

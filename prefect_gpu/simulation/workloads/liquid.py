@@ -153,7 +153,8 @@ def event_driven(seeds: Sequence[int]) -> list[Comparison]:
                 idle("liquid-immediate", 5.0),
                 idle("liquid-immediate", 0.0),
                 idle(ADAPTIVE, 0.0),
-                assumed="sequences of 6 jobs of ± 30 % service, so that they end anywhere between two heartbeats; only the node's report waits for the heartbeat, not the launch; "
+                assumed="sequences of 6 jobs of ± 30 % service, so that they end anywhere between two heartbeats; only "
+                "the node's report waits for the heartbeat, not the launch; "
                 "no pre-scheduling on either side",
             )
         )
