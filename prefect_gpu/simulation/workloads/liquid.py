@@ -55,8 +55,8 @@ _NETWORK = (
     "a node's link is 4 times as slow as its memory; communication is 33, 15 and 8 % of an iteration of VGG-16, "
     "ResNet-50 and Inception V3 on one node (so that VGG-16 differs by 2 between placements, as printed); service of "
     "900, 600 and 700 s; every job is 1 PS + 2 workers of 1 GPU; Kubeflow places as Kubernetes does by default; "
-    "HiveD's cells hold GPUs, so Kubernetes places its parameter servers; nothing here but the factor of 2 and the order "
-    "of the three programs is in print, and with a link only 2 times as slow (1.33 for VGG-16) the gains are half as large"
+    "HiveD's cells hold GPUs, so Kubernetes places its parameter servers; of the network, only the factor of 2 and the "
+    "order of the programs are in print: with a link only 2 times as slow (then 1.33) the gains are about half as large"
 )
 # Measured with the server inside the cell: 0 % in immediate mode, 2 % and 1 % in batch mode.
 _HIVED = "; this reading of HiveD decides the row: with the server inside the cell it is within 2 % of Liquid"
