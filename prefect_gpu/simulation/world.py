@@ -221,8 +221,11 @@ class World:
             case SetCores(job, cpus):
                 run = self.runs[job]
                 assert run.placement is not None
+                before = () if self._plain else tuple(self._physics.concerned(run, self))
                 run.placement = replace(run.placement, cpus=cpus)
                 self._changed(run)
+                for other in before:
+                    self._pace(other)
             case SetShare(job, weight):
                 self.runs[job].weight = weight
                 self._changed(self.runs[job])

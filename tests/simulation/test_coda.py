@@ -33,6 +33,12 @@ def test_cores_too_many_slow_training_a_little() -> None:
     assert 3600 < alone(4, 10, "coda-fifo", Cores()) < 1.05 * 3600
 
 
+def test_a_core_that_two_runs_share_is_worth_half_to_each() -> None:
+    jobs = [JobModel(name, 0.0, 100.0, Request(1, cpus=16), cores=16) for name in "ab"]
+    results = World([NODE], jobs, "fifo", physics=Cores()).run()
+    assert [outcome.end_s for outcome in results.outcomes] == [200.0, 200.0]
+
+
 @pytest.mark.parametrize(("need", "asked"), [(6, 1), (2, 16)])
 def test_coda_finds_the_cores_in_minutes(need: int, asked: int) -> None:
     assert alone(need, asked, "coda", Cores()) < 3600 + 10 * 90
