@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.policies.convergence import (
     GrowthWatch,
     Move,
     choose_host,
+    level,
     rebalance,
 )
 
@@ -316,3 +317,23 @@ def test_rebalancing_moves_each_job_once_at_most_and_never_makes_the_fullest_ful
     moved = {move.job: move.target for move in moves}
     again = [Converged(job.id, moved.get(job.id, job.worker), job.marked_at, True) for job in jobs]
     assert rebalance(workers, again, 100.0) == []
+
+
+# jobs by worker, movable in order, moves
+LEVELLED = {
+    "an idle worker takes from one with two": ({"v": ["a", "b"], "w": []}, ["b", "a"], [("b", "v", "w")]),
+    "one more is not worth a move": ({"v": ["a", "b"], "w": ["c"]}, ["a", "b", "c"], []),
+    "the fullest gives first": (
+        {"u": ["a", "b"], "v": ["c", "d", "e", "f"], "w": []},
+        ["a", "b", "c", "d", "e", "f"],
+        [("c", "v", "w"), ("d", "v", "w")],
+    ),
+    "who may not move stays": ({"v": ["a", "b", "c"], "w": []}, [], []),
+    "there is no worker": ({}, ["a"], []),
+}
+
+
+@pytest.mark.parametrize("case", LEVELLED)
+def test_workers_are_levelled(case: str) -> None:
+    on, movable, expected = LEVELLED[case]
+    assert level(on, movable) == [Move(*move) for move in expected]

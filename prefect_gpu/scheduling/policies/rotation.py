@@ -1,11 +1,11 @@
-"""Round robin: each job on the next device, as runs were placed at first in SpeCon's experiments (§VI-A)."""
+"""Spreading jobs over devices by their number: in turns, or to where the fewest are."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.cluster import Node, Placement
 from prefect_gpu.scheduling.policies.placement import BestFit, PlacementPolicy, grant
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RoundRobin(PlacementPolicy):
-    """The first job goes to the first device, the second to the second, and so on, over and over.
+    """The first job goes to the first device, the second to the second, and so on: SpeCon's first placement (§VI-A).
 
     A job keeps its number from the first time that it is looked at. Where its device cannot hold it, the next that
     can does. Gangs and jobs with more or fewer devices than one are placed by best fit.
@@ -42,3 +42,29 @@ class RoundRobin(PlacementPolicy):
             if device.id not in kept and sharing.fits(job, device, state):
                 return grant(job, node, (device.id,), state, sharing)
         return None
+
+
+class Spread(PlacementPolicy):
+    """A job that shares its only device goes where the fewest runs are; all others are placed by another policy.
+
+    Args:
+        otherwise: For those that do not share, or need another number of devices.
+    """
+
+    def __init__(self, otherwise: PlacementPolicy | None = None) -> None:
+        self._otherwise = otherwise or BestFit()
+
+    def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
+        """See the class; ties go to the first device."""
+        request = job.request
+        if not request.shareable or request.total_gpus != 1 or request.servers or request.spans:
+            return self._otherwise.place(job, state, sharing, kept)
+        best: tuple[int, Node, str] | None = None
+        for books in state.numbered:
+            for device in books.node.devices:
+                count = len(state.occupants(device.id))
+                if (best is None or count < best[0]) and device.id not in kept and sharing.fits(job, device, state):
+                    best = count, books.node, device.id
+                    if count == 0:
+                        return grant(job, books.node, (device.id,), state, sharing)
+        return grant(job, best[1], (best[2],), state, sharing) if best else None
