@@ -5,10 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prefect_gpu.scheduling.policies.allocation.adaptive import Adaptive
+from prefect_gpu.scheduling.policies.allocation.elastic import Elastic, Protection
+from prefect_gpu.scheduling.policies.core_tuning import CoreTuning
+from prefect_gpu.scheduling.policies.cores import CoreHistory
+from prefect_gpu.scheduling.policies.elimination import Eliminator
 from prefect_gpu.scheduling.policies.order import LeastService
+from prefect_gpu.scheduling.policies.rotation import Spread
 from prefect_gpu.scheduling.policies.sharing import DeclaredMemory
+from prefect_gpu.scheduling.policies.speculation import Speculation
+from prefect_gpu.scheduling.policies.successor import Successor
 from prefect_gpu.scheduling.profiles.profile import Profile
 
-PROFILES: dict[str, Callable[[], Profile]] = {
-    "adaptive": lambda: Profile("adaptive", LeastService(), sharing=DeclaredMemory(), allocation=Adaptive()),
-}
+
+def _adaptive() -> Profile:
+    history = CoreHistory()
+    return Profile(
+        "adaptive",
+        LeastService(),
+        placement=Spread(),
+        sharing=DeclaredMemory(),
+        allocation=Elastic(Adaptive(history)),
+        # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
+        # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
+        reactions=(Protection(), Successor(), Speculation(), Eliminator(), CoreTuning(history)),
+    )
+
+
+PROFILES: dict[str, Callable[[], Profile]] = {"adaptive": _adaptive}

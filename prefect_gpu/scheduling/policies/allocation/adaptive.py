@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.abilities import Preemption
-from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
 from prefect_gpu.scheduling.policies.allocation.base import Allocation
+from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.policies.allocation.displace import Displace
 from prefect_gpu.scheduling.policies.allocation.filling import Filling
 from prefect_gpu.scheduling.policies.allocation.interleaved import Interleaved
+from prefect_gpu.scheduling.policies.allocation.multi_array import MultiArray
+from prefect_gpu.scheduling.policies.cores import CoreHistory
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.state import State
@@ -17,24 +19,32 @@ if TYPE_CHECKING:
 
 
 class Adaptive(Allocation):
-    """Chooses how to allocate by what is possible and what is known.
+    """Chooses how to allocate by what is possible, what is asked and what is known.
 
-    - Nobody can be stopped: :class:`Backfill`, with reservations for those who have waited long.
-    - Stopping costs something: :class:`Displace`, and only for those that are clearly better.
     - Moving is free: :class:`Interleaved` if all jobs that wait or run may share and say how long their stages take;
       else :class:`Filling`, the set of jobs that is worth most.
+    - Jobs that only need cores are about, and cores can be changed: :class:`MultiArray`, CODA's.
+    - Gangs wait, or nobody can be stopped: :class:`BatchWindow`, Liquid's, without a window: a burst of gangs is
+      placed together, and everybody else by backfilling, with reservations for those who have waited long.
+    - Else :class:`Displace`: a job makes room for one that is clearly better, because stopping it costs something.
+
+    Args:
+        history: What cores jobs needed; shared with the tuning.
+        advantage: See :class:`Displace`.
     """
 
     ranks_running = True
 
-    def __init__(self) -> None:
-        self._backfill, self._displace = Backfill(), Displace(advantage=0.5)
+    def __init__(self, history: CoreHistory | None = None, advantage: float = 0.5) -> None:
+        self._displace = Displace(advantage)
         self._interleaved, self._filling = Interleaved(), Filling()
+        self._batch, self._arrays = BatchWindow(window_s=0.0), MultiArray(history)
+        self._needs_arrays = False
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""
         super().bind(state)
-        for one in (self._backfill, self._displace, self._interleaved, self._filling):
+        for one in (self._displace, self._interleaved, self._filling, self._batch, self._arrays):
             one.bind(state)
 
     def allocate(self, desk: Desk) -> None:
@@ -42,11 +52,16 @@ class Adaptive(Allocation):
         self._how(desk).allocate(desk)
 
     def _how(self, desk: Desk) -> Allocation:
-        if desk.abilities.preemption is Preemption.NONE:
-            return self._backfill
-        if not desk.abilities.free_moves:
-            return self._displace
-        return self._interleaved if _all_interleave(desk) else self._filling
+        if desk.abilities.free_moves:
+            return self._interleaved if _all_interleave(desk) else self._filling
+        lines = desk.state.queue_of_waiting.lines()
+        if desk.abilities.cores and not self._needs_arrays:
+            self._needs_arrays = any(line.request.gpus == 0 and line.request.cpus for line in lines)
+        if self._needs_arrays:
+            return self._arrays
+        if desk.abilities.preemption is Preemption.NONE or any(line.request.is_gang for line in lines):
+            return self._batch
+        return self._displace
 
 
 def _all_interleave(desk: Desk) -> bool:
