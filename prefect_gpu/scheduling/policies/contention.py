@@ -195,6 +195,7 @@ def choose_start(
     table: SensitivityTable,
     least_ratio: float = LEAST_RATIO,
     gpus_power: float = 1.0,
+    least_gain: float = -float("inf"),
 ) -> Start | None:
     """The greedy rule: what to start next, or None if nothing may be.
 
@@ -210,6 +211,7 @@ def choose_start(
         table: How much jobs suffer from each other.
         least_ratio: Nobody may end up slower than this.
         gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
+        least_gain: The changes in ratio must sum up to more than this.
 
     Raises:
         ValueError: A candidate has no time left or its GPUs cannot be spread evenly.
@@ -234,7 +236,7 @@ def choose_start(
                 fits = all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes)
                 gains[key, nodes] = _gain(key, nodes, running, ratios, table, least_ratio) if fits else None
             gain = gains[key, nodes]
-            if gain is None:
+            if gain is None or gain <= least_gain:
                 continue
             value = gain / (candidate.remaining_s * key.gpus**gpus_power)
             if value > best_value:

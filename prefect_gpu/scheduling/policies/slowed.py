@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 SLOWDOWN_LIMIT = 1 / LEAST_RATIO
 MOST_STOPS = 3
 _ROUNDING = 1e-9
+_SURPRISE = 1.1  # slower by a tenth than expected
 
 
 class StopTheSlowed(Reaction):
-    """Learn from each measured slowdown, and preempt a job whose slowdown is above a limit.
+    """Learn from each measured slowdown, and preempt a job whose slowdown is above a limit, and a surprise.
 
     A job that shares its nodes with one other teaches the table what these two do to each other. Beside several, it is
     the one that is expected to slow it down most that is blamed, and only if matters are worse than expected.
 
-    A job is stopped only for others on its nodes, and only a few times, so that nobody is sent around in circles. A
-    measurement counts only if the same jobs were beside it since an earlier decision: it says nothing of newcomers, and
-    when one job was stopped, what the others measured before is void.
+    What was foreseen when the jobs were brought together is not undone: a job is stopped only if its slowdown is also
+    larger than the table said. It is stopped only for others on its nodes, and only a few times, so that nobody is sent
+    around in circles. A measurement counts only if the same jobs were beside it since an earlier decision: it says
+    nothing of newcomers, and when one job was stopped, what the others measured before is void.
 
     Args:
         table: What is taught; that of the allocation, so that it does not start the same neighbours again.
@@ -61,8 +63,9 @@ class StopTheSlowed(Reaction):
         known = self._company.get(job.id)
         if not beside or known is None or known[0] != frozenset(beside) or known[1] >= desk.now:
             return False
+        expected = self._table.among(running[job.id].key, (other.key for other in beside.values()))
         self._learn(running[job.id], list(beside.values()), slowdown)
-        too_slow = slowdown > self._limit * (1 + _ROUNDING)
+        too_slow = slowdown > max(self._limit, _SURPRISE / expected) * (1 + _ROUNDING)
         if not too_slow or not desk.may_stop(job) or job.stops >= self._most_stops:
             return False
         desk.preempt(job, f"others on its nodes slow it down {slowdown:.2f} times; the limit is {self._limit:.2f}")

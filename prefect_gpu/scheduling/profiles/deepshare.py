@@ -22,6 +22,7 @@ from prefect_gpu.scheduling.policies.view import Policy
 from prefect_gpu.scheduling.profiles.profile import Profile
 
 GPUS_POWER = 1.5
+LEAST_USED = 0.75
 
 
 def _baseline(name: str, order: Order) -> Profile:
@@ -56,6 +57,9 @@ def hybrid(
 ) -> Profile:
     """RL-Hybrid (§IV): a policy, the greedy rule where it starts nothing, and preemption of jobs that are slowed down.
 
+    The rule is there to keep the cluster busy: below three quarters of the devices in use it also starts jobs that will
+    slow each other down a lot, if clearly more is done in all.
+
     Args:
         table: As for :func:`greedy`; it learns from measured slowdowns.
         speeds: As for :func:`greedy`.
@@ -65,7 +69,7 @@ def hybrid(
         gpus_power: As for :func:`greedy`.
     """
     table = predicted() if table is None else table
-    allocation = ContentionAware(table, speeds, policy, gpus_power=gpus_power, round_s=round_s)
+    allocation = ContentionAware(table, speeds, policy, least_used=LEAST_USED, gpus_power=gpus_power, round_s=round_s)
     return Profile(
         "deepshare",
         LeastService(),

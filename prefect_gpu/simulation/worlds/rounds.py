@@ -5,6 +5,9 @@ Written from its rules, with two oddities that its figures depend on:
 - When a job ends, the job that started next after it misses that round's progress. (A list is changed while it is gone
   through.) ``flaw=False`` leaves this out.
 - A job has ended when fewer samples are missing than its ratio times the seconds of a round.
+
+The authors' schedulers put every job on two or four nodes. Where another scheduler puts one on a single node, it has
+its speed on the fewest nodes that were measured, and no part in the contention for the network.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ class RoundCluster:
     def start(self, job: RoundJob, nodes: Iterable[int]) -> None:
         """Start a job, evenly spread over these nodes."""
         job.nodes = frozenset(nodes)
-        job.speed = self.table.isolated[Spread(*job.key)]
+        job.speed = self.table.isolated[Spread(*job.key)] if len(job.nodes) > 1 else job.fewest
         for number in job.nodes:
             self.free[number] -= job.gpus // len(job.nodes)
         self.running.append(job)
@@ -128,8 +131,11 @@ class RoundCluster:
 
     def ratio(self, job: RoundJob) -> float:
         """Part of its speed alone that a running job has now: the worst of those that share a node with it counts."""
+        if len(job.nodes) == 1:
+            return 1.0
         ratios, own = self.table.ratios, Spread(*job.key)
-        beside = [ratios[own, Spread(*o.key)] for o in self.running if o is not job and o.nodes & job.nodes]
+        others = [other for other in self.running if other is not job and other.nodes & job.nodes]
+        beside = [ratios[own, Spread(*other.key)] for other in others if len(other.nodes) > 1]
         return max(FLOOR, min(beside)) if beside else 1.0
 
     def advance(self) -> tuple[list[RoundJob], list[RoundJob]]:

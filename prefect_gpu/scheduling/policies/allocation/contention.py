@@ -30,7 +30,9 @@ class ContentionAware(Allocation):
 
     The greedy rule: while something fits, start the job, on the nodes, with the largest gain ÷ (remaining seconds ×
     GPUs^power). Gain is the sum of the changes of everybody's throughput ratio, the new job's own included. Starts
-    that leave anybody a ratio below ``least_ratio`` are out of the question. Running jobs stay where they are.
+    that leave anybody a ratio below ``least_ratio`` are out of the question, unless fewer than ``least_used`` of the
+    devices are in use: then whatever makes the sum of all ratios larger by ``least_gain`` may start. Running jobs stay
+    where they are.
 
     Jobs of a queue of lower priority are looked at when no other can start. Of the jobs that are alike in all but
     their length, only the first in the profile's order is looked at, so that order should be the shortest first.
@@ -40,6 +42,8 @@ class ContentionAware(Allocation):
         speeds: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
         policy: A policy to ask first; None: the greedy rule decides alone.
         least_ratio: Nobody may end up slower than this part of the speed alone.
+        least_used: Part of the devices that are to be used even if jobs slow each other down a lot; 0: none.
+        least_gain: What such a job must bring in all, in jobs at full speed; from 0 (completion counts) to 1.
         gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
         round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
@@ -51,6 +55,8 @@ class ContentionAware(Allocation):
         policy: Policy | None = None,
         *,
         least_ratio: float = LEAST_RATIO,
+        least_used: float = 0.0,
+        least_gain: float = 0.4,
         gpus_power: float = 1.0,
         round_s: float = 0.0,
     ) -> None:
@@ -58,6 +64,7 @@ class ContentionAware(Allocation):
         self._speeds = Speeds(speeds)
         self._policy = policy
         self._least_ratio = least_ratio
+        self._least_used, self._least_gain = least_used, least_gain
         self._gpus_power = gpus_power
         self._rounds = Rounds(round_s)
 
@@ -79,15 +86,25 @@ class ContentionAware(Allocation):
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
             started = sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(view))
-        least, power = self._least_ratio - _ROUNDING, self._gpus_power
         while not started:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
-            chosen = choose_start(view.candidates, view.running, view.free, self._table, least, gpus_power=power)
+            chosen = self._choose(view)
             if chosen is None or not self._start(desk, jobs[chosen.job], chosen, view):
                 break
         while any(self._start_plain(desk, job) for job in self._firsts(desk, priority)):
             pass
+
+    def _choose(self, view: View) -> Start | None:
+        """The greedy rule."""
+        least, power = self._least_ratio - _ROUNDING, self._gpus_power
+        chosen = choose_start(view.candidates, view.running, view.free, self._table, least, power)
+        devices = sum(view.sizes.values())
+        if chosen is not None or devices - sum(view.free.values()) >= self._least_used * devices:
+            return chosen
+        return choose_start(
+            view.candidates, view.running, view.free, self._table, 0.0, power, least_gain=self._least_gain
+        )
 
     def _firsts(self, desk: Desk, priority: int) -> list[Job]:
         """The first job of each kind and size of a priority that no limit keeps back, in order."""
