@@ -30,9 +30,11 @@ class Hold:
     """The job waits. Sent when the *kind* of reason changes, not at each event.
 
     Attributes:
-        code: ``devices``, ``memory``, ``reserved``, ``limit``, ``paused``, ``draining``, ``due``, ``order`` or
-            ``never``: the last says that no node of this worker can ever hold the job, ``order`` that others come
-            first. ``memory`` is for a run that would share: there is company for it, but not enough memory left.
+        code: ``devices``, ``memory``, ``reserved``, ``limit``, ``paused``, ``draining``, ``due``, ``order``, ``round``,
+            ``contention`` or ``never``: the last says that no node of this worker can ever hold the job, ``order``
+            that others come first. ``memory`` is for a run that would share: there is company for it, but not enough
+            memory left. ``round``: jobs are started in rounds. ``contention``: there is room for it, where it or
+            others would be slowed down too much.
     """
 
     job: str
@@ -76,7 +78,10 @@ class SetCores:
 
 @dataclass(frozen=True)
 class SetShare:
-    """Give the running job this weight on its device from now on; 1 is a full share (SpeCon's demotion)."""
+    """Give the running job this weight on its device; 1 is a full share (convergence, after SpeCon).
+
+    It keeps it when it is moved, or stopped and started again, until it ends or is given another one.
+    """
 
     job: str
     weight: float
