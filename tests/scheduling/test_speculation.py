@@ -73,7 +73,7 @@ def test_runs_are_placed_in_turns() -> None:
     assert cluster.of(Launch) == [("a", "d0"), ("b", "d1"), ("c", "d2"), ("d", "d0")]
 
 
-def test_runs_are_spread_to_where_the_fewest_are() -> None:
+def test_runs_go_to_idle_devices_and_then_where_nobody_has_come_for_longest() -> None:
     cluster = Cluster(printed(), placement=Spread())
     cluster.run("a", "b")
     cluster.send(ev.JobEnded("b", "completed"))

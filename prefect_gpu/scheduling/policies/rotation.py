@@ -1,7 +1,8 @@
-"""Spreading jobs over devices by their number: in turns, or to where the fewest are."""
+"""Spreading jobs over devices that they share: in turns, or to where nobody has come for longest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,9 @@ class RoundRobin(PlacementPolicy):
 
 
 class Spread(PlacementPolicy):
-    """A job that shares its only device goes where the fewest runs are; all others are placed by another policy.
+    """A job that shares its only device goes to an idle one; if there is none, where nobody has come for longest.
+
+    Those that are there are likely to leave first. All other jobs are placed by another policy.
 
     Args:
         otherwise: For those that do not share, or need another number of devices.
@@ -55,16 +58,16 @@ class Spread(PlacementPolicy):
         self._otherwise = otherwise or BestFit()
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
-        """See the class; ties go to the first device."""
+        """See the class."""
         request = job.request
         if not request.shareable or request.total_gpus != 1 or request.servers or request.spans:
             return self._otherwise.place(job, state, sharing, kept)
-        best: tuple[int, Node, str] | None = None
+        best: tuple[tuple[float, ...], Node, str] | None = None
         for books in state.numbered:
             for device in books.node.devices:
-                count = len(state.occupants(device.id))
-                if (best is None or count < best[0]) and device.id not in kept and sharing.fits(job, device, state):
-                    best = count, books.node, device.id
-                    if count == 0:
-                        return grant(job, books.node, (device.id,), state, sharing)
+                company = state.occupants(device.id)
+                newest = max((job.granted_at or 0.0 for job in company), default=-math.inf)
+                fitness = (newest, len(company))
+                if (best is None or fitness < best[0]) and device.id not in kept and sharing.fits(job, device, state):
+                    best = fitness, books.node, device.id
         return grant(job, best[1], (best[2],), state, sharing) if best else None

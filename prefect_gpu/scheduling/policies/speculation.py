@@ -183,8 +183,6 @@ class Speculation(Reaction):
     def _share_out(self, desk: Desk) -> None:
         """On each host with a watched run, the largest share is 1, and the others are smaller by category."""
         state = desk.state
-        for job_id in [job_id for job_id in self._shares if job_id not in state.running]:
-            del self._shares[job_id]  # its next process begins with a full share
         hosts = {
             _host(job): None
             for job_id in self._watches

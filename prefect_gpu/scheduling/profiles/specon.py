@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.policies.rotation import RoundRobin
+from prefect_gpu.scheduling.policies.rotation import RoundRobin, Spread
 from prefect_gpu.scheduling.policies.speculation import Speculation
 from prefect_gpu.scheduling.profiles.profile import Profile
 
@@ -13,5 +13,5 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "specon-printed": lambda: Profile(
         "specon-printed", placement=RoundRobin(), reactions=(Speculation(learners=2, eager=False, favour=1.0),)
     ),
-    "specon": lambda: Profile("specon", placement=RoundRobin(), reactions=(Speculation(),)),
+    "specon": lambda: Profile("specon", placement=Spread(), reactions=(Speculation(),)),
 }

@@ -164,5 +164,6 @@ def _assumed(setting: Setting, printed: float) -> str:
         f"Mean time alone ({setting.alone_s:g} s), spread of the models' times ({setting.spread:g}) and loss by "
         f"sharing a worker ({LOSS_IN_COMPANY:g}) calibrated on the baseline's mean and makespan; times vary by "
         f"{VARIATION:.0%} from run to run; loss curves are exponential. Means of twenty draws. SpeCon as "
-        f"printed, without what we add (hosts evened out at once, larger shares for converged runs), gives {printed:+.1%} here."
+        f"printed, without what we add (workers evened out at once, larger shares for converged runs, runs placed "
+        f"where nobody came for longest), gives {printed:+.1%} here."
     )
