@@ -16,7 +16,8 @@ class Company(Physics):
     """Weighted processor sharing: runs that train on one device divide it by their weights.
 
     A run alone has all of it. Together, n runs get 1 / (1 + loss * (1 - 1/n)) of what one gets alone: caches and
-    threads of several runs are in each other's way.
+    threads of several runs are in each other's way. With unequal weights w, n is (sum w)² / sum w²: a run that seldom
+    has its turn disturbs the others little.
 
     Args:
         loss: See above; 0: sharing costs nothing.

@@ -37,9 +37,11 @@ class Setting:
         alone_s: Mean seconds of a training that has a worker to itself; calibrated on the baseline.
         spread: By which part of ``alone_s`` the longest model exceeds it; calibrated on the baseline.
         every_s: Seconds between submissions; 0: at random within ``within_s``.
-        mean_s: Mean completion time, (baseline, SpeCon) as printed, or None where only its improvement is.
-        mean_improvement: The printed improvement of the mean.
+        models: Those that are drawn from.
+        mean_improvement: The printed improvement of the mean completion time.
         makespan_s: Makespan, (baseline, SpeCon) as printed.
+        mean_s: Mean completion time likewise; None where only its improvement is printed. (For the baseline of the
+            second experiment, its printed gains and losses add up to 710 s: that is what was calibrated on.)
     """
 
     name: str
@@ -163,7 +165,7 @@ def _assumed(setting: Setting, printed: float) -> str:
     return (
         f"Mean time alone ({setting.alone_s:g} s), spread of the models' times ({setting.spread:g}) and loss by "
         f"sharing a worker ({LOSS_IN_COMPANY:g}) calibrated on the baseline's mean and makespan; times vary by "
-        f"{VARIATION:.0%} from run to run; loss curves are exponential. Means of twenty draws. SpeCon as "
-        f"printed, without what we add (workers evened out at once, larger shares for converged runs, runs placed "
-        f"where nobody came for longest), gives {printed:+.1%} here."
+        f"{VARIATION:.0%} from run to run; loss curves are exponential; a run with a small share disturbs others "
+        f"little. Means over several draws. SpeCon as printed, without what we add (workers evened out at once, larger "
+        f"shares for converged runs, runs placed where nobody came for longest), gives {printed:+.1%} here."
     )
