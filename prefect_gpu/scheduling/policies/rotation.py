@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cluster import Node, Placement
+from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.policies.placement import BestFit, PlacementPolicy, grant
 
 if TYPE_CHECKING:
@@ -62,12 +61,21 @@ class Spread(PlacementPolicy):
         request = job.request
         if not request.shareable or request.total_gpus != 1 or request.servers or request.spans:
             return self._otherwise.place(job, state, sharing, kept)
-        best: tuple[tuple[float, ...], Node, str] | None = None
-        for books in state.numbered:
-            for device in books.node.devices:
-                company = state.occupants(device.id)
-                newest = max((job.granted_at or 0.0 for job in company), default=-math.inf)
-                fitness = (newest, len(company))
-                if (best is None or fitness < best[0]) and device.id not in kept and sharing.fits(job, device, state):
-                    best = fitness, books.node, device.id
-        return grant(job, best[1], (best[2],), state, sharing) if best else None
+        idle = sorted(number for _, _, numbers in state.groups_with_free(1) for number in numbers)
+        for number in idle:
+            node = state.numbered[number].node
+            for device in state.free_devices(node.id):
+                if device.id not in kept and sharing.fits(job, device, state):
+                    return grant(job, node, (device.id,), state, sharing)
+        best: tuple[tuple[float, int, int], str] | None = None
+        for at, device_id in enumerate(state.shared_devices()):
+            if not state.has_node(device_id) or device_id in kept:
+                continue
+            company = state.occupants(device_id)
+            newest = max(other.granted_at or 0.0 for other in company)
+            fitness = (newest, len(company), at)
+            if (best is None or fitness < best[0]) and sharing.fits(job, state.device(device_id), state):
+                best = fitness, device_id
+        if best is None:
+            return None
+        return grant(job, state.numbered[state.number_of(best[1])].node, (best[1],), state, sharing)
