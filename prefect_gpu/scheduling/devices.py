@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Job
@@ -134,7 +134,7 @@ class DeviceBooks:
         self.all_uniform = all(len({(d.kind, d.memory_bytes) for d in node.devices}) <= 1 for node in nodes)
         self.version += 1
         for books in self.numbered:
-            load = self._core_load.get(books.node.id, {})
+            load: Mapping[int, int] = self._core_load.get(books.node.id, {})
             books.free_cores = sum(1 for core in books.cores if not load.get(core))
             books.free = [at for at, device in enumerate(books.node.devices) if not self._occupants.get(device.id)]
             self._free += len(books.free)

@@ -100,7 +100,24 @@ def form_groups(
     for count in sorted(sizes, reverse=True):
         left = budget - sum(sharers.spent for sharers in sizes.values())
         result.extend(sizes[count].polished(counts[count], left))
-    return result
+    return _spread(result, gpus, packing)
+
+
+def _spread(groups: list[tuple[int, ...]], gpus: Sequence[int], empty: Packing) -> list[tuple[int, ...]]:
+    """Nobody shares while GPUs are free that it could have alone: the last of a group leaves it, as long as that fits.
+
+    Trading looks for this as well, but may spend its budget before it is done.
+    """
+    filling = empty.copy()
+    for group in groups:
+        filling.take(gpus[group[0]])
+    alone: list[tuple[int, ...]] = []
+    for at, group in enumerate(groups):
+        while len(group) > 1 and filling.take(gpus[group[0]]):
+            *group, left = group  # type: ignore[assignment]
+            alone.append((left,))
+        groups[at] = tuple(group)
+    return groups + alone
 
 
 def _start(gpus: Sequence[int], node_gpus: Sequence[int]) -> tuple[Counter[int], Packing]:

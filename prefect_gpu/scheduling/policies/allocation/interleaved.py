@@ -45,7 +45,6 @@ class Interleaved(Allocation):
             node_gpus,
             self._model,
         )
-        groups = sorted(groups, key=lambda group: -jobs[group[0]].request.total_gpus)
         free = list(node_gpus)
         seats = []
         for group in groups:
