@@ -48,7 +48,7 @@ def report(benchmark: str, claims: list[Claim], details: dict[str, Any], *, as_j
         for title in ("claim", "value", "asked", "holds"):
             table.add_column(title)
         for claim in claims:
-            table.add_row(claim.name, f"{claim.value:.4g}", claim.asked, "yes" if claim.holds else "[bold red]no")
+            table.add_row(claim.name, _shown(claim.value), claim.asked, "yes" if claim.holds else "[bold red]no")
         console = Console()
         console.print(table)
         for name, value in details.items():
@@ -57,3 +57,7 @@ def report(benchmark: str, claims: list[Claim], details: dict[str, Any], *, as_j
     if failed:
         print(f"does not hold: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e12 else f"{value:.4g}"
