@@ -226,7 +226,12 @@ class Outside:
                 self.send(ev.SlowdownMeasured(job, value))
 
 
-@pytest.mark.parametrize("profile", sorted(PROFILES))
+QUICK = ("adaptive", "fifo", "srtf", "liquid-immediate")
+
+
+@pytest.mark.parametrize(
+    "profile", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in sorted(PROFILES)]
+)
 def test_whatever_happens_its_instructions_make_sense_and_its_log_replays(profile: str) -> None:
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
     @given(abilities, st.lists(steps, min_size=8, max_size=45))

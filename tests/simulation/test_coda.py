@@ -64,14 +64,17 @@ def figures() -> dict[str, Figures]:
     return {name: simulate(name, 0.4, 3) for name in ("coda-fifo", "coda")}
 
 
+@pytest.mark.slow
 def test_coda_uses_the_gpus_better_than_fifo(figures: dict[str, Figures]) -> None:
     assert figures["coda"].utilisation > 1.2 * figures["coda-fifo"].utilisation
 
 
+@pytest.mark.slow
 def test_coda_leaves_no_gpu_idle_for_want_of_cores(figures: dict[str, Figures]) -> None:
     assert figures["coda"].fragmentation <= 0.01
 
 
+@pytest.mark.slow
 def test_more_gpu_jobs_start_without_queueing(figures: dict[str, Figures]) -> None:
     assert figures["coda"].gpu_at_once >= figures["coda-fifo"].gpu_at_once
 

@@ -108,12 +108,14 @@ def test_the_authors_baselines_come_out_as_they_do_in_their_own_simulator(
     assert columns(play(published[0], profile, published[1])) == pytest.approx(printed, rel=0.02)
 
 
+@pytest.mark.slow
 def test_without_the_flaw_jobs_are_complete_sooner(published: tuple[list[TraceJob], ContentionTable]) -> None:
     for profile, completion_s in (("deepshare-las", 134_141), ("deepshare-srtf", 240_040)):
         found = play(published[0], profile, published[1], flaw=False)
         assert found.completion_s == pytest.approx(completion_s, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_greedy_rule_beats_a_plain_one_in_every_column(
     published: tuple[list[TraceJob], ContentionTable],
 ) -> None:
@@ -126,6 +128,7 @@ def test_the_greedy_rule_beats_a_plain_one_in_every_column(
     assert found.used >= 0.922
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 def test_in_every_mix_jobs_run_and_complete_sooner_than_under_the_authors_baselines(mix: str) -> None:
     table, jobs = predicted_table(), draw(1, 96, mix)
@@ -136,6 +139,7 @@ def test_in_every_mix_jobs_run_and_complete_sooner_than_under_the_authors_baseli
         assert ours.completion_s < theirs.completion_s
 
 
+@pytest.mark.slow
 def test_a_hybrid_that_was_told_nothing_learns_from_what_is_measured() -> None:
     table, jobs = predicted_table(), draw(1, 96)
     speeds = {Key(*spread): speed for spread, speed in table.isolated.items()}

@@ -53,10 +53,12 @@ def test_adaptive_is_better_than_srsf_where_durations_are_known() -> None:
     assert mean_jct_s(3, "adaptive") < 185_021.9 * 0.97
 
 
+@pytest.mark.slow
 def test_adaptive_is_better_than_themis_where_nothing_is_known() -> None:
     assert mean_jct_s(3, "adaptive", known=False) < 401_060
 
 
+@pytest.mark.slow
 def test_adaptive_is_better_than_muri_s_where_jobs_share() -> None:
     assert mean_jct_s(3, "adaptive", sharing=True) <= 82_000
 
