@@ -42,7 +42,9 @@ class Scheduler:
         stops = abilities.preemption is not Preemption.NONE
         # Patience keeps a stream of small runs from starving a large one, which only happens where nobody makes room.
         patience_s = math.inf if stops else self.profile.patience_s
-        self.state = State(self.profile.order, patience_s, ranks_running=stops and self.profile.allocation.ranks_running)
+        self.state = State(
+            self.profile.order, patience_s, ranks_running=stops and self.profile.allocation.ranks_running
+        )
         self._next_due: float | None = None
         self.profile.allocation.bind(self.state)
         for reaction in self.profile.reactions:

@@ -21,7 +21,6 @@ class Physics(abc.ABC):
         """Other runs whose speed may change when this one starts, stops or changes."""
         return ()
 
-
     def pressure(self, node_id: str, world: World) -> dict[str, float]:
         """Part of the node's memory bandwidth that each run on it uses, 0 to 1; empty if nothing is modelled."""
         return {}

@@ -35,7 +35,9 @@ class Eliminator(Reaction):
         self._limit = limit
         self._drop = drop
         self._pressure: dict[str, float] = {}  # of nodes
-        self._use_by_job: dict[str, dict[str, float]] = {}  # of nodes on which nothing was changed since it was measured
+        self._use_by_job: dict[
+            str, dict[str, float]
+        ] = {}  # of nodes on which nothing was changed since it was measured
         self._now: dict[str, float] = {}  # utilisation of training jobs
         self._usual: dict[str, tuple[str, int, float]] = {}  # the same undisturbed, where and with how many cores
         self._full: dict[str, int] = {}  # cores that throttled jobs had
