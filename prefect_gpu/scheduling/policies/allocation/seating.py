@@ -24,6 +24,29 @@ _COMPANY = "it shares better there"
 Seats = dict[Job, list[Spot]]
 
 
+class _Changes:
+    """Who moves and who starts, once it is clear for all."""
+
+    def __init__(self) -> None:
+        self._moves: list[tuple[Job, Placement]] = []
+        self._starts: list[tuple[Job, Placement]] = []
+
+    def bring(self, jobs: Sequence[Job], home: Placement) -> None:
+        """These jobs are to be there."""
+        for job in jobs:
+            if job.placement is None:
+                self._starts.append((job, home))
+            elif job.placement.all_devices != home.all_devices:
+                self._moves.append((job, home))
+
+    def carry_out(self, desk: Desk, why_move: str) -> None:
+        """Moves first: they make room."""
+        if self._moves:
+            desk.rearrange(self._moves, why_move)
+        for job, home in self._starts:
+            desk.launch(job, home, COMES_FIRST)
+
+
 def seat(desk: Desk, chosen: Seats) -> None:
     """Stop who was not chosen, start who was, and move others only if there is no room otherwise.
 
@@ -68,23 +91,15 @@ def seat_groups(desk: Desk, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]
     free: dict[int, list[Device]] = {}
     for books in state.numbered:
         free[books.number] = [device for device in books.node.devices if device.id not in claimed]
-    moves: list[tuple[Job, Placement]] = []
-    starts: list[tuple[Job, Placement]] = []
+    plan = _Changes()
     for (jobs, spots), home in zip(groups, homes, strict=True):
         if home is None:
             home = _new_home(desk, jobs[0], spots, free)
             if home is None:
                 _reseat(desk, groups)
                 return
-        for job in jobs:
-            if job.placement is None:
-                starts.append((job, home))
-            elif job.placement.all_devices != home.all_devices:
-                moves.append((job, home))
-    if moves:
-        desk.rearrange(moves, _COMPANY)
-    for job, home in starts:
-        desk.launch(job, home, COMES_FIRST)
+        plan.bring(jobs, home)
+    plan.carry_out(desk, _COMPANY)
 
 
 def _stop_others(desk: Desk, chosen: set[Job]) -> None:
@@ -120,19 +135,11 @@ def _reseat(desk: Desk, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]) ->
         if _all_free(placement, desk, free):
             staying[at] = placement
             _cross_out(jobs[0], desk, free)
-    moves: list[tuple[Job, Placement]] = []
-    starts: list[tuple[Job, Placement]] = []
+    plan = _Changes()
     for at, (jobs, spots) in enumerate(groups):
         home = staying.get(at) or _take(desk, jobs[0], spots, free)
-        for job in jobs:
-            if job.placement is None:
-                starts.append((job, home))
-            elif job.placement.all_devices != home.all_devices:
-                moves.append((job, home))
-    if moves:
-        desk.rearrange(moves, _ROOM)
-    for job, home in starts:
-        desk.launch(job, home, COMES_FIRST)
+        plan.bring(jobs, home)
+    plan.carry_out(desk, _ROOM)
 
 
 def _take(desk: Desk, job: Job, spots: list[Spot], free: dict[int, list[Device]]) -> Placement:
