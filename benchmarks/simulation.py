@@ -24,8 +24,9 @@ from typing import Any
 from benchmarks._claims import Claim, at_least, report
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.instructions import Launch
+from prefect_gpu.scheduling.instructions import Launch, OpenGate
 from prefect_gpu.scheduling.jobs import Estimate, Status
+from prefect_gpu.scheduling.policies.order import expected_end
 from prefect_gpu.simulation.traces import TraceJob, read_trace
 from prefect_gpu.simulation.workloads.from_trace import ABILITIES, cluster, request, select, simulate
 
@@ -58,15 +59,18 @@ def generate(count: int, devices: int, seed: int) -> list[TraceJob]:
 def speed(trace: Path, nodes: int, gpus: int, profile: str, repeats: int) -> dict[str, Any]:
     """Jobs per second on a trace, the best of several times: other programs only ever make it slower."""
     jobs = select(read_trace(trace), nodes * gpus).jobs
-    rates, summary = [], {}
+    rates, processor, summary = [], [], {}
     for _ in range(repeats):
+        began = time.process_time()
         summary = simulate(jobs, profile, nodes=nodes, gpus_per_node=gpus).summary()
+        processor.append(len(jobs) / (time.process_time() - began))
         rates.append(summary["jobs_per_s"])
     return {
         "jobs": len(jobs),
         "cluster": f"{nodes} x {gpus}",
         "profile": profile,
         "jobs_per_s": [round(rate) for rate in rates],
+        "jobs_per_s_of_the_processor": [round(rate) for rate in processor],
         "mean_jct_s": round(summary["mean_jct_s"], 1),
         "decision_p99_ms": round(summary["decision_p99_s"] * 1000, 3),
     }
@@ -106,7 +110,8 @@ def growth_claim(name: str, found: dict[str, Any]) -> Claim:
 def one_event(profile: str, events: int) -> dict[str, Any]:
     """Milliseconds of one event while every device is busy and 10,000 jobs wait.
 
-    Submissions, ends, and ends with which the estimates of 32 other jobs are renewed, by a fifth or so, come in turn.
+    Submissions, ends, and ends with which the estimates of 32 other jobs are renewed, by a fifth or so, come in turn. Time of the
+    processor, so that other programs do not count.
     """
     devices = LARGE_NODES * LARGE_GPUS
     scheduler, rng, now = Scheduler(profile, ABILITIES), random.Random(1), 0.0
@@ -114,11 +119,11 @@ def one_event(profile: str, events: int) -> dict[str, Any]:
     jobs = iter(generate(10 * WAITING + events, devices, seed=2))
 
     def handle(*batch: ev.Event) -> float:
-        began = time.perf_counter()
+        began = time.process_time()
         instructions = scheduler.handle(batch[0] if len(batch) == 1 else ev.Together(batch), now)
-        took_s = time.perf_counter() - began
+        took_s = time.process_time() - began
         for one in instructions:
-            if isinstance(one, Launch):
+            if isinstance(one, OpenGate) or (isinstance(one, Launch) and one.behind is None):
                 scheduler.handle(ev.PhaseEntered(one.job, Status.TRAINING), now)
         return took_s
 
@@ -132,11 +137,13 @@ def one_event(profile: str, events: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {"submission": [], "end": [], "end and 32 estimates": []}
     fewest = busiest = len(scheduler.state.queue_of_waiting)
     for number in range(events):
-        now += 1.0
+        in_front = [job for job in scheduler.state.running.values() if job.behind is None]
+        next_end = min(in_front, key=expected_end)
+        now = max(now, (now + expected_end(next_end)) / 2 if number % 2 else expected_end(next_end))
         if number % 2:
             times["submission"].append(handle(submission()))
         else:
-            end = ev.JobEnded(rng.choice(sorted(scheduler.state.running)), "completed")
+            end = ev.JobEnded(next_end.id, "completed")
             renewed = rng.sample(sorted(set(scheduler.state.jobs) - {end.job}), RENEWED if number % 4 else 0)
             told = {name: scheduler.state.jobs[name].estimate.service_s or 0.0 for name in renewed}
             news = [ev.JobEstimated(name, Estimate(s * rng.lognormvariate(0.0, 0.2))) for name, s in told.items()]
