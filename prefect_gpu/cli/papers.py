@@ -117,4 +117,6 @@ def _change(baseline: float | None, result: float | None, improvement: float) ->
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) > 1e-9 else "0"
