@@ -317,9 +317,9 @@ def cli_page() -> str:
     return _page(
         "Commands",
         "The command `prefect-gpu` looks at this node, at the set-up and at the runs that have finished, and "
-        "simulates; it changes nothing. Pools, workers, deployments and runs are handled with Prefect's own command, `prefect`. "
-        "`prefect-gpu --version` shows the version. Exit codes: 0 all is well, 1 something stands in the way, "
-        "2 the input is wrong.",
+        "simulates; it changes nothing. Pools, workers, deployments and runs are handled with Prefect's own command, "
+        "`prefect`. `prefect-gpu --version` shows the version. Exit codes: 0 all is well, 1 something stands in the "
+        "way, 2 the input is wrong.",
         *parts,
     )
 
