@@ -93,16 +93,23 @@ class Displace(Allocation):
         """Running jobs that come later in the order than a key, the last one first."""
         state, order, now = desk.state, desk.profile.order, desk.now
         assert state.ranking is not None
+        priorities: dict[str, int] = {}
 
         def last_of(ranked: list[tuple[float, str, Job]], at: int) -> tuple[Key, Job, int] | None:
             candidate = ranked[at][2]
-            own = (state.queue(candidate.queue).priority, 1, *order.key(candidate, state, now))
+            priority = priorities.get(candidate.queue)
+            if priority is None:
+                priority = priorities[candidate.queue] = state.queue(candidate.queue).priority
+            own = (priority, 1, *order.key(candidate, state, now))
             return (own, candidate, at) if own > key and self._clearly(key, own) else None
 
         lists = list(state.ranking.by_size.values())
         heads = [(head, ranked) for ranked in lists if (head := last_of(ranked, len(ranked) - 1)) is not None]
         while heads:
-            worst = max(range(len(heads)), key=lambda number: heads[number][0][0])
+            worst = 0
+            for number in range(1, len(heads)):
+                if heads[number][0][0] > heads[worst][0][0]:
+                    worst = number
             (_, victim, at), ranked = heads[worst]
             yield victim
             head = last_of(ranked, at - 1) if at > 0 else None
@@ -129,20 +136,22 @@ class _Room:
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
         self._instances: dict[str, int] = {}  # domain: instances of a gang that would fit there
         self._fits: dict[str, int] = {}  # node: how many of them there
-        self._largest = desk.state.largest_node
+        self._on_one_node = not request.is_gang and request.gpus <= desk.state.largest_node
 
     def with_(self, victim: Job) -> list[Job] | None:
         """One more job would be gone. Those that suffice, if they do now."""
         assert victim.placement is not None
-        state = self._state
+        state, free, gpus = self._state, self._free, self._request.gpus
         for part in victim.placement.parts:
             if part.node not in state.nodes or not part.devices:
                 continue
             name = part.node
-            if name not in self._free:
-                self._free[name], self._on[name] = state.free_on(name), []
-            self._free[name] += len(part.devices)
+            if name not in free:
+                free[name], self._on[name] = state.free_on(name), []
+            free[name] += len(part.devices)
             self._on[name].append(victim)
+            if self._on_one_node and free[name] < gpus:
+                continue
             found = self._enough_on(name)
             if found is not None:
                 return found
@@ -150,8 +159,8 @@ class _Room:
 
     def _enough_on(self, name: str) -> list[Job] | None:
         gpus, node = self._request.gpus, self._state.nodes[name]
-        if not self._request.is_gang and gpus <= self._largest:
-            if self._free[name] < gpus or not self._large_enough(name):
+        if self._on_one_node:
+            if not self._large_enough(name):
                 return None
             return self._fewest(name, gpus)
         if not self._request.spans:
