@@ -6,6 +6,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling import events as ev
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
 
 _DEPTH = 16
+_MOST_RIPE = 32  # looked at for each event; when many runs overrun, all of them would take seconds
 _REMEMBERED = 64
 
 
@@ -172,11 +174,13 @@ class Successor(Reaction):
             if self._look_at.get(job_id) == moment:
                 del self._look_at[job_id]
                 self._ripe[job_id] = None
-        for job_id in list(self._ripe):
+        for job_id in list(islice(self._ripe, _MOST_RIPE)):
+            del self._ripe[job_id]
             job = desk.state.jobs.get(job_id)
             if job is None or job.status is not Status.TRAINING:
-                del self._ripe[job_id]
-            elif desk.state.successor(job_id) is None:
+                continue
+            self._ripe[job_id] = None  # at the end: next time, others are looked at first
+            if desk.state.successor(job_id) is None:
                 self._prepare_behind(job, desk)
 
     def _ask_for_time(self, desk: Desk) -> None:
