@@ -315,7 +315,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(
-    max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 submissions = st.builds(ev.JobSubmitted, job_ids, requests, st.sampled_from(["q", "r"]), st.just(0.0), moments)

@@ -95,6 +95,7 @@ def published() -> tuple[list[TraceJob], ContentionTable]:
     return list(read_trace(folder / "traces" / "simulate" / "trace0")), read_contention(folder / "jobs")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "printed"),
     [

@@ -49,6 +49,7 @@ def test_srtf_on_the_longest_trace_comes_out_as_published() -> None:
     assert mean_jct_s(2, "srtf") == pytest.approx(2_665_607.375, rel=0.005)
 
 
+@pytest.mark.slow
 def test_adaptive_is_better_than_srsf_where_durations_are_known() -> None:
     assert mean_jct_s(3, "adaptive") < 185_021.9 * 0.97
 
