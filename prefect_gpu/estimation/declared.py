@@ -1,0 +1,116 @@
+"""What runs will declare of themselves, deduced from their parameters before they have started.
+
+A run says how many steps it has, and how large its batches are, when its process has begun. It is placed before that. Most
+often the numbers are parameters, or simple products of them: ``steps = epochs × n_samples ÷ batch_size``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, permutations
+
+from prefect_gpu.estimation.features import Value, plain_name
+
+_TOLERANCE = 0.02  # rounding up to whole batches, most of all
+_MOST_PARAMETERS = 12  # that products are sought among
+_LEAST = 3  # runs with different values before a product is believed
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a declared value follows from parameters: ``factor × product of over ÷ product of under``; or a constant.
+
+    Attributes:
+        constant: The value, if it is always the same.
+        factor, over, under: The product otherwise.
+        runs: How many runs it held in.
+    """
+
+    constant: Value | None = None
+    factor: float = 1.0
+    over: tuple[str, ...] = ()
+    under: tuple[str, ...] = ()
+    runs: int = 0
+
+    def apply(self, run: Mapping[str, Value]) -> Value | None:
+        """The value for a run of these facts; None if a parameter is missing or makes no sense."""
+        if self.constant is not None:
+            return self.constant
+        product = self.factor
+        for name, power in [(name, 1) for name in self.over] + [(name, -1) for name in self.under]:
+            number = run.get(name)
+            if not isinstance(number, float) or number <= 0:
+                return None
+            product *= number**power
+        return product
+
+    def describe(self) -> str:
+        """The right-hand side for people."""
+        if self.constant is not None:
+            return f"{self.constant:g}" if isinstance(self.constant, float) else repr(self.constant)
+        words = " × ".join(
+            ([] if abs(self.factor - 1) <= _TOLERANCE else [f"{self.factor:.4g}"]) + list(map(plain_name, self.over))
+        )
+        return words + "".join(f" ÷ {plain_name(name)}" for name in self.under)
+
+
+def learn_rules(runs: Sequence[Mapping[str, Value]]) -> dict[str, Rule]:
+    """The rule of each declared value (``@name``) of one program's runs; those that follow none are left out.
+
+    Args:
+        runs: The facts of finished runs, from :func:`prefect_gpu.estimation.features.flatten`; newest last.
+    """
+    names = sorted({name for run in runs for name in run if name.startswith("@")})
+    return {name: rule for name in names if (rule := _learn(name, [run for run in runs if name in run])) is not None}
+
+
+def fill(run: Mapping[str, Value], rules: Mapping[str, Rule]) -> dict[str, Value]:
+    """A run's facts with what can be deduced added; what it declared itself stays."""
+    filled = dict(run)
+    for name, rule in rules.items():
+        if name not in filled:
+            value = rule.apply(run)
+            if value is not None:
+                filled[name] = value
+    return filled
+
+
+def _learn(name: str, runs: Sequence[Mapping[str, Value]]) -> Rule | None:
+    values = [run[name] for run in runs]
+    if all(value == values[0] for value in values):
+        return Rule(constant=values[0], runs=len(runs))
+    numbers = [value for value in values if isinstance(value, float) and value > 0]
+    if len(numbers) < len(values) or len(set(numbers)) < min(_LEAST, len(runs)) or len(runs) < 2:
+        return None
+    logs = [math.log(number) for number in numbers]
+    parameters = [
+        parameter
+        for parameter in sorted(runs[-1])
+        if parameter[0] not in "@#"
+        and all(isinstance(value := run.get(parameter), float) and value > 0 for run in runs)
+    ][:_MOST_PARAMETERS]
+    known = {parameter: [math.log(run[parameter]) for run in runs] for parameter in parameters}  # type: ignore[arg-type]
+    varying = [parameter for parameter in parameters if max(known[parameter]) > min(known[parameter])]
+    shapes = [((one,), ()) for one in varying]
+    if len(runs) >= _LEAST:
+        shapes += [((), (one,)) for one in varying]
+        shapes += [(pair, ()) for pair in combinations(varying, 2)]
+        shapes += [((one,), (other,)) for one, other in permutations(varying, 2)]
+        shapes += [
+            (pair, (one,))
+            for pair in combinations(varying, 2)
+            for one in varying
+            if one not in pair and len(runs) > _LEAST
+        ]
+    best: tuple[float, Rule] | None = None
+    for over, under in shapes:
+        rests = [
+            log - sum(known[name][at] for name in over) + sum(known[name][at] for name in under)
+            for at, log in enumerate(logs)
+        ]
+        off = (max(rests) - min(rests)) / 2
+        if off <= _TOLERANCE and (best is None or off < best[0] - 1e-9):
+            best = off, Rule(None, math.exp((max(rests) + min(rests)) / 2), over, under, len(runs))
+    return None if best is None else best[1]

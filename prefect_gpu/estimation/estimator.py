@@ -1,0 +1,159 @@
+"""What a run will need, learned from the runs that have finished (Liquid §4 and §6.1).
+
+Each program has a model of its own (:mod:`~prefect_gpu.estimation.program`) once some of its runs have finished; of
+programs that are new, a model across all programs says what it can (:mod:`~prefect_gpu.estimation.across`). How wide the
+intervals must be is measured on runs that were left out (:mod:`~prefect_gpu.estimation.calibration`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
+from prefect_gpu.estimation import kriging
+from prefect_gpu.estimation.across import AcrossPrograms
+from prefect_gpu.estimation.calibration import Calibration, reach
+from prefect_gpu.estimation.features import flatten, plain_name
+from prefect_gpu.estimation.memory import as_needed, least_memory, submission_key
+from prefect_gpu.estimation.program import Prediction, ProgramModel
+from prefect_gpu.estimation.runs import (
+    MEMORY_BYTES,
+    NOTHING_KNOWN,
+    TARGETS,
+    FinishedRun,
+    Interval,
+    Known,
+    RunEstimate,
+)
+from prefect_gpu.estimation.scales import from_scale, is_logarithmic
+
+_ODD_WIDENS = 0.5  # each odd thing about a submission makes its intervals wider by this part
+_SPREAD_BEFORE = {True: 1.0, False: 0.2}  # of logarithms, of fractions, before programs have shown how far they spread
+
+
+class Estimator:
+    """Learned once, and then only asked: it never changes, so that any thread may ask it.
+
+    Args:
+        runs: The finished runs of a history, in any order. The same runs give the same estimator.
+        coverage: How often intervals are to hold, 0 to 1.
+        seed: For the models that draw random numbers.
+        before: An estimator that was learned earlier: of programs that have no new runs, its models are taken over.
+
+    Raises:
+        ValueError: The coverage is not between 0 and 1.
+
+    Example:
+        >>> estimator = Estimator(finished_runs)
+        >>> estimator.estimate(Known("train", {"lr": 0.1, "width": 64})).targets["training_s"].high
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[FinishedRun] = (),
+        *,
+        coverage: float = 0.9,
+        seed: int = 0,
+        before: Estimator | None = None,
+    ) -> None:
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage={coverage!r} is not between 0 and 1: give how often intervals are to hold.")
+        self.coverage = coverage
+        grouped: dict[str, list[FinishedRun]] = defaultdict(list)
+        for run in sorted(runs, key=lambda run: (run.ended_at, run.run_id)):
+            grouped[run.known.program].append(run)
+        self._least = {name: least_memory(of_program) for name, of_program in grouped.items()}
+        telling = {
+            name: [as_needed(run) for run in of_program if run.measured and (run.completed or run.out_of_memory)]
+            for name, of_program in sorted(grouped.items())
+        }
+        telling = {name: of_program[-kriging.MOST_RUNS :] for name, of_program in telling.items() if of_program}
+        usual = usual_spreads(list(telling.values()))
+        self.programs: dict[str, ProgramModel] = {
+            name: self._model(name, of_program, usual, before) for name, of_program in telling.items()
+        }
+        self.learned_from = sum(len(of_program) for of_program in telling.values())
+        self._calibration = Calibration(self.programs, usual, coverage)
+        self.across = AcrossPrograms(self.programs, seed)
+
+    @staticmethod
+    def _model(name: str, runs: list[FinishedRun], usual: dict[str, float], before: Estimator | None) -> ProgramModel:
+        known = before.programs.get(name) if before is not None else None
+        if known is not None and len(runs) >= kriging.LEAST_RUNS and known.runs == tuple(runs):
+            return known  # what is usual elsewhere does not matter to a program with so many runs
+        return ProgramModel(runs, usual)
+
+    def estimate(self, known: Known) -> RunEstimate:
+        """What a run will need. Nothing that a user passes makes this fail; what is odd is said in the warnings."""
+        model = self.programs.get(known.program)
+        if model is None or not model.models:
+            return self._of_unseen(known)
+        row, facts, warnings = model.row(known)
+        few = model.completed < kriging.LEAST_RUNS
+        reaches = self._calibration.few if few else self._calibration.known
+        widened = 1.0 + _ODD_WIDENS * len(warnings)
+        predicted = model.predict(row, facts)
+        found = {target: _interval(target, one, reaches[target] * widened) for target, one in predicted.items()}
+        least = self._least[known.program].get(submission_key(flatten(known)[0]))
+        if least is not None:
+            found[MEMORY_BYTES] = _at_least(found.get(MEMORY_BYTES), least)
+            warnings.append(f"a run like it ran out of memory: it is given at least {least / 2**30:.2f} GiB")
+        if model.change is not None:
+            when = datetime.fromtimestamp(model.change.at).strftime("%Y-%m-%d %H:%M")
+            warnings.append(
+                f"the program seems to have changed: since {when} its {plain_name(model.change.target)} is "
+                f"{model.change.factor:.2g} times what it was before"
+            )
+        basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
+        return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings))
+
+    def _of_unseen(self, known: Known) -> RunEstimate:
+        facts, warnings = flatten(known)
+        predicted = self.across.predict(facts)
+        if not predicted:
+            return replace(NOTHING_KNOWN, coverage=self.coverage, warnings=tuple(warnings))
+        widened = 1.0 + _ODD_WIDENS * len(warnings)
+        found = {}
+        for target, mean in predicted.items():
+            errors = self.across.left_out.get(target)
+            if errors is not None:
+                width = reach(errors, self.coverage, 4 * _SPREAD_BEFORE[is_logarithmic(target)])
+                found[target] = _interval(target, Prediction(mean, width), widened)
+        basis = f"runs of {len(self.programs)} other programs; none of {known.program} has finished yet"
+        return RunEstimate(found, 0, basis, self.coverage, tuple(warnings))
+
+
+def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]:
+    """How far apart the runs of one program usually are, by target, on the learned scales: the median of programs."""
+    from prefect_gpu.estimation.scales import to_scale
+
+    found = {}
+    for target in TARGETS:
+        spreads = []
+        for runs in programs:
+            values = [to_scale(target, run.measured[target]) for run in runs if target in run.measured]
+            if len(values) >= kriging.LEAST_RUNS:
+                spreads.append(float(np.std(values)))
+        found[target] = max(0.05, float(np.median(spreads))) if spreads else _SPREAD_BEFORE[is_logarithmic(target)]
+    return found
+
+
+def _interval(target: str, predicted: Prediction, reach: float) -> Interval:
+    away = reach * predicted.std
+    return Interval(*(from_scale(target, predicted.mean + side * away) for side in (0, -1, 1)))
+
+
+def _at_least(interval: Interval | None, least: float) -> Interval:
+    if interval is None:
+        return Interval(least, least, least * 1.5)
+    return Interval(max(interval.median, least), interval.low, max(interval.high, least))
+
+
+def relative_error(estimated: float, measured: float) -> float:
+    """How far an estimate is off, as a part of what was measured; infinite where nothing was measured."""
+    return abs(estimated - measured) / measured if measured > 0 else math.inf

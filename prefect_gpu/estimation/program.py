@@ -1,0 +1,144 @@
+"""What the finished runs of one program say about its next ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prefect_gpu.estimation import kriging
+from prefect_gpu.estimation.change import Change, find_change
+from prefect_gpu.estimation.declared import Rule, fill, learn_rules
+from prefect_gpu.estimation.features import Encoder, Value, flatten, plain_name
+from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TARGETS, TRAINING_S, FinishedRun, Known
+from prefect_gpu.estimation.scales import to_scale
+
+STEPS = "@steps"
+_SINCE = "!since"  # the column that tells runs before a change of the program from those after it
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One target of one run, on the scale that is learned: mean and standard deviation."""
+
+    mean: float
+    std: float
+
+
+class ProgramModel:
+    """Learned from the runs of one program. The same runs give the same model.
+
+    Args:
+        runs: Finished runs, oldest first.
+        usual_spread: By target: how far apart a program's runs usually are, on the learned scale.
+
+    Attributes:
+        runs: Those it was learned from: the newest.
+        rules: How what runs declare follows from their parameters.
+        change: A change of the program that its runs show; None: there is none.
+        usable: Of each run, the facts that are known before it starts.
+    """
+
+    def __init__(self, runs: Sequence[FinishedRun], usual_spread: Mapping[str, float]) -> None:
+        self.runs = tuple(runs[-kriging.MOST_RUNS :])
+        facts = [flatten(run.known)[0] for run in self.runs]
+        self.rules: dict[str, Rule] = learn_rules(facts)
+        self.usable = [self._learnable(run) for run in facts]
+        self.encoder = Encoder(self.usable)
+        self._x = self.encoder.matrix(self.usable)
+        self._groups = self.encoder.groups
+        self.models = self._fit(usual_spread)
+        self.change = self._find_change()
+        if self.change is not None:
+            since = np.array([float(at >= self.change.first) for at in range(len(self.runs))])
+            self._x = np.column_stack([self._x, since])
+            self._groups = np.append(self._groups, len(self.encoder.columns))
+            self.models = self._fit(usual_spread)
+
+    @property
+    def completed(self) -> int:
+        """Completed runs it was learned from."""
+        return sum(run.completed for run in self.runs)
+
+    def rows(self, target: str) -> list[int]:
+        """Which of the runs tell something about a target."""
+        return [at for at, run in enumerate(self.runs) if target in run.measured]
+
+    def values(self, target: str) -> np.ndarray:
+        """What those runs measured, on the learned scale."""
+        return np.array([self.measured(target, at) for at in self.rows(target)])
+
+    def measured(self, target: str, at: int) -> float:
+        """What the run with this index measured, on the learned scale."""
+        return to_scale(target, self.runs[at].measured[target])
+
+    def table(self, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(Rows of numbers, what was measured, the column of each number) of the runs that say something on a target."""
+        return self._x[self.rows(target)], self.values(target), self._groups
+
+    def _learnable(self, run: Mapping[str, Value]) -> dict[str, Value]:
+        """What of a run's facts is known before it starts: its parameters, and what follows from them."""
+        return {name: value for name, value in fill(run, self.rules).items() if name[0] != "@" or name in self.rules}
+
+    def _targets(self) -> list[str]:
+        # Training is steps times seconds per step where the steps are known beforehand.
+        derived = TRAINING_S if STEPS in self.rules and self.rows(STEP_S) else None
+        return [target for target in TARGETS if target != derived and self.rows(target)]
+
+    def _fit(self, usual_spread: Mapping[str, float]) -> dict[str, kriging.Kriging]:
+        return {
+            target: kriging.fit(
+                self._x[self.rows(target)],
+                self.values(target),
+                self._groups,
+                usual_spread=usual_spread.get(target, 1.0),
+            )
+            for target in self._targets()
+        }
+
+    def _find_change(self) -> Change | None:
+        for target in (STEP_S, TRAINING_S, MEMORY_BYTES):
+            if target in self.models:
+                rows, model = self.rows(target), self.models[target]
+                found = find_change(model.left_out, [self.runs[at].ended_at for at in rows], target)
+                if found is not None:
+                    return Change(rows[found.first], found.at, found.factor, target)
+        return None
+
+    def row(self, known: Known) -> tuple[np.ndarray, dict[str, Value], list[str]]:
+        """(The numbers, the facts, what is odd about them) of a run that is to be estimated."""
+        facts, warnings = flatten(known)
+        facts = fill(facts, self.rules)
+        usable = {name: value for name, value in facts.items() if name[0] != "@" or name in self.rules}
+        numbers = self.encoder.row(usable, warnings)
+        if self.change is not None:
+            numbers.append(1.0)
+        return np.array(numbers), facts, warnings
+
+    def predict(self, row: np.ndarray, facts: Mapping[str, Value]) -> dict[str, Prediction]:
+        """What to expect of a run, by target, on the learned scales."""
+        found = {}
+        for target, model in self.models.items():
+            mean, std = model.predict(row[None, :])
+            found[target] = Prediction(float(mean[0]), float(std[0]))
+        steps = facts.get(STEPS)
+        if STEP_S in found and isinstance(steps, float) and steps > 0:
+            of_step = found[STEP_S]
+            found[TRAINING_S] = Prediction(of_step.mean + math.log(steps), of_step.std)
+        return found
+
+    def neighbours(self, row: np.ndarray, target: str, most: int) -> list[tuple[FinishedRun, float]]:
+        """The runs most like one, nearest first, with their distances (about 1: as different as such runs usually are)."""
+        model = self.models[target]
+        order, away = model.nearest(row, most)
+        rows = self.rows(target)
+        return [(self.runs[rows[at]], float(distance)) for at, distance in zip(order, away, strict=True)]
+
+    def relevance(self, target: str) -> list[tuple[str, float]]:
+        """(Name, share of 1) of the columns that matter for a target, the most important first."""
+        names = [plain_name(column.name) for column in self.encoder.columns]
+        names += ["change of the program"] if self.change is not None else []
+        shares = self.models[target].relevance(self._groups) if names else []
+        return sorted(zip(names, map(float, shares), strict=True), key=lambda item: (-item[1], item[0]))
