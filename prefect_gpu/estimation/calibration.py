@@ -1,7 +1,7 @@
 """How wide intervals must be to hold as often as they say: measured on runs that the predictions had not seen.
 
-(Conformal prediction: the errors of left-out runs, in units of what was said to be their standard deviation, are ranked;
-an interval of coverage 90 % reaches as far as the error that nine in ten of them stayed below.)
+(Conformal prediction: the errors of left-out runs, in units of what was said to be their standard deviation, are
+ranked; an interval of coverage 90 % reaches as far as the error that nine in ten of them stayed below.)
 """
 
 from __future__ import annotations

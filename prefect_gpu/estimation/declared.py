@@ -1,13 +1,13 @@
 """What runs will declare of themselves, deduced from their parameters before they have started.
 
-A run says how many steps it has, and how large its batches are, when its process has begun. It is placed before that. Most
-often the numbers are parameters, or simple products of them: ``steps = epochs × n_samples ÷ batch_size``.
+A run says how many steps it has, and how large its batches are, when its process has begun. It is placed before that.
+Most often the numbers are parameters, or simple products of them: ``steps = epochs × n_samples ÷ batch_size``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 
@@ -80,32 +80,21 @@ def fill(run: Mapping[str, Value], rules: Mapping[str, Rule]) -> dict[str, Value
 def _learn(name: str, runs: Sequence[Mapping[str, Value]]) -> Rule | None:
     values = [run[name] for run in runs]
     if all(value == values[0] for value in values):
+        # Constant so far. If a parameter is too, it is more likely to be the reason than chance.
+        equal = [key for key in runs[-1] if key[0] not in "@#" and all(run.get(key) == values[0] for run in runs)]
+        if equal and isinstance(values[0], float):
+            return Rule(over=(min(equal, key=lambda key: (key.rpartition(".")[2] != name[1:], key)),), runs=len(runs))
         return Rule(constant=values[0], runs=len(runs))
     numbers = [value for value in values if isinstance(value, float) and value > 0]
     if len(numbers) < len(values) or len(set(numbers)) < min(_LEAST, len(runs)) or len(runs) < 2:
         return None
     logs = [math.log(number) for number in numbers]
-    parameters = [
-        parameter
-        for parameter in sorted(runs[-1])
-        if parameter[0] not in "@#"
-        and all(isinstance(value := run.get(parameter), float) and value > 0 for run in runs)
-    ][:_MOST_PARAMETERS]
-    known = {parameter: [math.log(run[parameter]) for run in runs] for parameter in parameters}  # type: ignore[arg-type]
-    varying = [parameter for parameter in parameters if max(known[parameter]) > min(known[parameter])]
-    shapes = [((one,), ()) for one in varying]
-    if len(runs) >= _LEAST:
-        shapes += [((), (one,)) for one in varying]
-        shapes += [(pair, ()) for pair in combinations(varying, 2)]
-        shapes += [((one,), (other,)) for one, other in permutations(varying, 2)]
-        shapes += [
-            (pair, (one,))
-            for pair in combinations(varying, 2)
-            for one in varying
-            if one not in pair and len(runs) > _LEAST
-        ]
+    given = [{key: value for key, value in run.items() if isinstance(value, float) and value > 0} for run in runs]
+    shared = [key for key in sorted(given[-1]) if key[0] not in "@#" and all(key in run for run in given)]
+    known = {key: [math.log(run[key]) for run in given] for key in shared[:_MOST_PARAMETERS]}
+    varying = [key for key, column in known.items() if max(column) > min(column)]
     best: tuple[float, Rule] | None = None
-    for over, under in shapes:
+    for over, under in _products(varying, len(runs)):
         rests = [
             log - sum(known[name][at] for name in over) + sum(known[name][at] for name in under)
             for at, log in enumerate(logs)
@@ -114,3 +103,14 @@ def _learn(name: str, runs: Sequence[Mapping[str, Value]]) -> Rule | None:
         if off <= _TOLERANCE and (best is None or off < best[0] - 1e-9):
             best = off, Rule(None, math.exp((max(rests) + min(rests)) / 2), over, under, len(runs))
     return None if best is None else best[1]
+
+
+def _products(names: Sequence[str], runs: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """(Factors, divisors) of the products that so many runs could tell apart, simple ones first."""
+    yield from (((one,), ()) for one in names)
+    if runs >= _LEAST:
+        yield from (((), (one,)) for one in names)
+        yield from ((pair, ()) for pair in combinations(names, 2))
+        yield from (((one,), (other,)) for one, other in permutations(names, 2))
+    if runs > _LEAST:
+        yield from ((pair, (one,)) for pair in combinations(names, 2) for one in names if one not in pair)

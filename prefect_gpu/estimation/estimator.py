@@ -1,8 +1,8 @@
 """What a run will need, learned from the runs that have finished (Liquid §4 and §6.1).
 
 Each program has a model of its own (:mod:`~prefect_gpu.estimation.program`) once some of its runs have finished; of
-programs that are new, a model across all programs says what it can (:mod:`~prefect_gpu.estimation.across`). How wide the
-intervals must be is measured on runs that were left out (:mod:`~prefect_gpu.estimation.calibration`).
+programs that are new, a model across all programs says what it can (:mod:`~prefect_gpu.estimation.across`). How wide
+the intervals must be is measured on runs that were left out (:mod:`~prefect_gpu.estimation.calibration`).
 """
 
 from __future__ import annotations

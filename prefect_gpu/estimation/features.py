@@ -1,8 +1,8 @@
 """From what is known of a run to numbers that a model can use.
 
 Users pass whatever they like to their flows: numbers, texts, switches, nested settings, run labels, seeds. What says
-something is found from the history: columns that never vary are left out, and so are texts that hardly ever repeat (names,
-dates, ids). Sizes are taken as logarithms, because costs are products of sizes.
+something is found from the history: columns that never vary are left out, and so are texts that hardly ever repeat
+(names, dates, ids). Sizes are taken as logarithms, because costs are products of sizes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Gaussian process for the runs of one program: a trend in the logarithms, and what bends away from it.
 
 Costs of training are products of powers of sizes over wide ranges, and sums of such products at their ends. In
-logarithms that is a plane which bends slowly, so that some ten runs already say much. Each column has a weight of its own,
-found by maximising the posterior density of what was measured: columns that say nothing are faded out.
+logarithms that is a plane which bends slowly, so that some ten runs already say much. Each column has a weight of its
+own, found by maximising the posterior density of what was measured: columns that say nothing are faded out.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class ProgramModel:
         return to_scale(target, self.runs[at].measured[target])
 
     def table(self, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(Rows of numbers, what was measured, the column of each number) of the runs that say something on a target."""
+        """(Rows of numbers, what was measured, the column of each number) of the runs that tell about a target."""
         return self._x[self.rows(target)], self.values(target), self._groups
 
     def _learnable(self, run: Mapping[str, Value]) -> dict[str, Value]:
@@ -130,7 +130,7 @@ class ProgramModel:
         return found
 
     def neighbours(self, row: np.ndarray, target: str, most: int) -> list[tuple[FinishedRun, float]]:
-        """The runs most like one, nearest first, with their distances (about 1: as different as such runs usually are)."""
+        """The runs most like one, nearest first, with their distances (1: as different as such runs usually are)."""
         model = self.models[target]
         order, away = model.nearest(row, most)
         rows = self.rows(target)
@@ -140,5 +140,5 @@ class ProgramModel:
         """(Name, share of 1) of the columns that matter for a target, the most important first."""
         names = [plain_name(column.name) for column in self.encoder.columns]
         names += ["change of the program"] if self.change is not None else []
-        shares = self.models[target].relevance(self._groups) if names else []
-        return sorted(zip(names, map(float, shares), strict=True), key=lambda item: (-item[1], item[0]))
+        shares = self.models[target].relevance(self._groups).tolist() if names else []
+        return sorted(zip(names, shares, strict=True), key=lambda item: (-item[1], item[0]))

@@ -1,4 +1,4 @@
-"""On which scale each target is learned, and back. Times and sizes as logarithms: they are products, and never below 0."""
+"""On which scale each target is learned, and back. Times and sizes as logarithms: they are products, never below 0."""
 
 from __future__ import annotations
 
