@@ -7,7 +7,6 @@ what a page says is what the docstrings say.
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
 import inspect
 import json
@@ -16,184 +15,16 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from reference_markdown import cell, document, entries, fields_table, page, prose
 
 os.environ["COLUMNS"] = "100"
 os.environ["TERM"] = "dumb"
 
 FOLDER = Path(__file__).resolve().parent / "reference"
-PACKAGE = Path(__file__).resolve().parents[1] / "prefect_gpu"
-_SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Example")
-_ROLE = re.compile(r":(?:class|meth|func|mod|attr):`~?([^`]+)`")
-
-
-# ---- docstrings as Markdown ----------------------------------------------------------------------------------
-
-
-def prose(docstring: str | None) -> str:
-    """A Google-style docstring as Markdown."""
-    lines = inspect.cleandoc(docstring or "").splitlines()
-    out: list[str] = []
-    section: str | None = None
-    body: list[str] = []
-
-    def flush() -> None:
-        if section is not None:
-            out.extend(_section(section, textwrap.dedent("\n".join(body)).strip("\n")))
-            body.clear()
-
-    for line in lines:
-        head = line.rstrip(":")
-        if line.endswith(":") and head in _SECTIONS:
-            flush()
-            section = head
-        elif section is not None and line and not line.startswith(" "):
-            flush()
-            section = None
-            out.append(line)
-        elif section is not None:
-            body.append(line)
-        else:
-            out.append(line)
-    flush()
-    text = _ROLE.sub(lambda match: f"`{match[1].rpartition('.')[2]}`", "\n".join(out))
-    return _literal_blocks(re.sub(r"(?<!`)``([^`]+)``(?!`)", r"`\1`", text)).strip()
-
-
-def _section(name: str, body: str) -> list[str]:
-    if name == "Example":
-        if body.startswith("```"):
-            return ["", body, ""]
-        plain = re.sub(r"\s*# doctest: \+SKIP", "", body)
-        return ["", "```pycon" if plain.startswith(">>>") else "```python", plain, "```", ""]
-    entries = _entries(body)
-    if name in ("Returns", "Yields") or not all(": " in entry for entry in entries):
-        return ["", f"*{name}:* " + " ".join(body.split()), ""]
-    listed = []
-    for entry in entries:
-        term, _, words = entry.partition(": ")
-        listed.append(f"- `{term.lstrip('*')}`: {words}")
-    return ["", f"*{name}:*", "", *listed, ""]
-
-
-def _entries(body: str) -> list[str]:
-    entries: list[str] = []
-    for line in body.splitlines():
-        if line.startswith(" ") and entries:
-            entries[-1] += " " + line.strip()
-        elif line.strip():
-            entries.append(line.strip())
-    return entries
-
-
-def _literal_blocks(text: str) -> str:
-    """What follows ``::`` and is indented is code."""
-    out: list[str] = []
-    inside = False
-    for line in text.splitlines():
-        if inside and line and not line.startswith(" "):
-            while out[-1] == "":
-                out.pop()
-            out += ["```", ""]
-            inside = False
-        if not inside and line.endswith("::"):
-            out += [line[:-1], "", "```text"]
-            inside = True
-            continue
-        if inside and out[-1] == "```text" and not line:
-            continue
-        out.append(line[4:] if inside and line.startswith("    ") else line)
-    return "\n".join([*out, "```"] if inside else out)
-
-
-def signature(target: Any, name: str) -> str:
-    """A call as code, one argument per line if it is long. Written from the source, so that it reads as there."""
-    function = target.__init__ if inspect.isclass(target) else target
-    source = textwrap.dedent(inspect.getsource(function))
-    node = ast.parse(source).body[0]
-    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    arguments = node.args
-    for group in (arguments.posonlyargs, arguments.args):
-        if group and group[0].arg in ("self", "cls"):
-            del group[0]
-    parts = _arguments(arguments)
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None and not inspect.isclass(target) else ""
-    start = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
-    line = f"{start}{name}({', '.join(parts)}){returns}"
-    if len(line) <= 100:
-        return line
-    return f"{start}{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
-
-
-def _arguments(arguments: ast.arguments) -> list[str]:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    defaults += arguments.defaults
-    parts = [_argument(one, default) for one, default in zip(positional, defaults, strict=True)]
-    if arguments.vararg:
-        parts.append("*" + _argument(arguments.vararg, None))
-    elif arguments.kwonlyargs:
-        parts.append("*")
-    parts += [_argument(one, value) for one, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    if arguments.kwarg:
-        parts.append("**" + _argument(arguments.kwarg, None))
-    return parts
-
-
-def _argument(argument: ast.arg, default: ast.expr | None) -> str:
-    text = argument.arg + (f": {ast.unparse(argument.annotation)}" if argument.annotation else "")
-    if default is None:
-        return text
-    return f"{text}{' = ' if argument.annotation else '='}{ast.unparse(default)}"
-
-
-def document(target: Any, name: str | None = None, *, level: int = 2, members: Iterable[str] = ()) -> str:
-    """A class or function: its call, its docstring, and those of its members that are named."""
-    name = name or target.__name__
-    parts = [f"{'#' * level} `{name}`", ""]
-    own_init = not inspect.isclass(target) or "__init__" in vars(target)
-    if own_init and not dataclasses.is_dataclass(target):
-        parts += ["```python", signature(target, name), "```", ""]
-    parts.append(prose(target.__doc__))
-    for member in members:
-        found = inspect.getattr_static(target, member)
-        if isinstance(found, property):
-            parts += ["", f"{'#' * (level + 1)} `.{member}`", "", prose(found.fget.__doc__ if found.fget else "")]
-        else:
-            function = inspect.unwrap(getattr(target, member))
-            parts += ["", f"{'#' * (level + 1)} `.{member}`", "", "```python", signature(function, f".{member}"), "```"]
-            parts += ["", prose(function.__doc__)]
-    return "\n".join(parts)
-
-
-def fields_table(cls: Any) -> str:
-    """The fields of a dataclass with their types and defaults."""
-    rows = ["| field | type | default |", "|---|---|---|"]
-    for item in dataclasses.fields(cls):
-        default = ""
-        if item.default is not dataclasses.MISSING:
-            default = f"`{item.default!r}`"
-        elif item.default_factory is not dataclasses.MISSING:
-            made = item.default_factory()
-            # An object's address is another one each time.
-            default = f"`{type(made).__name__}()`" if " object at 0x" in repr(made) else f"`{made!r}`"
-        rows.append(f"| `{item.name}` | `{_cell(str(item.type))}` | {default} |")
-    return "\n".join(rows)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _page(title: str, introduction: str, *parts: str) -> str:
-    note = "<!-- Made by docs/build_reference.py from the code. Change the code, not this page. -->"
-    text = "\n\n".join([note, f"# {title}", introduction, *parts])
-    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-# ---- pages -----------------------------------------------------------------------------------------------------
 
 
 def settings_page() -> str:
@@ -205,9 +36,9 @@ def settings_page() -> str:
         default = item.get_default(call_default_factory=True)
         shown = "" if default in (None, []) else f"`{str(default).lower() if default in (True, False) else default}`"
         rows.append(
-            f"| `{name}` | `PREFECT_INTEGRATIONS_GPU_{name.upper()}` | {shown} | {_cell(item.description or '')} |"
+            f"| `{name}` | `PREFECT_INTEGRATIONS_GPU_{name.upper()}` | {shown} | {cell(item.description or '')} |"
         )
-    return _page(
+    return page(
         "Settings",
         "What a worker may be told. Every one has a default that works on one machine. They are settings of "
         "Prefect's own kind, so each can be given as an environment variable, with `prefect config set NAME=VALUE` "
@@ -231,9 +62,9 @@ def job_variables_page() -> str:
             kind = ", ".join(f"`{choice}`" for choice in choices)
         default = "" if item.get("default") is None else f"`{json.dumps(item['default'])}`"
         rows.append(
-            f"| `{name}` | {_cell(kind)} | {default} | {_cell(item.get('description') or item.get('title') or '')} |"
+            f"| `{name}` | {cell(kind)} | {default} | {cell(item.get('description') or item.get('title') or '')} |"
         )
-    return _page(
+    return page(
         "Job variables",
         "What a run may ask the pool for: in the form in Prefect's UI, as `job_variables` of a deployment or of a "
         "single run, or as arguments of [`@gpu`](decorator.md). The pool's own defaults can be changed in its base job "
@@ -248,7 +79,7 @@ def decorator_page() -> str:
     from prefect_gpu.decorators import GpuFlow, gpu
 
     members = ("__call__", "submit", "start", "with_options", "to_deployment")
-    return _page(
+    return page(
         "Decorator",
         "`from prefect_gpu import gpu`",
         document(gpu, "@gpu"),
@@ -263,7 +94,7 @@ def training_page() -> str:
     from prefect_gpu.training.checkpoints import Checkpoint, CheckpointStore
 
     members = ("ready", "steps", "report", "restore", "saving", "steps_left", "stop_requested", "stopped")
-    return _page(
+    return page(
         "Training API",
         "What a training function uses. It works the same without a pool, without Prefect and without a GPU; it needs "
         "the standard library, and websockets inside the pool.",
@@ -312,9 +143,9 @@ def cli_page() -> str:
                 "" if flag else f" {option.metavar or {'int': 'N', 'float': 'N', 'Path': 'FILE'}.get(kinds[0], 'TEXT')}"
             )
             shown = ", ".join(f"`{one}{kind}`" for one in names)
-            rows.append(f"| {shown} | {_cell(option.help or '')} |")
+            rows.append(f"| {shown} | {cell(option.help or '')} |")
         parts.append("\n".join([f"## `prefect-gpu {title}`", "", prose(function.__doc__), "", *rows]))
-    return _page(
+    return page(
         "Commands",
         "The command `prefect-gpu` looks at this node, at the set-up and at the runs that have finished, and "
         "simulates; it changes nothing. Pools, workers, deployments and runs are handled with Prefect's own command, "
@@ -338,7 +169,7 @@ def scheduler_page() -> str:
     names = ", ".join(f"`{name}`" for name in sorted(profiles.PROFILES))
     policies: list[Any] = [order.Order, order.Fifo, placement.PlacementPolicy, placement.BestFit,
                            sharing.Sharing, sharing.NoSharing, sharing.DeclaredMemory]  # fmt: skip
-    return _page(
+    return page(
         "Scheduler",
         "The core: events go in, instructions come out. It does no I/O and reads no clock.",
         document(Scheduler, members=("handle", "next_due")),
@@ -386,7 +217,7 @@ def driver_page() -> str:
         *(document(item, level=3) if "__init__" in vars(item) else f"### `{item.__name__}`\n\n{prose(item.__doc__)}"
           for item in suite),
     ]  # fmt: skip
-    return _page("Drivers", prose(base.__doc__), *parts)
+    return page("Drivers", prose(base.__doc__), *parts)
 
 
 def history_page() -> str:
@@ -397,14 +228,14 @@ def history_page() -> str:
 
     about: dict[str, str] = {}
     body = inspect.cleandoc(HistoryRow.__doc__ or "").partition("Attributes:\n")[2].partition("\nRaises:")[0]
-    for entry in _entries(textwrap.dedent(body)):
+    for entry in entries(textwrap.dedent(body)):
         names, _, words = entry.partition(": ")
         about |= {name.strip(): words for name in names.split(",")}
     rows = ["| column | type | may be empty | |", "|---|---|---|---|"]
     for column in runs_table.columns:
         words = re.sub(r"``([^`]+)``", r"`\1`", about.get(column.name, ""))
-        rows.append(f"| `{column.name}` | {column.type!s} | {'yes' if column.nullable else 'no'} | {_cell(words)} |")
-    return _page(
+        rows.append(f"| `{column.name}` | {column.type!s} | {'yes' if column.nullable else 'no'} | {cell(words)} |")
+    return page(
         "History",
         f"One row for each attempt of each finished run, in the table `{runs_table.name}`. Times are Unix seconds, "
         "durations seconds, sizes bytes. What is not known is empty. Description of a group of columns is repeated for "
@@ -433,7 +264,7 @@ def channel_page() -> str:
     constants = inspect.getsource(protocol).partition("PROTOCOL_VERSION")
     code = f"{constants[1]}{constants[2]}".strip()
     first, _, rest = text.strip().partition("\n")
-    return _page("Channel", first, rest.strip(), "```python\n" + code + "\n```")
+    return page("Channel", first, rest.strip(), "```python\n" + code + "\n```")
 
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -452,7 +283,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
 def build() -> dict[str, str]:
     """Every page by its name."""
     listed = "\n".join(f"- [{title}]({name})" for name, (title, _) in PAGES.items())
-    pages = {"README.md": _page("Reference", "Made from the code by `python docs/build_reference.py`.", listed)}
+    pages = {"README.md": page("Reference", "Made from the code by `python docs/build_reference.py`.", listed)}
     return pages | {name: make() for name, (_, make) in PAGES.items()}
 
 

@@ -10,7 +10,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
@@ -63,7 +63,6 @@ class Run:
     reported: tuple[float, Placement | None] = (-1.0, None)
     reported_at: float = 0.0
     steady: bool = False
-    trained_on: list[str] = field(default_factory=list)
 
 
 class World:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from prefect_gpu.scheduling.policies.arrays import Arrays, Offer, reserved_cores, wide_size
+from prefect_gpu.scheduling.policies.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.scheduling.policies.books import Ask, NodeSize
 
 
@@ -201,9 +201,7 @@ def test_senseless_input_is_refused() -> None:
         arrays.find(gpu("a", 1))
 
 
-def test_the_4_gpu_sub_array_is_as_large_as_the_largest_demand_in_history() -> None:
-    assert wide_size([1, 2, 8, 16, 4, 3]) == 16
-    assert wide_size([1, 2, 3]) == 0
+def test_the_4_gpu_sub_array_gets_whole_nodes_the_largest_first() -> None:
     nodes = [NodeSize("small", 2, 8), NodeSize("five", 5, 20), NodeSize("eight", 8, 32), NodeSize("none", 0, 64)]
     assert Arrays(nodes, {}, 0).wide_nodes == ()
     assert Arrays(nodes, {}, 8).wide_nodes == ("eight",)

@@ -10,7 +10,8 @@ from prefect_gpu.simulation.effects.cores import Cores
 from prefect_gpu.simulation.effects.memory import MemoryBandwidth
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Physics, Slowdowns
-from prefect_gpu.simulation.workloads.coda import Figures, jobs, simulate
+from prefect_gpu.simulation.workloads.coda import Figures, simulate
+from prefect_gpu.simulation.workloads.coda_jobs import jobs
 from prefect_gpu.simulation.world import World
 
 NODE = Node("n", (Device("g0", "t", 1), Device("g1", "t", 1)), tuple(range(16)))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from prefect_gpu.scheduling.policies.books import WIDE_GPUS, Ask, Book, NodeSize, Way, aborts, fit, leavers
+from prefect_gpu.scheduling.policies.books import Ask, Book, NodeSize, Way, aborts, fit, leavers
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class Arrays:
         nodes: The cluster.
         reserved_cores: Cores of each node that are reserved for GPU jobs (see :func:`reserved_cores`); without an entry
             none are.
-        wide_gpus: Size of the 4-GPU sub-array in GPUs (see :func:`wide_size`). It gets whole nodes, the largest first,
-            until they suffice.
+        wide_gpus: Size of the 4-GPU sub-array in GPUs. It gets whole nodes, the largest first, until they suffice.
     """
 
     def __init__(self, nodes: Sequence[NodeSize], reserved_cores: Mapping[str, int], wide_gpus: int) -> None:
@@ -229,11 +228,6 @@ def _wide_nodes(nodes: Sequence[NodeSize], wide_gpus: int) -> set[str]:
         wide.add(node.id)
         missing -= node.gpus
     return wide
-
-
-def wide_size(demands: Iterable[int]) -> int:
-    """Size of the 4-GPU sub-array in GPUs: the largest demand of four GPUs or more in the history, else 0."""
-    return max((gpus for gpus in demands if gpus >= WIDE_GPUS), default=0)
 
 
 def reserved_cores(history: Iterable[tuple[int, int]], node: NodeSize) -> int:
