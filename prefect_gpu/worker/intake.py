@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,11 +16,15 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import Event
 from prefect.exceptions import ObjectNotFound
 
+from prefect_gpu.estimation.runs import Known
 from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.learning.facts import known_of
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.worker.configuration import BadRequestError, read_request
+from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.settle import Settlement
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.
 _SHOW_WAITING_AFTER_S = 0.3
+# Other news of waiting runs comes in between.
+_RENEWED_TOGETHER = 3
 # So many runs are read one by one, which is quicker; more are read with one query.
 _READ_SINGLY = 4
 
@@ -65,7 +72,8 @@ class Intake:
         self._logger = logger
         self._locks: dict[str, asyncio.Lock] = {}
         self._holds: dict[str, Hold] = {}
-        self._shown: dict[str, str] = {}
+        self._shown: dict[str, Shown] = {}
+        self._expectations = Expectations(logger)
         self._settled_at: dict[str, float] = {}
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
@@ -199,6 +207,7 @@ class Intake:
             await self.refuse(flow_run, str(error))
             return
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+        known = await self._known_of(flow_run, request)
         self.known[run_id] = flow_run
         self.controller.handle(
             ev.JobSubmitted(
@@ -208,8 +217,15 @@ class Intake:
                 submitted_at=_submitted_at(flow_run, read_at),
                 not_before=due.timestamp() if due else read_at,
                 name=flow_run.name,
+                estimate=self.controller.estimates.submitted(run_id, known),
             )
         )
+
+    async def _known_of(self, flow_run: FlowRun, request: Request) -> Known:
+        """What is known of a run before it starts, to estimate it by."""
+        flow = await self._pool.flow(flow_run.flow_id)
+        devices = self.controller.node.devices if request.gpus else ()
+        return known_of(flow.name, flow_run.parameters, request, {}, devices[0].kind if devices else None)
 
     def withdraw(self, run_id: str, reason: str) -> None:
         """A run that waited is not ours to start any more."""
@@ -228,6 +244,8 @@ class Intake:
         return self._locks.setdefault(run_id, asyncio.Lock())
 
     def _forget(self, run_id: str) -> None:
+        if run_id not in self.controller.runs:
+            self.controller.estimates.forget(run_id)
         books: tuple[dict[str, Any], ...] = (self.known, self._locks, self._holds, self._shown)
         for book in books:
             book.pop(run_id, None)
@@ -245,37 +263,63 @@ class Intake:
             self._holds[hold.job] = hold
 
     async def show_holds(self) -> None:
-        """Show the reasons of waiting runs, until cancelled."""
+        """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
         while True:
             await asyncio.sleep(_SHOW_WAITING_AFTER_S)
             for run_id in list(self._holds):
                 hold = self._holds.pop(run_id, None)
-                try:
-                    if hold is not None:
-                        await self._show(run_id, hold)
-                except ObjectNotFound:
-                    self.doubt(run_id)
-                except httpx.HTTPError as error:
-                    self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
+                if hold is not None:
+                    await self._try(run_id, self._show(run_id, hold))
+            for run_id, reason in await self._with_news():
+                await self._try(run_id, self._write(run_id, reason))
+
+    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> None:
+        try:
+            await showing
+        except ObjectNotFound:
+            self.doubt(run_id)
+        except httpx.HTTPError as error:
+            self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
 
     async def _show(self, run_id: str, hold: Hold) -> None:
-        flow_run = self.known.get(run_id)
-        if flow_run is None or self._shown.get(run_id) == hold.reason:
+        flow_run, shown = self.known.get(run_id), self._shown.get(run_id)
+        if flow_run is None or (shown is not None and shown.reason == hold.reason):
             return
         if hold.code == "never" and not await self._others_online():
             self.withdraw(run_id, hold.reason)
             await self.refuse(flow_run, f"The pool cannot run it: {hold.reason}.")
             return
+        await self._expectations.refresh(self.controller.scheduler, run_id)
+        await self._write(run_id, hold.reason)
+
+    async def _with_news(self) -> list[tuple[str, str]]:
+        """Runs that are shown as waiting and of which something else is expected by now: few, the first to start.
+
+        Returns:
+            (run, why it waits).
+        """
+        if not self._shown:
+            return []
+        await self._expectations.refresh(self.controller.scheduler)
+        now, changed = time.time(), []
+        for run_id, shown in self._shown.items():
+            outlook = self._expectations.of(run_id)
+            if outlook is not None and worth_saying(shown, outlook, now):
+                changed.append((outlook.ahead, run_id, shown.reason))
+        return [(run_id, reason) for _, run_id, reason in nsmallest(_RENEWED_TOGETHER, changed)]
+
+    async def _write(self, run_id: str, reason: str) -> None:
         async with self._lane, self.lock(run_id):
-            job = self.controller.scheduler.state.jobs.get(run_id)
-            if job is None or job.active:
+            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self.known.get(run_id)
+            if job is None or job.active or flow_run is None:
                 return
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
-            reason = hold.reason[0].upper() + hold.reason[1:] + "."
-            if await show_waiting(self._client, flow_run.id, reason, due):
+            shown = Shown(reason, self._expectations.of(run_id), time.time())
+            words = message(reason, shown.outlook, shown.at)
+            if await show_waiting(self._client, flow_run.id, words, due):
                 if run_id not in self._shown:  # once where its owner looks first
-                    self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", reason)
-                self._shown[run_id] = hold.reason
+                    self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", words)
+                self._shown[run_id] = shown
             else:
                 self.doubt(run_id)
 

@@ -1,0 +1,143 @@
+"""What the owner of a waiting run is told of its expected start and end, and when that is worth saying anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling.forecast import Outlook, Rehearsal
+
+# Times are told to so many runs, the first to start; the others are told about how many come first.
+TOLD_TIMES = 20
+_LEAST_S = 10.0  # between two messages to the same run; a server on SQLite takes few writes
+_LEAST_UNKNOWN_S = 60.0  # if all that has changed is why its start is unknown
+_MOVED_S, _MOVED = 5.0, 0.2  # a time has moved if by more than so many seconds, and such a part of those left
+_SECONDS_MATTER_S = 600.0
+_EVERY_S = 3.0  # between two forecasts, at least
+_SHARE = 0.02  # of one core's time that forecasts may take
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a waiting run's owner was told last.
+
+    Attributes:
+        reason: Why it waits.
+        outlook: What was expected of it then; None: nothing was known yet.
+        at: Unix seconds.
+    """
+
+    reason: str
+    outlook: Outlook | None
+    at: float
+
+
+class Expectations:
+    """The newest forecast for a worker's scheduler; made in a thread, as it may take a while."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._outlooks: dict[str, Outlook] = {}
+        self._at = float("-inf")
+        self._took_s = 0.0
+
+    def of(self, run_id: str) -> Outlook | None:
+        """What is expected of a run; None if it is too new."""
+        return self._outlooks.get(run_id)
+
+    async def refresh(self, scheduler: Scheduler, run_id: str | None = None) -> None:
+        """Look ahead again if the last look is old.
+
+        Args:
+            scheduler: Whose runs; its clock is Unix time.
+            run_id: A run about which something is to be said now: if nothing is known of it, the look is made sooner.
+        """
+        age_s, least_s = time.monotonic() - self._at, self._took_s / _SHARE
+        if age_s < (self._took_s if run_id is not None and run_id not in self._outlooks else max(_EVERY_S, least_s)):
+            return
+        try:
+            rehearsal = Rehearsal(scheduler, time.time())
+            began = time.perf_counter()
+            self._outlooks = await asyncio.to_thread(rehearsal.play)
+            self._took_s = time.perf_counter() - began
+        except Exception:  # a bug; runs are started all the same, and shown as waiting
+            self._logger.exception("The starts of waiting runs cannot be forecast")
+            self._outlooks, self._took_s = {}, 60.0
+        self._at = time.monotonic()
+
+
+def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | None = None) -> str:
+    """What a waiting run's owner reads.
+
+    Args:
+        reason: Why it waits.
+        outlook: What is expected of it, if anything is.
+        now: Unix seconds.
+        zone: Whose time is meant; None: that of this machine.
+
+    Example:
+        >>> from datetime import timezone
+        >>> message("1 of 1 are in use", Outlook(240.0, 4000.0, ""), now=0.0, zone=timezone.utc)
+        '1 of 1 are in use. Expected to start at 00:04:00 UTC (in about 4 min) and to end at 01:06.'
+    """
+    said = f"{reason[0].upper()}{reason[1:]}."
+    if outlook is None:
+        return said
+    if outlook.ahead >= TOLD_TIMES:
+        return f"{said} About {round(outlook.ahead, -1)} waiting runs come first."
+    if outlook.start is None:
+        return said if outlook.reason == reason else f"{said} When it starts is unknown: {outlook.reason}."
+    start, name = _time(outlook.start, now, zone), datetime.fromtimestamp(outlook.start, zone).astimezone(zone).tzname()
+    end = "; when it ends is unknown" if outlook.end is None else f" and to end at {_time(outlook.end, now, zone)}"
+    return f"{said} Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
+
+
+def worth_saying(shown: Shown, outlook: Outlook | None, now: float) -> bool:
+    """Whether what is expected of a run has changed so much that its owner is to be told.
+
+    Args:
+        shown: What they were told last.
+        outlook: What is expected now.
+        now: Unix seconds.
+    """
+    before, since_s = shown.outlook, now - shown.at
+    if outlook is None or (before is not None and since_s < _LEAST_S):
+        return False
+    if before is None:
+        return True
+    if outlook.ahead >= TOLD_TIMES:
+        return outlook.ahead * 2 <= before.ahead
+    if before.ahead >= TOLD_TIMES:
+        return True
+    if outlook.start is None and before.start is None:
+        return outlook.reason != before.reason and since_s >= _LEAST_UNKNOWN_S
+    return _moved(before.start, outlook.start, now) or _moved(before.end, outlook.end, now)
+
+
+def _moved(before: float | None, after: float | None, now: float) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return abs(after - before) > max(_MOVED_S, _MOVED * (after - now))
+
+
+def _time(moment: float, now: float, zone: tzinfo | None) -> str:
+    """The time of day, with the date if it is not today's, and with seconds if it is soon."""
+    local, today = (datetime.fromtimestamp(at, zone) for at in (moment, now))
+    date = "" if local.date() == today.date() else f"{local:%Y-%m-%d} "
+    return date + f"{local:%H:%M:%S}" if moment - now < _SECONDS_MATTER_S else date + f"{local:%H:%M}"
+
+
+def _wait(seconds: float) -> str:
+    if seconds < 2:
+        return "at any moment"
+    if seconds < 90:
+        return f"in about {seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"in about {minutes} min"
+    hours = round(minutes / 60)
+    return f"in about {hours} h" if hours < 48 else f"in about {round(hours / 24)} days"
