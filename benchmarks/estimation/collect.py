@@ -40,8 +40,7 @@ from prefect_gpu.storage.history import History, HistoryRow
 _ROOT = Path(__file__).parents[2]
 _MEMORY_BYTES = 20 << 30  # of the one virtual device; each run has it alone
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-_OTHERS = 0.05  # of a run's time: if other programs used its core for longer, it is measured again
-_TRIES = 4
+_OTHERS, _OTHERS_S = 0.05, 0.1  # of a run's time, and seconds: if others used its core for longer, it is run again
 
 
 class Collector:
@@ -52,9 +51,9 @@ class Collector:
         self._history = History(f"sqlite:///{out / 'history.db'}")
         self._reports: dict[str, ExitReport] = {}
         self._busy_s: dict[str, float] = {}  # of our cores, when a run began
-        self._tries: dict[str, int] = {}
         self.over = asyncio.Event()
-        self.again = False  # whether the run that is over must be measured again
+        self.last_try = True  # whether a run that others disturb is kept nevertheless
+        self.kept = False  # whether the run that is over has its row
 
     def describe(self, run_id: str) -> RunRecord:
         """See Host."""
@@ -103,11 +102,10 @@ class Collector:
         used_s = self._reports[kept.run_id].cpu_seconds or 0.0
         wall_s = kept.ended_at - (kept.started_at or kept.ended_at)
         others_s = max(0.0, busy_seconds() - self._busy_s[kept.run_id] - used_s)
-        tries = self._tries[kept.run_id] = self._tries.get(kept.run_id, 0) + 1
-        self.again = others_s > _OTHERS * wall_s + 0.1 and tries < _TRIES
-        words = f"{kept.outcome}, {wall_s:.1f} s, others {others_s:.2f} s{', again' if self.again else ''}"
+        self.kept = self.last_try or others_s <= _OTHERS * wall_s + _OTHERS_S
+        words = f"{kept.outcome}, {wall_s:.1f} s, others {others_s:.2f} s{'' if self.kept else ', again'}"
         print(f"{kept.run_id} {kept.flow_name:18} {words}", flush=True)
-        if self.again:
+        if not self.kept:
             return
         self._history.record(kept)
         notes = self._notes(kept.run_id)
@@ -176,8 +174,8 @@ def append(path: Path, row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-async def collect(runs: int, out: Path, seed: int, only: set[str]) -> None:
-    """Run what has no row yet, one after the other."""
+async def collect(runs: int, out: Path, seed: int, only: set[str], tries: int = 4) -> None:
+    """Run what has no row yet, one after the other; what others disturb, up to ``tries`` times."""
     (out / "notes").mkdir(parents=True, exist_ok=True)
     table = out / "runs.csv"
     done = {row["run_id"] for row in csv.DictReader(table.open())} if table.exists() else set()
@@ -200,11 +198,13 @@ async def collect(runs: int, out: Path, seed: int, only: set[str]) -> None:
             run_id = f"{number:04d}"
             if run_id in done or (only and submission(number, seed)[1] not in only):
                 continue
-            host.again = True
-            while host.again:
+            for left in reversed(range(tries)):
+                host.last_try, host.kept = left == 0, False
                 host.over.clear()
                 controller.handle(ev.JobSubmitted(run_id, Request(), "q", time.time(), 0.0, run_id))
                 await host.over.wait()
+                if host.kept:
+                    break
     finally:
         await controller.close()
 

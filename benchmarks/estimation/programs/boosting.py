@@ -26,7 +26,7 @@ def xgb_regression(
     features = {"rows": rows, "columns": columns}
     with training_run(steps=steps, features=features) as run:
         data, target = table(rows, columns, seed)
-        settings = {"max_depth": max_depth, "max_bin": max_bin, "subsample": subsample, "eta": eta}
+        settings: dict[str, Any] = {"max_depth": max_depth, "max_bin": max_bin, "subsample": subsample, "eta": eta}
         settings |= {"grow_policy": grow_policy, "tree_method": "hist", "nthread": 1, "seed": seed}
         _boost(run, data, target, settings)
 

@@ -30,7 +30,7 @@ def note_steps() -> list[float]:
             yield step
             notes.append(monotonic())
 
-    TrainingRun.steps = noted  # type: ignore[method-assign]
+    TrainingRun.steps = noted  # type: ignore[method-assign, assignment]
     return notes
 
 
