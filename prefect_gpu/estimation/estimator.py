@@ -18,6 +18,7 @@ import numpy as np
 from prefect_gpu.estimation import kriging
 from prefect_gpu.estimation.across import AcrossPrograms
 from prefect_gpu.estimation.calibration import Calibration, reach
+from prefect_gpu.estimation.common import learn_slopes
 from prefect_gpu.estimation.features import flatten, plain_name
 from prefect_gpu.estimation.memory import as_needed, least_memory, submission_key
 from prefect_gpu.estimation.program import Prediction, ProgramModel
@@ -30,8 +31,9 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
-from prefect_gpu.estimation.scales import from_scale, is_logarithmic
+from prefect_gpu.estimation.scales import from_scale, is_logarithmic, to_scale
 
+_SELF_RELIANT = 60  # runs from which on a program needs nothing that was learned from others
 _ODD_WIDENS = 0.5  # each odd thing about a submission makes its intervals wider by this part
 _SPREAD_BEFORE = {True: 1.0, False: 0.2}  # of logarithms, of fractions, before programs have shown how far they spread
 
@@ -74,19 +76,26 @@ class Estimator:
         }
         telling = {name: of_program[-kriging.MOST_RUNS :] for name, of_program in telling.items() if of_program}
         usual = usual_spreads(list(telling.values()))
+        slopes = common_slopes(list(telling.values()))
         self.programs: dict[str, ProgramModel] = {
-            name: self._model(name, of_program, usual, before) for name, of_program in telling.items()
+            name: self._model(name, of_program, usual, slopes, before) for name, of_program in telling.items()
         }
         self.learned_from = sum(len(of_program) for of_program in telling.values())
         self._calibration = Calibration(self.programs, usual, coverage)
         self.across = AcrossPrograms(self.programs, seed)
 
     @staticmethod
-    def _model(name: str, runs: list[FinishedRun], usual: dict[str, float], before: Estimator | None) -> ProgramModel:
+    def _model(
+        name: str,
+        runs: list[FinishedRun],
+        usual: dict[str, float],
+        slopes: dict[str, dict[str, float]],
+        before: Estimator | None,
+    ) -> ProgramModel:
+        if len(runs) < _SELF_RELIANT:
+            return ProgramModel(runs, usual, slopes)
         known = before.programs.get(name) if before is not None else None
-        if known is not None and len(runs) >= kriging.LEAST_RUNS and known.runs == tuple(runs):
-            return known  # what is usual elsewhere does not matter to a program with so many runs
-        return ProgramModel(runs, usual)
+        return known if known is not None and known.runs == tuple(runs) else ProgramModel(runs, usual)
 
     def estimate(self, known: Known) -> RunEstimate:
         """What a run will need. Nothing that a user passes makes this fail; what is odd is said in the warnings."""
@@ -128,10 +137,28 @@ class Estimator:
         return RunEstimate(found, 0, basis, self.coverage, tuple(warnings))
 
 
+def common_slopes(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, dict[str, float]]:
+    """By target, what sizes do to it in all programs alike."""
+    facts = [[flatten(run.known)[0] for run in runs] for runs in programs]
+    facts = [[{name: one[name] for name in one if name[0] != "@"} for one in of_program] for of_program in facts]
+    found = {}
+    for target in TARGETS:
+        telling = [[at for at, run in enumerate(runs) if target in run.measured] for runs in programs]
+        found[target] = learn_slopes(
+            [
+                (
+                    [facts[place][at] for at in rows],
+                    np.array([to_scale(target, programs[place][at].measured[target]) for at in rows]),
+                )
+                for place, rows in enumerate(telling)
+                if rows
+            ]
+        )
+    return found
+
+
 def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]:
     """How far apart the runs of one program usually are, by target, on the learned scales: the median of programs."""
-    from prefect_gpu.estimation.scales import to_scale
-
     found = {}
     for target in TARGETS:
         spreads = []

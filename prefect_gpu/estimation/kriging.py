@@ -13,13 +13,14 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-LEAST_RUNS = 6  # of a program before its columns are weighed
+LEAST_RUNS = 5  # of a program before its columns are weighed
 MOST_RUNS = 240  # the newest of a program; the time of a fit grows with the cube
 MOST_SEARCHED = 80  # of those, evenly, for finding the weights
-_SPREAD = 2.0  # standard deviation of the logarithm of a weight, a priori
+_SPREAD = 1.0  # standard deviation of the logarithm of a weight, a priori
 _BENDING = 0.15  # how quickly the bending part changes with a column, relative to the column's weight in the trend
 _JITTER = 1e-8
-_USUAL = (0.0, -2.0, -4.0)  # logarithms of the trend's, the bend's and the noise's part of the variance, a priori
+_FURTHEST = 5.0  # standard deviations of what was measured that a prediction may lie from its mean
+_USUAL = (0.0, -2.0, -3.0)  # logarithms of the trend's, the bend's and the noise's part of the variance, a priori
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Kriging:
     _scale: float
     _alpha: np.ndarray
     _inverse: np.ndarray
+    _furthest: float
     left_out: np.ndarray
     left_out_std: np.ndarray
 
@@ -55,7 +57,10 @@ class Kriging:
         cross = _kernel(x, self._x, self._weights, self._trend, self._bend)
         own = self._trend * (1.0 + (x * x) @ self._weights) + self._bend + self._noise
         variance = own - ((cross @ self._inverse) * cross).sum(axis=1)
-        return self._mean + cross @ self._alpha, self._scale * np.sqrt(np.maximum(variance, self._noise))
+        away = cross @ self._alpha
+        # A plane that few runs have tilted leads anywhere: no further than this from what was measured.
+        away = np.clip(away, -self._furthest, self._furthest)
+        return self._mean + away, self._scale * np.sqrt(np.maximum(variance, self._noise))
 
     def relevance(self, groups: np.ndarray) -> np.ndarray:
         """How much each column matters: the spread of the trend over its values, as shares of 1; shape (columns,)."""
@@ -108,6 +113,7 @@ def fit(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, usual_spread: float
         scale * spread,
         alpha * spread,
         inverse,
+        _FURTHEST * spread,
         left_out * spread,
         scale * spread / np.sqrt(diagonal),
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from prefect_gpu.estimation import kriging
 from prefect_gpu.estimation.change import Change, find_change
+from prefect_gpu.estimation.common import Slopes, expected
 from prefect_gpu.estimation.declared import Rule, fill, learn_rules
 from prefect_gpu.estimation.features import Encoder, Value, flatten, plain_name
 from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TARGETS, TRAINING_S, FinishedRun, Known
@@ -33,6 +35,7 @@ class ProgramModel:
     Args:
         runs: Finished runs, oldest first.
         usual_spread: By target: how far apart a program's runs usually are, on the learned scale.
+        slopes: By target: what sizes do to it in all programs.
 
     Attributes:
         runs: Those it was learned from: the newest.
@@ -41,7 +44,13 @@ class ProgramModel:
         usable: Of each run, the facts that are known before it starts.
     """
 
-    def __init__(self, runs: Sequence[FinishedRun], usual_spread: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        runs: Sequence[FinishedRun],
+        usual_spread: Mapping[str, float],
+        slopes: Mapping[str, Slopes] = MappingProxyType({}),
+    ) -> None:
+        self._slopes = slopes
         self.runs = tuple(runs[-kriging.MOST_RUNS :])
         facts = [flatten(run.known)[0] for run in self.runs]
         self.rules: dict[str, Rule] = learn_rules(facts)
@@ -76,11 +85,18 @@ class ProgramModel:
 
     def table(self, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(Rows of numbers, what was measured, the column of each number) of the runs that tell about a target."""
-        return self._x[self.rows(target)], self.values(target), self._groups
+        rows, slopes = self.rows(target), self._slopes.get(target, {})
+        common = np.array([expected(self.usable[at], slopes) for at in rows])
+        return self._x[rows], self.values(target) - common, self._groups
 
     def _learnable(self, run: Mapping[str, Value]) -> dict[str, Value]:
         """What of a run's facts is known before it starts: its parameters, and what follows from them."""
-        return {name: value for name, value in fill(run, self.rules).items() if name[0] != "@" or name in self.rules}
+        return {name: value for name, value in fill(run, self.rules).items() if name[0] != "@" or self._adds(name)}
+
+    def _adds(self, name: str) -> bool:
+        """Whether a declared value says more than the parameters that it follows from do one by one."""
+        rule = self.rules.get(name)
+        return rule is not None and len(rule.over) + len(rule.under) > 1
 
     def _targets(self) -> list[str]:
         # Training is steps times seconds per step where the steps are known beforehand.
@@ -89,12 +105,7 @@ class ProgramModel:
 
     def _fit(self, usual_spread: Mapping[str, float]) -> dict[str, kriging.Kriging]:
         return {
-            target: kriging.fit(
-                self._x[self.rows(target)],
-                self.values(target),
-                self._groups,
-                usual_spread=usual_spread.get(target, 1.0),
-            )
+            target: kriging.fit(*self.table(target), usual_spread=usual_spread.get(target, 1.0))
             for target in self._targets()
         }
 
@@ -111,7 +122,7 @@ class ProgramModel:
         """(The numbers, the facts, what is odd about them) of a run that is to be estimated."""
         facts, warnings = flatten(known)
         facts = fill(facts, self.rules)
-        usable = {name: value for name, value in facts.items() if name[0] != "@" or name in self.rules}
+        usable = {name: value for name, value in facts.items() if name[0] != "@" or self._adds(name)}
         numbers = self.encoder.row(usable, warnings)
         if self.change is not None:
             numbers.append(1.0)
@@ -122,7 +133,8 @@ class ProgramModel:
         found = {}
         for target, model in self.models.items():
             mean, std = model.predict(row[None, :])
-            found[target] = Prediction(float(mean[0]), float(std[0]))
+            common = expected(facts, self._slopes.get(target, {}))
+            found[target] = Prediction(float(mean[0]) + common, float(std[0]))
         steps = facts.get(STEPS)
         if STEP_S in found and isinstance(steps, float) and steps > 0:
             of_step = found[STEP_S]
