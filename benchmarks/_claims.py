@@ -30,6 +30,11 @@ def at_least(name: str, value: float, bound: float) -> Claim:
     return Claim(name, value, f">= {bound:g}", value >= bound)
 
 
+def at_most(name: str, value: float, bound: float) -> Claim:
+    """A claim that a value is no larger than a bound."""
+    return Claim(name, value, f"<= {bound:g}", value <= bound)
+
+
 def below(name: str, value: float, bound: float) -> Claim:
     """A claim that a value is smaller than a bound."""
     return Claim(name, value, f"< {bound:g}", value < bound)

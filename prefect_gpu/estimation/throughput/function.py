@@ -1,0 +1,153 @@
+"""f_M(R) of one program: steps per second on any resources, with an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+
+from prefect_gpu.estimation.runs import Interval
+from prefect_gpu.estimation.throughput.prior import NO_PRIOR, NOISE, Prior, fit, in_columns, misfit_variance
+from prefect_gpu.estimation.throughput.setups import Columns, Setup, Tried, merged, usual_batch
+from prefect_gpu.estimation.throughput.step_time import slopes
+
+CAUTIOUS = 0.25  # the quantile of the rate that is handed to the scheduler
+_NEAR = 1.0  # a measurement corrects the form at setups up to about so many doublings away
+
+
+class Throughput:
+    """F-scheduling's function of one program (Seo, 2020, §3.1), from the setups that were tried.
+
+    A form of the step time (:mod:`~prefect_gpu.estimation.throughput.step_time`) is fitted to what was tried, and
+    what is left over corrects it near by, so that it passes through or close to what was measured. Where little was
+    tried, other programs stand in (the prior) and the interval is wide. No rate is more than linear in the GPUs.
+
+    Deterministic. A fit takes milliseconds, a prediction less than one.
+
+    Args:
+        tried: What was measured, oldest first; setups may occur more than once. Leave out what did not run.
+        prior: From :func:`learn_prior`.
+        memory_bytes: Memory that one GPU needs, as a function of its samples of a batch, or a number of bytes
+            whatever the batch; None: unknown.
+        coverage: How often the intervals are meant to hold, 0 to 1.
+    """
+
+    def __init__(
+        self,
+        tried: Iterable[Tried] = (),
+        prior: Prior = NO_PRIOR,
+        *,
+        memory_bytes: Callable[[float], float] | float | None = None,
+        coverage: float = 0.9,
+    ) -> None:
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage is {coverage}: give a fraction between 0 and 1, such as 0.9")
+        self.tried: tuple[Tried, ...] = tuple(merged(tried))
+        self.prior = prior
+        self.coverage = coverage
+        self._memory_bytes = memory_bytes
+        setups = [one.setup for one in self.tried]
+        self._usual_batch = usual_batch(setups)
+        # A kind that nobody has seen has a place of its own, so that its uncertainty is carried along.
+        self._kinds, self._columns = in_columns(setups, [*prior.kinds, "\0new"], self._usual_batch)
+        self._fitted = fit(self.tried, self._kinds, self._columns, prior)
+        self._derivatives = slopes(self._fitted.parameters, self._columns)[1]
+        covariance = self._near(self._columns)
+        covariance[np.diag_indices_from(covariance)] += [NOISE**2 / one.runs for one in self.tried]
+        self._inverse = np.linalg.inv(covariance)
+
+    def predict(self, setup: Setup, device_memory_bytes: float | None = None) -> Interval:
+        """Steps per second on these resources; 0 where their memory does not hold the program.
+
+        Without anything tried the scale itself is unknown: then the interval spans orders of magnitude.
+        """
+        return self.predict_all([setup], device_memory_bytes)[0]
+
+    def predict_all(self, setups: Sequence[Setup], device_memory_bytes: float | None = None) -> list[Interval]:
+        """:meth:`predict` for many setups at once."""
+        median, std = self.log_rates(setups)
+        wide = NormalDist().inv_cdf(0.5 + self.coverage / 2)
+        return [
+            Interval(math.exp(m), math.exp(m - wide * s), math.exp(m + wide * s))
+            if self.fits(setup, device_memory_bytes)
+            else Interval(0.0, 0.0, 0.0)
+            for setup, m, s in zip(setups, median.tolist(), std.tolist(), strict=True)
+        ]
+
+    def as_tuple(
+        self,
+        max_gpus: int,
+        like: Setup | None = None,
+        *,
+        gpus_per_node: int | None = None,
+        device_memory_bytes: float | None = None,
+        quantile: float = CAUTIOUS,
+    ) -> tuple[float, ...]:
+        """Steps per second on 1, 2, 3 … GPUs, as :class:`~prefect_gpu.scheduling.jobs.Estimate` has them.
+
+        It is a lower quantile: where it was tried that is close to the median, and where it is a guess, a GPU is
+        not handed out for a speed-up that nothing shows.
+
+        Args:
+            max_gpus: Length of the tuple.
+            like: Kind and batch size; those tried last if not given.
+            gpus_per_node: GPUs are taken from as few nodes as hold them; None: from one node.
+            device_memory_bytes: Memory of each GPU; None: unknown, so that everything fits.
+            quantile: 0.5 for the median.
+
+        Returns:
+            0 where memory does not hold the program; empty if nothing was tried.
+        """
+        if not 0 < quantile < 1:
+            raise ValueError(f"quantile is {quantile}: give a fraction between 0 and 1, such as {CAUTIOUS}")
+        if not self.tried or max_gpus < 1:
+            return ()
+        like = like or self.tried[-1].setup
+        per_node = gpus_per_node or max_gpus
+        setups = [replace(like, gpus=count, nodes=-(-count // per_node)) for count in range(1, max_gpus + 1)]
+        median, std = self.log_rates(setups)
+        rates = np.exp(median + NormalDist().inv_cdf(quantile) * std).tolist()
+        return tuple(
+            rate if self.fits(setup, device_memory_bytes) else 0.0 for setup, rate in zip(setups, rates, strict=True)
+        )
+
+    def fits(self, setup: Setup, device_memory_bytes: float | None) -> bool:
+        """Whether a GPU holds its part of the batch, as far as is known."""
+        if device_memory_bytes is None or self._memory_bytes is None:
+            return True
+        if not callable(self._memory_bytes):
+            return self._memory_bytes <= device_memory_bytes
+        return self._memory_bytes((setup.batch_size or self._usual_batch) / setup.gpus) <= device_memory_bytes
+
+    def log_rates(self, setups: Sequence[Setup]) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithms of steps per second, and how uncertain they are: (means, standard deviations)."""
+        rates, std = self._corrected(setups)
+        alone, _ = self._corrected([replace(setup, gpus=1, nodes=1) for setup in setups])
+        # At most linear: in one GPU's rate, or in the rate per GPU that was seen with this kind and batch.
+        best: dict[tuple[str | None, float | None], float] = {}
+        for one in self.tried:
+            key = (one.setup.kind, one.setup.batch_size)
+            best[key] = max(best.get(key, -math.inf), math.log(one.steps_per_s / one.setup.gpus))
+        each = [best.get((setup.kind, setup.batch_size), -math.inf) for setup in setups]
+        return np.minimum(rates, np.maximum(alone, each) + np.log([setup.gpus for setup in setups])), std
+
+    def _corrected(self, setups: Sequence[Setup]) -> tuple[np.ndarray, np.ndarray]:
+        known = [s if s.kind in self._kinds else replace(s, kind="\0new") for s in setups]
+        columns = Columns.of(known, self._kinds, self._usual_batch)
+        at, derivatives = slopes(self._fitted.parameters, columns)
+        cross = self._near(columns)
+        weights = cross @ self._inverse
+        moved = derivatives - weights @ self._derivatives
+        left = self._fitted.scale**2 * (misfit_variance(columns) - (weights * cross).sum(axis=1)) + NOISE**2
+        variance = np.einsum("ij,jk,ik->i", moved, self._fitted.covariance, moved) + np.maximum(left, NOISE**2)
+        return -(at + weights @ self._fitted.residuals), np.sqrt(variance)
+
+    def _near(self, columns: Columns) -> np.ndarray:
+        """Covariance of what the form leaves over, of setups with those that were tried; shape (setups, tried)."""
+        apart = ((columns.logs[:, None, :] - self._columns.logs[None, :, :]) / _NEAR) ** 2
+        same = columns.kinds[:, None] == self._columns.kinds[None, :]
+        both = np.minimum(misfit_variance(columns)[:, None], misfit_variance(self._columns)[None, :])
+        return np.asarray(both * np.exp(-0.5 * apart.sum(axis=2)) * same)
