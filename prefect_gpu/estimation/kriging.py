@@ -102,7 +102,8 @@ def fit(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, usual_spread: float
     diagonal = np.diag(inverse)
     # The scale that makes the prediction of each run from the others as wrong as it says it is.
     left_out = alpha / diagonal
-    scale = 1.0 if few else float(np.sqrt(np.mean(left_out**2 * diagonal)))
+    # Not 0 where all measured the same: nothing would be left to divide an error by.
+    scale = 1.0 if few else float(max(np.sqrt(np.mean(left_out**2 * diagonal)), 1e-3))
     return Kriging(
         x,
         weights,
