@@ -9,11 +9,11 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.utilities.slugify import slugify
 
+from prefect_gpu.reporting.sparkline import sparkline
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.units import format_seconds
 
 _WORDS = {"progress": "progress", "markdown": "losses"}
-_BARS = "▁▂▃▄▅▆▇█"
 
 
 class RunArtifacts:
@@ -89,18 +89,3 @@ class RunArtifacts:
         rows = "\n".join(f"| {step:g} | {loss:.6g} |" for step, loss in recent)
         best = self._run.best_loss
         return f"`{sparkline([loss for _, loss in points])}`  best {best:.6g}\n\n| step | loss |\n|---:|---:|\n{rows}\n"
-
-
-def sparkline(values: list[float], width: int = 60) -> str:
-    """A curve in one line of text, lowest value as the lowest bar.
-
-    Example:
-        >>> sparkline([3.0, 2.0, 1.0])
-        '█▄▁'
-    """
-    if len(values) > width:
-        values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
-    low, high = min(values), max(values)
-    if high == low:
-        return _BARS[0] * len(values)
-    return "".join(_BARS[int((value - low) / (high - low) * (len(_BARS) - 1))] for value in values)
