@@ -46,6 +46,11 @@ class GpuSettings(PrefectBaseSettings):
     channel_host: str = Field(default="127.0.0.1", description="Address that the run channel listens on.")
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
     profile: str = Field(default="adaptive", description="Scheduling profile, by name.")
+    learn: bool = Field(
+        default=True,
+        description="Learn from the history what runs need. Without it, nothing is estimated: runs get what they "
+        "declare, or whole devices.",
+    )
     cancel_grace_seconds: float = Field(
         default=15.0, ge=0, description="Time a cancelled run has to end by itself before it is killed."
     )

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.learning.estimates import Estimates, as_row
+from prefect_gpu.runtime.learning.facts import known_of
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.run_environment import run_environment
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -114,6 +116,7 @@ class Controller:
     ) -> None:
         self.scheduler = Scheduler(profile)
         self.runs: dict[str, TrackedRun] = {}  # launched and not yet settled
+        self.estimates = Estimates()
         self.node = node
         self._host = host
         self._driver = driver
@@ -216,6 +219,7 @@ class Controller:
             record.placement = launch.placement
             record.token = new_token()
             record.times["granted"] = now
+            record.known["estimate"] = as_row(self.estimates.of(launch.job))
             # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
             run = TrackedRun(record, self._records.create(record))
         except Exception as error:  # the disk is full, most likely
@@ -313,6 +317,16 @@ class Controller:
         self.handle(
             ev.JobAdopted(record.run_id, record.request, record.queue, submitted, record.placement, status, record.name)
         )
+        self._estimate_adopted(run)
+
+    def _estimate_adopted(self, run: TrackedRun) -> None:
+        record = run.record
+        kind = self.node.devices[0].kind if self.node.devices and record.request.gpus else None
+        parameters = record.known.get("parameters") or {}
+        known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
+        self.handle(ev.JobEstimated(run.run_id, self.estimates.submitted(run.run_id, known)))
+        if run.phase == protocol.TRAINING:
+            self._handle_estimated(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
 
     async def _return_unlaunched(self, run: TrackedRun) -> None:
         await self._host.unlaunched(run)
@@ -348,6 +362,7 @@ class Controller:
         """Nothing is left of the launch; from here on the run may be submitted again."""
         self._records.remove(run.folder)
         self._unfollow(run)
+        self.estimates.forget(run.run_id)
         self._host.released(run)
 
     def _follow(self, run: TrackedRun, work: Coroutine[Any, Any, None]) -> None:
@@ -381,11 +396,17 @@ class Controller:
             self._save(run)
             if phase in _STATUS_OF_PHASE:
                 self.handle(ev.PhaseEntered(run_id, _STATUS_OF_PHASE[phase]))
+            self._handle_estimated(self.estimates.entered(run, phase, at))
         elif kind == protocol.PROGRESS:
             run.progressed(data)
+            self._handle_estimated(self.estimates.progressed(run, at))
         elif kind == protocol.USAGE:
             run.used(data)
         self._host.reported(run, kind)
+
+    def _handle_estimated(self, event: ev.JobEstimated | None) -> None:
+        if event is not None:
+            self.handle(event)
 
     def _on_session(self, run_id: str, session: str) -> None:
         run = self.runs.get(run_id)

@@ -79,6 +79,29 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
     return "\n".join(part for part in parts if part)
 
 
+_OUT_OF_MEMORY = (
+    "OutOfMemoryError",  # PyTorch
+    "CUDA out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "RESOURCE_EXHAUSTED",  # TensorFlow, JAX
+    "cudaErrorMemoryAllocation",  # xgboost
+    "MemoryError",
+)
+
+
+def ran_out_of_memory(report: ExitReport, message: str = "") -> bool:
+    """Whether a run that failed says that memory ran out, of a device or of the machine.
+
+    A process that was killed without a word may have been, but that is a suspicion: it is not counted.
+
+    Args:
+        report: How the process ended.
+        message: What its owner was told of the end.
+    """
+    said = (*report.tail, message)
+    return any(word in line for word in _OUT_OF_MEMORY for line in said)
+
+
 def _signal_words(number: int) -> tuple[str, str]:
     for known, words in _SIGNALS.items():
         if known == number:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.training import protocol
@@ -17,18 +18,26 @@ _CURVE_POINTS = 512
 @dataclass
 class _Mean:
     total: float = 0.0
+    squares: float = 0.0
     count: int = 0
     peak: float | None = None
 
     def add(self, value: object) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             self.total += value
+            self.squares += value * value
             self.count += 1
             self.peak = value if self.peak is None else max(self.peak, value)
 
     @property
     def mean(self) -> float | None:
         return self.total / self.count if self.count else None
+
+    @property
+    def std(self) -> float | None:
+        if self.count < 2:
+            return None
+        return max(0.0, self.squares / self.count - (self.total / self.count) ** 2) ** 0.5
 
 
 @dataclass
@@ -42,6 +51,7 @@ class TrackedRun:
     losses: list[tuple[float, float]] = field(default_factory=list)
     best_loss: float | None = None
     usage: dict[str, _Mean] = field(default_factory=dict)
+    training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
 
     @property
@@ -85,6 +95,8 @@ class TrackedRun:
         """Note a usage sample."""
         for key, value in data.items():
             self.usage.setdefault(key, _Mean()).add(value)
+            if self.phase == protocol.TRAINING:
+                self.training_usage.setdefault(key, _Mean()).add(value)
 
     def history_row(
         self, *, outcome: str, message: str, report: ExitReport, node: str, ended_at: float
@@ -129,7 +141,9 @@ class TrackedRun:
             "steps_done": record.progress.get("step"),
             "final_loss": self.losses[-1][1] if self.losses else record.progress.get("loss"),
             "best_loss": self.best_loss,
-            "device_util_mean": self._mean("device_util"),
+            # Liquid §4 asks for the use while training: launching and saving leave the devices idle.
+            "device_util_mean": self._of_training("device_util").mean,
+            "device_util_std": self._of_training("device_util").std,
             "device_util_peak": self._peak("device_util"),
             "device_memory_peak_bytes": _whole(self._peak("device_memory_bytes")),
             "cpu_mean": cpu_mean,
@@ -139,10 +153,14 @@ class TrackedRun:
             "exit_code": report.returncode,
             "message": message,
             "warm_start": bool(record.warm),  # a run that never had a process was not started warm
+            "out_of_memory": outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
         }
 
     def _mean(self, key: str) -> float | None:
         return self.usage[key].mean if key in self.usage else None
+
+    def _of_training(self, key: str) -> _Mean:
+        return self.training_usage.get(key) or self.usage.get(key) or _Mean()
 
     def _peak(self, key: str) -> float | None:
         return self.usage[key].peak if key in self.usage else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
@@ -14,6 +16,9 @@ from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Outcome
 from prefect_gpu.storage.schema import SCHEMA_VERSION, NewerSchema, bring_up_to_date, runs_table
 
 __all__ = ["OUTCOMES", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
+
+
+logger = logging.getLogger("prefect_gpu.history")
 
 
 class History:
@@ -37,6 +42,7 @@ class History:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._unreadable: set[tuple[str, int]] = set()  # rows that a warning was given of
         self._engine: Engine = open_engine(url)
         self._writer = writing(self._engine)
         try:
@@ -79,7 +85,7 @@ class History:
         outcome: str | None = None,
         since: float | None = None,
     ) -> list[HistoryRow]:
-        """Finished runs, newest first (by their end).
+        """Finished runs, newest first (by their end). A row that cannot be read is left out, with a warning.
 
         Args:
             limit: At most so many; None for all.
@@ -94,7 +100,10 @@ class History:
             .limit(limit)
         )
         with self._transaction(self._engine) as connection:
-            return [HistoryRow.from_columns(dict(found)) for found in connection.execute(query).mappings()]
+            try:
+                return [HistoryRow.from_columns(dict(found)) for found in connection.execute(query).mappings()]
+            except (ValueError, TypeError, KeyError):
+                return self._readable(connection, query)
 
     def count(self) -> int:
         """How many rows there are."""
@@ -112,6 +121,26 @@ class History:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _readable(self, connection: Connection, query: Select[Any]) -> list[HistoryRow]:
+        """Those of the rows that can be read: one at a time, since a single bad one spoils a whole result."""
+        keys = connection.execute(query.with_only_columns(runs_table.c.run_id, runs_table.c.attempt)).all()
+        found = []
+        for run_id, attempt in keys:
+            one = select(runs_table).where(runs_table.c.run_id == run_id, runs_table.c.attempt == attempt)
+            try:
+                found.append(HistoryRow.from_columns(dict(connection.execute(one).mappings().one())))
+            except (ValueError, TypeError, KeyError) as error:
+                if (run_id, attempt) not in self._unreadable:
+                    self._unreadable.add((run_id, attempt))
+                    logger.warning(
+                        "Row %s, attempt %s, of the history %s cannot be read and is left out: %s. Correct or delete it.",
+                        run_id,
+                        attempt,
+                        masked(self._url),
+                        error,
+                    )
+        return found
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Connection]:

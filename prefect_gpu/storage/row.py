@@ -34,11 +34,16 @@ class HistoryRow:
         device_util_mean, device_util_peak: 0 to 1.
         device_memory_peak_bytes, rss_peak_bytes: Bytes.
         cpu_mean: Cores in use on average.
+        device_util_std: Standard deviation of the devices' use over the training, 0 to 1.
         net_mean_bytes_per_s: Received and sent.
         outcome: How it ended.
         exit_code: Of the process; negative for a signal.
         message: One line or a few, for people.
         warm_start: Whether it was started from a warm interpreter.
+        out_of_memory: Whether it ended because memory ran out.
+        neighbours: Flows that shared its devices.
+        estimate: What was estimated at its submission: by target ``[median, low, high]``, with ``from_runs`` and
+            ``basis``; empty if nothing was.
 
     Raises:
         ValueError: The outcome is none of the four, or `run_id` is empty.
@@ -75,6 +80,7 @@ class HistoryRow:
     best_loss: float | None = None
     device_util_mean: float | None = None
     device_util_peak: float | None = None
+    device_util_std: float | None = None
     device_memory_peak_bytes: int | None = None
     cpu_mean: float | None = None
     rss_peak_bytes: int | None = None
@@ -82,6 +88,9 @@ class HistoryRow:
     exit_code: int | None = None
     message: str | None = None
     warm_start: bool = False
+    out_of_memory: bool = False
+    neighbours: tuple[str, ...] = ()
+    estimate: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -100,6 +109,8 @@ class HistoryRow:
         values["devices"] = tuple(values["devices"] or ())
         values["parameters"] = values["parameters"] or {}
         values["features"] = values["features"] or {}
+        values["neighbours"] = tuple(values["neighbours"] or ())
+        values["estimate"] = values["estimate"] or {}
         return cls(**values)
 
 

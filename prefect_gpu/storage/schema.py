@@ -17,15 +17,14 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    false,
     inspect,
     select,
     text,
 )
+from sqlalchemy.schema import CreateColumn
 
-SCHEMA_VERSION = 1
-
-#: ``MIGRATIONS[n]`` brings a database of version n to version n + 1, inside the caller's transaction.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+SCHEMA_VERSION = 2
 
 metadata = MetaData()
 
@@ -69,13 +68,30 @@ runs_table = Table(
     Column("cpu_mean", Double),
     Column("rss_peak_bytes", BigInteger),
     Column("net_mean_bytes_per_s", Double),
+    Column("device_util_std", Double),
     Column("outcome", String(16), nullable=False),
     Column("exit_code", Integer),
     Column("message", Text),
     Column("warm_start", Boolean, nullable=False),
+    Column("out_of_memory", Boolean, nullable=False, server_default=false()),
+    Column("neighbours", JSON(none_as_null=True)),
+    Column("estimate", JSON(none_as_null=True)),
     Index("prefect_gpu_runs_ended_at", "ended_at"),
     Index("prefect_gpu_runs_flow_name", "flow_name", "ended_at"),
 )
+
+_ADDED_IN_2 = ("device_util_std", "out_of_memory", "neighbours", "estimate")
+
+
+def _to_2(connection: Connection) -> None:
+    """What the learning side needs. Older rows keep the defaults."""
+    for name in _ADDED_IN_2:
+        column = CreateColumn(runs_table.c[name]).compile(dialect=connection.dialect)
+        connection.execute(text(f"ALTER TABLE {runs_table.name} ADD COLUMN {column}"))
+
+
+#: ``MIGRATIONS[n]`` brings a database of version n to version n + 1, inside the caller's transaction.
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2}
 
 _ADVISORY_LOCK = 0x67707568  # "gpuh": one number that all workers agree on
 

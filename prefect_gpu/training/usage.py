@@ -28,6 +28,7 @@ class UsageSampler:
         self._rss_bytes: int | None = None
         self._rss_peak_bytes = 0
         self._gpu_samples: list[tuple[float | None, int]] = []
+        self._gpu_peak_bytes = 0
 
     def sample(self) -> None:
         """Look at the process once; about every second."""
@@ -41,6 +42,7 @@ class UsageSampler:
         gpu = self._gpus.sample()
         if gpu is not None:
             self._gpu_samples = [*self._gpu_samples[-59:], gpu]
+            self._gpu_peak_bytes = max(self._gpu_peak_bytes, gpu[1])
 
     def take(self) -> dict[str, Any]:
         """The data of a USAGE event: rates over the time since the last call, and the newest sizes.
@@ -48,7 +50,8 @@ class UsageSampler:
         Returns:
             Any of ``cpu_fraction`` (in cores: 1.5 is one and a half), ``rss_bytes``, ``rss_peak_bytes``,
             ``net_bytes_per_s`` (of the whole network namespace: with the process driver that is the machine's),
-            ``device_util`` (0..1, mean of the devices) and ``device_memory_bytes`` (their sum).
+            ``device_util`` (0..1, mean of the devices) and ``device_memory_bytes`` (their sum, the most since the
+            last call).
         """
         data: dict[str, Any] = {}
         if self._last is not None and self._first_unsent is not None:
@@ -66,8 +69,8 @@ class UsageSampler:
             shares = [share for share, _ in self._gpu_samples if share is not None]
             if shares:
                 data["device_util"] = sum(shares) / len(shares)
-            data["device_memory_bytes"] = self._gpu_samples[-1][1]
-            self._gpu_samples = []
+            data["device_memory_bytes"] = self._gpu_peak_bytes
+            self._gpu_samples, self._gpu_peak_bytes = [], 0
         return data
 
 

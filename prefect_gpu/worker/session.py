@@ -22,10 +22,13 @@ from prefect.logging import get_logger
 from prefect.settings import get_current_settings
 
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
+from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.learning.facts import finished_run
+from prefect_gpu.runtime.learning.learner import MOST_ROWS, Learner
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -46,7 +49,10 @@ from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
 
 if TYPE_CHECKING:
+    from prefect_gpu.estimation.estimator import Estimator
     from prefect_gpu.worker.worker import GpuWorker
+
+_RENEWED_AT_ONCE = 20  # estimates of waiting runs, a fraction of a millisecond each
 
 
 class PoolSession:
@@ -70,6 +76,7 @@ class PoolSession:
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
+        self._learner: Learner | None = None
         self._displays: dict[str, RunDisplay] = {}
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -81,6 +88,7 @@ class PoolSession:
 
     async def open(self) -> None:
         """Become this machine's worker for the pool: claim devices, adopt what runs, listen to Prefect."""
+        self._loop = asyncio.get_running_loop()
         pool = self._worker.work_pool
         await self._wait_for_claim(pool.name)
         client = self._worker.client
@@ -133,6 +141,9 @@ class PoolSession:
             self._bury(view),
         ):
             self._spawn(work)
+        if self._settings.learn:
+            self._learner = Learner(self._finished_runs, self._learned, self._logger)
+            self._spawn(self._learner.run())
         self.is_open = True
 
     async def close(self) -> None:
@@ -347,3 +358,28 @@ class PoolSession:
                 virtual=any(device.virtual for device in devices),
             )
         )
+        if self._learner is not None:
+            with suppress(RuntimeError):  # the worker has stopped meanwhile
+                self._loop.call_soon_threadsafe(self._learner.wake)
+
+    # -- learning -----------------------------------------------------------------------------------------------------
+
+    def _finished_runs(self) -> list[FinishedRun]:
+        """What the history holds, for the learner's thread."""
+        rows = self._history.rows(limit=MOST_ROWS)
+        return [run for run in map(finished_run, rows) if run is not None]
+
+    def _learned(self, estimator: Estimator) -> None:
+        """There is more to know of the runs that wait: tell the scheduler, a few of them at a time."""
+        self.controller.estimates.estimator = estimator
+
+        async def renew() -> None:
+            waiting = [job.id for job in self.controller.scheduler.state.waiting()]
+            for start in range(0, len(waiting), _RENEWED_AT_ONCE):
+                some = map(self.controller.estimates.renewed, waiting[start : start + _RENEWED_AT_ONCE])
+                found = tuple(event for event in some if event is not None)
+                if found:
+                    self.controller.handle(ev.Together(found))
+                await asyncio.sleep(0)  # what happens meanwhile comes first
+
+        self._spawn(renew())

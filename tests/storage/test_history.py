@@ -178,13 +178,45 @@ def test_an_older_database_is_migrated_step_by_step(history_url: str) -> None:
     def fill_column(connection: Connection) -> None:
         connection.execute(text("UPDATE prefect_gpu_runs SET carbon_g = 0"))
 
+    today = schema.SCHEMA_VERSION
+    steps = {today: add_column, today + 1: fill_column}
     for _ in range(2):  # the second time there is nothing left to do
         with writing(engine).begin() as connection:
-            schema.bring_up_to_date(connection, version=3, migrations={1: add_column, 2: fill_column})
+            schema.bring_up_to_date(connection, version=today + 2, migrations=steps)
     assert "carbon_g" in {column["name"] for column in inspect(engine).get_columns("prefect_gpu_runs")}
     with engine.connect() as connection:
-        assert schema.read_version(connection) == 3
+        assert schema.read_version(connection) == today + 2
     engine.dispose()
+
+
+def test_rows_of_version_1_are_kept_with_what_was_not_known_then(history_url: str) -> None:
+    with History(history_url) as history:
+        history.record(row())
+        with history._writer.begin() as connection:  # as version 1 had it
+            for name in ("device_util_std", "out_of_memory", "neighbours", "estimate"):
+                connection.execute(text(f"ALTER TABLE prefect_gpu_runs DROP COLUMN {name}"))
+            connection.execute(schema.version_table.update().values(version=1))
+    with History(history_url) as history:
+        [old] = history.rows()
+        assert (old.out_of_memory, old.neighbours, dict(old.estimate), old.device_util_std) == (False, (), {}, None)
+        new = row("run-2", out_of_memory=True, neighbours=("bert",), estimate={"training_s": [1.0, 0.5, 2.0]})
+        history.record(new)
+        assert history.rows()[-1] == new or history.rows()[0] == new
+
+
+@pytest.mark.parametrize("damage", ["parameters = '{\"lr\": '", "outcome = 'vanished'"])
+def test_a_row_that_cannot_be_read_is_left_out_with_one_warning(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path / 'history.db'}"
+    with History(url) as history:
+        for name in ("run-1", "run-2", "run-3"):
+            history.record(row(name))
+        with history._writer.begin() as connection:
+            connection.execute(text(f"UPDATE prefect_gpu_runs SET {damage} WHERE run_id = 'run-2'"))
+        for _ in range(2):
+            assert {found.run_id for found in history.rows()} == {"run-1", "run-3"}
+    assert [record.args[0] for record in caplog.records if "cannot be read" in record.message] == ["run-2"]
 
 
 def test_a_migration_that_fails_changes_nothing(history_url: str) -> None:
@@ -195,7 +227,8 @@ def test_a_migration_that_fails_changes_nothing(history_url: str) -> None:
             raise RuntimeError("power cut")
 
         with pytest.raises(RuntimeError), history._writer.begin() as connection:
-            schema.bring_up_to_date(connection, version=2, migrations={1: half})
+            today = schema.SCHEMA_VERSION
+            schema.bring_up_to_date(connection, version=today + 1, migrations={today: half})
         assert "half" not in {column["name"] for column in inspect(history._engine).get_columns("prefect_gpu_runs")}
         assert history.count() == 0
 

@@ -1,0 +1,177 @@
+"""What every run of the pool is expected to need: from its submission on, and corrected while it trains.
+
+All of it happens on the controller's event loop and takes a few milliseconds at most. What is learned arrives from
+elsewhere (:mod:`~prefect_gpu.runtime.learning.learner`) as an :class:`~prefect_gpu.estimation.estimator.Estimator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from prefect_gpu.estimation.online import Outlook, Training
+from prefect_gpu.estimation.runs import (
+    LAUNCHING_S,
+    MEMORY_BYTES,
+    NOTHING_KNOWN,
+    SAVING_S,
+    TRAINING_S,
+    UTILISATION,
+    Known,
+    RunEstimate,
+)
+from prefect_gpu.runtime.learning.facts import declared_of
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate
+from prefect_gpu.training import protocol
+
+if TYPE_CHECKING:
+    from prefect_gpu.estimation.estimator import Estimator
+
+_MOVED = 0.02  # part of the expected training time from which on the scheduler is told that it has changed
+_EVERY_S = 1.0  # and not more often than this
+_MEASURED_USE = 10  # samples of the usage from which on their mean stands for the utilisation
+
+
+@dataclass
+class _Followed:
+    known: Known
+    prior: RunEstimate
+    told: Estimate
+    told_at: float = float("-inf")
+    training: Training | None = None
+
+
+class Estimates:
+    """Keeps the estimate of each run that waits or is launched.
+
+    Attributes:
+        estimator: What was learned so far; None: nothing.
+    """
+
+    def __init__(self) -> None:
+        self.estimator: Estimator | None = None
+        self._runs: dict[str, _Followed] = {}
+
+    def submitted(self, run_id: str, known: Known) -> Estimate:
+        """A run waits: what the scheduler is to know of it."""
+        prior = self._estimate(known)
+        plan = to_plan(prior)
+        self._runs[run_id] = _Followed(known, prior, plan)
+        return plan
+
+    def renewed(self, run_id: str) -> ev.JobEstimated | None:
+        """More was learned: what is to be told of a run that still waits; None if nothing changed."""
+        run = self._runs.get(run_id)
+        if run is None or run.training is not None:
+            return None
+        run.prior = self._estimate(run.known)
+        plan = to_plan(run.prior)
+        if plan == run.told:
+            return None
+        run.told = plan
+        return ev.JobEstimated(run_id, plan)
+
+    def entered(self, run: TrackedRun, phase: str, at: float) -> ev.JobEstimated | None:
+        """A run entered a phase at a time in Unix seconds. What it declares of itself is known from here on."""
+        followed = self._runs.get(run.run_id)
+        if followed is None:
+            return None
+        if phase == protocol.TRAINING:
+            declared = run.record.known.get("features", {})
+            followed.known = replace(followed.known, declared=declared_of(declared))
+            followed.prior = self._estimate(followed.known)
+            steps = declared.get("steps")
+            first = run.record.progress.get("step") or 0
+            followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
+            return self._tell(run, followed, at)
+        return None
+
+    def progressed(self, run: TrackedRun, at: float) -> ev.JobEstimated | None:
+        """A run has come as far as its record says, at a time in Unix seconds."""
+        followed = self._runs.get(run.run_id)
+        if followed is None or followed.training is None:
+            return None
+        step, steps = run.record.progress.get("step"), run.record.progress.get("steps")
+        if isinstance(steps, int):
+            followed.training.steps = steps
+        if isinstance(step, int):
+            followed.training.report(step, at)
+        return self._tell(run, followed, at)
+
+    def forget(self, run_id: str) -> None:
+        """The run is over, or waits no more."""
+        self._runs.pop(run_id, None)
+
+    def of(self, run_id: str) -> RunEstimate:
+        """What was estimated of a run before it trained."""
+        run = self._runs.get(run_id)
+        return NOTHING_KNOWN if run is None else run.prior
+
+    def outlook(self, run_id: str, now: float) -> Outlook | None:
+        """What is expected of the rest of a run's training; None if it does not train, or nobody knows."""
+        run = self._runs.get(run_id)
+        return None if run is None or run.training is None else run.training.outlook(now)
+
+    def drift(self, run_id: str) -> float | None:
+        """By which factor a run's steps take longer than expected, if that is no chance; else None."""
+        run = self._runs.get(run_id)
+        return None if run is None or run.training is None else run.training.drift()
+
+    def _estimate(self, known: Known) -> RunEstimate:
+        return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
+
+    def _tell(self, run: TrackedRun, followed: _Followed, at: float) -> ev.JobEstimated | None:
+        if at - followed.told_at < _EVERY_S:
+            return None
+        plan = _corrected(to_plan(followed.prior), followed, run, at)
+        before, after = followed.told.service_s, plan.service_s
+        moved = before is None or after is None or abs(after - before) > _MOVED * before
+        if plan == followed.told or not (moved or plan.memory_bytes != followed.told.memory_bytes):
+            return None
+        followed.told, followed.told_at = plan, at
+        return ev.JobEstimated(run.run_id, plan)
+
+
+def to_plan(estimate: RunEstimate) -> Estimate:
+    """What the scheduler plans with: medians of times, and for memory the upper end of the interval.
+
+    Memory and utilisation decide about company on a device, so that they are only told where runs of the same program
+    have shown them: a run of which nothing is known gets whole devices.
+    """
+    if not estimate.targets:
+        return UNKNOWN
+    found = estimate.targets
+    own = estimate.from_runs > 0 or "memory" in " ".join(estimate.warnings)
+    memory = found.get(MEMORY_BYTES) if own else None
+    use = found.get(UTILISATION) if own else None
+    return Estimate(
+        service_s=found[TRAINING_S].median if TRAINING_S in found else None,
+        launching_s=found[LAUNCHING_S].median if LAUNCHING_S in found else 0.0,
+        saving_s=found[SAVING_S].median if SAVING_S in found else 0.0,
+        utilisation=use.median if use is not None else None,
+        memory_bytes=int(memory.high) if memory is not None else None,
+    )
+
+
+def as_row(estimate: RunEstimate) -> dict[str, Any]:
+    """An estimate as the history keeps it, to be compared with what was measured; empty if there was none."""
+    if not estimate.targets:
+        return {}
+    intervals = {name: [one.median, one.low, one.high] for name, one in estimate.targets.items()}
+    return {**intervals, "from_runs": estimate.from_runs, "basis": estimate.basis}
+
+
+def _corrected(plan: Estimate, followed: _Followed, run: TrackedRun, at: float) -> Estimate:
+    """The plan with what has been measured so far in the place of what was estimated."""
+    outlook = followed.training.outlook(at) if followed.training is not None else None
+    if outlook is not None:
+        plan = replace(plan, service_s=outlook.total_s.median)
+    memory = run.usage.get("device_memory_bytes")
+    if memory is not None and memory.peak is not None and memory.peak > (plan.memory_bytes or 0):
+        plan = replace(plan, memory_bytes=int(memory.peak))
+    use = run.usage.get("device_util")
+    if use is not None and use.mean is not None and use.count >= _MEASURED_USE:
+        plan = replace(plan, utilisation=use.mean)
+    return plan

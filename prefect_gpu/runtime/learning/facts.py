@@ -1,0 +1,87 @@
+"""Between the history and the learning side: rows become finished runs, submissions become what is known of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from prefect_gpu.estimation import runs as r
+from prefect_gpu.estimation.runs import FinishedRun, Known
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.storage.row import HistoryRow
+
+_NOTED_BY_THE_POOL = ("gpus", "tags")  # in a row's features, beside what the run declared
+_LONGEST_S = 10 * 365 * 86_400.0
+
+
+def known_of(
+    flow_name: str,
+    parameters: Mapping[str, Any],
+    request: Request,
+    features: Mapping[str, Any],
+    device_kind: str | None,
+) -> Known:
+    """What is known of a run that was submitted.
+
+    Args:
+        features: What it declared of itself, once it has begun; empty before.
+        device_kind: Of the devices that it would run on; None: unknown.
+    """
+    return Known(
+        flow_name,
+        parameters,
+        declared_of(features),
+        gpus=request.gpus,
+        workers=request.workers,
+        servers=request.servers,
+        cpus=request.cpus,
+        category=request.category,
+        device_kind=device_kind,
+    )
+
+
+def declared_of(features: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run said of itself: steps, batch size, features; without what the pool notes beside it."""
+    return {name: value for name, value in features.items() if name not in _NOTED_BY_THE_POOL}
+
+
+def finished_run(row: HistoryRow) -> FinishedRun | None:
+    """What a row of the history teaches; None if that is nothing. Absurd values are left out; nothing here raises."""
+    completed = row.outcome == "completed"
+    out_of_memory = row.out_of_memory
+    measured: dict[str, float] = {}
+    memory = row.device_memory_peak_bytes
+    if memory is None and (row.virtual or not row.devices):
+        memory = row.rss_peak_bytes
+    elif memory is not None and row.devices:
+        memory = memory // len(row.devices)
+    if completed or out_of_memory:
+        _put(measured, r.MEMORY_BYTES, memory, 2.0**60)
+    if completed:
+        _put(measured, r.LAUNCHING_S, row.prepared_s, _LONGEST_S)
+        _put(measured, r.TRAINING_S, row.trained_s, _LONGEST_S)
+        _put(measured, r.SAVING_S, row.saved_s, _LONGEST_S)
+        _put(measured, r.UTILISATION, row.device_util_mean, 1.0)
+        _put(measured, r.UTILISATION_STD, row.device_util_std, 1.0)
+        _put(measured, r.NETWORK_BYTES_PER_S, row.net_mean_bytes_per_s, 1e13)
+        _put(measured, r.CPU_CORES, row.cpu_mean, 1e5)
+        if row.steps_done and row.steps_done > 0 and r.TRAINING_S in measured:
+            measured[r.STEP_S] = measured[r.TRAINING_S] / row.steps_done
+    if not measured:
+        return None
+    known = Known(
+        row.flow_name,
+        row.parameters,
+        declared_of(row.features),
+        gpus=row.requested_gpus if row.requested_gpus is not None else 1,
+        cpus=row.requested_cpus,
+        category=row.category,
+        device_kind=row.device_kind,
+    )
+    return FinishedRun(row.run_id, known, measured, completed, out_of_memory, row.ended_at, row.steps_done)
+
+
+def _put(measured: dict[str, float], target: str, value: float | None, most: float) -> None:
+    if value is not None and 0 <= value <= most and math.isfinite(value):
+        measured[target] = float(value)

@@ -1,0 +1,96 @@
+"""Learns from the history in the background: one thread of low priority, one core, the newest runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from prefect_gpu.estimation.runs import FinishedRun
+
+if TYPE_CHECKING:
+    from prefect_gpu.estimation.estimator import Estimator
+
+MOST_ROWS = 100_000  # the newest of the history; what is older says little of today's programs
+_SETTLE_S = 1.0  # runs that end together are learned from together
+_REST = 10.0  # times as long as learning took: it uses a tenth of one core at most
+_NICE = 10
+
+
+class Learner:
+    """Learns again after runs have finished.
+
+    Args:
+        read: Reads the finished runs; called in the thread that learns.
+        learned: Called on the event loop with what was learned.
+        logger: Where it says that the history could not be read.
+    """
+
+    def __init__(
+        self, read: Callable[[], Sequence[FinishedRun]], learned: Callable[[Estimator], None], logger: logging.Logger
+    ) -> None:
+        self._read, self._learned, self._logger = read, learned, logger
+        self._news = asyncio.Event()
+        self._news.set()  # what the history holds already
+        self._estimator: Estimator | None = None
+
+    def wake(self) -> None:
+        """A run was recorded."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Learn whenever there is something new, until cancelled."""
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(_SETTLE_S)
+            self._news.clear()
+            began = time.monotonic()
+            try:
+                estimator = await _in_thread(self._learn)
+            except Exception as error:
+                self._logger.warning("Nothing was learned from the history: %s. Estimates stay as they were.", error)
+            else:
+                if estimator is not None:
+                    self._estimator = estimator
+                    self._learned(estimator)
+            await asyncio.sleep(_REST * (time.monotonic() - began))
+
+    def _learn(self) -> Estimator | None:
+        runs = self._read()
+        if not runs:
+            return None
+        with contextlib.suppress(OSError, AttributeError):  # of this thread alone, as Linux does it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        from threadpoolctl import threadpool_limits
+
+        from prefect_gpu.estimation.estimator import Estimator
+
+        with threadpool_limits(1):
+            return Estimator(runs, before=self._estimator)
+
+
+async def _in_thread(work: Callable[[], Estimator | None]) -> Estimator | None:
+    """Run something in a thread of its own, which may die with the process: learning is never worth waiting for."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Estimator | None] = loop.create_future()
+
+    def settle(result: Estimator | None, error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(result) if error is None else done.set_exception(error)
+
+    def target() -> None:
+        result, failed = None, None
+        try:
+            result = work()
+        except Exception as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=target, name="prefect-gpu-learner", daemon=True).start()
+    return await done
