@@ -1,0 +1,70 @@
+"""A waiting run of a known program shows when it is expected to start and to end, and the message follows the queue."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID
+
+from tests.live.pool import LivePool, eventually
+
+_EXPECTED = re.compile(
+    r"Expected to start at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\) and to end at (?:\S{10} )?(\d\d:\d\d:\d\d)\.$"
+)
+HALF_A_DAY_S = 43200.0
+
+
+async def until_expected(pool: LivePool, run_id: UUID, later_than: str | None = None) -> tuple[str, str]:
+    """(start, end) as the run's newest message tells them, once it does; a later start than that, if one is given."""
+
+    async def found() -> tuple[str, str] | None:
+        state = (await pool.read(run_id)).state
+        match = _EXPECTED.search((state and state.message) or "")
+        if match is None or (later_than is not None and not 1 <= seconds_from(later_than, match[1]) < HALF_A_DAY_S):
+            return None
+        return match[1], match[2]
+
+    try:
+        times: tuple[str, str] = await eventually(found, f"an expected start of {run_id}")
+    except AssertionError as error:
+        said = [state.message for state in await pool.history(run_id)]
+        raise AssertionError(f"{error}; it says {said}\n{pool.workers[-1].output}") from None
+    return times
+
+
+def seconds_from(first: str, second: str) -> float:
+    """Seconds from one time of day to the next such time of day."""
+    one, other = (datetime.strptime(time_of_day, "%H:%M:%S") for time_of_day in (first, second))
+    return (other - one).total_seconds() % (2 * HALF_A_DAY_S)
+
+
+async def test_a_run_behind_a_known_program_shows_when_it_is_expected(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="1")
+    for _ in range(3):  # what the pool learns from
+        await pool.until(await pool.submit("train", steps=40, step_s=0.1), "Completed")
+    # The next one is expected to train for 4 s, too, but it holds in its first step.
+    holder = await pool.submit("train", steps=40, step_s=0.1, hold=str(tmp_path / "go"))
+    await pool.until_noted(holder)
+    second = await pool.submit("train", steps=40, step_s=0.1)
+    third = await pool.submit("train", steps=40, step_s=0.1)
+    start, end = await until_expected(pool, second)
+    assert 1 <= seconds_from(start, end) < 60, "it is expected to take about as long as those before"
+    next_start, _ = await until_expected(pool, third)
+    assert 1 <= seconds_from(start, next_start) < 120, "they follow each other"
+    await until_expected(pool, second, later_than=start)  # the holder is over its time
+    (tmp_path / "go").touch()
+    for run_id in (second, third):
+        await pool.until(run_id, "Completed")
+
+
+async def test_behind_a_program_that_never_finished_the_start_is_unknown(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="1")
+    holder = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(holder)
+    second = await pool.submit("train")
+    state = await pool.until(second, "AwaitingGpu")
+    name = (await pool.read(holder)).name
+    assert f"When it starts is unknown: nobody knows when {name} ends." in (state.message or "")
+    (tmp_path / "go").touch()
+    await pool.until(second, "Completed")
