@@ -134,7 +134,7 @@ class History:
                 if (run_id, attempt) not in self._unreadable:
                     self._unreadable.add((run_id, attempt))
                     logger.warning(
-                        "Row %s, attempt %s, of the history %s cannot be read and is left out: %s. Correct or delete it.",
+                        "Row %s, attempt %s, of the history %s cannot be read and is left out: %s. Mend or delete it.",
                         run_id,
                         attempt,
                         masked(self._url),
