@@ -9,6 +9,7 @@ from collections import deque
 
 _WINDOW = 6  # latest intervals that the slope is taken over
 _LEAST = 3  # intervals before there is a growth
+_HUGE = 1e300  # of two values beyond this, not even the difference is a number
 _TO_STD = 1.4826  # of a median absolute deviation, for normal noise
 
 
@@ -52,7 +53,7 @@ class LossGrowth:
     def observe(self, step: float, value: float, at: float) -> float | None:
         """Take a reported value.
 
-        A value that is not finite, or that is older than the last one by its time, changes nothing. If the step goes
+        A value that is not finite (or beyond 1e300), or that is older than the last one by its time, changes nothing. If the step goes
         back (the run resumed from a checkpoint), what it covers again is passed over until it is new.
 
         Args:
@@ -63,7 +64,7 @@ class LossGrowth:
         Returns:
             The growth, if this report ends an interval and there were enough; else None. :attr:`growth` keeps it.
         """
-        if not (math.isfinite(value) and self._last_at <= at < math.inf and step > self._last_step):
+        if not (abs(value) <= _HUGE and self._last_at <= at < math.inf and step > self._last_step):
             return None
         self._last_at, self._last_step = at, step
         ended = None

@@ -63,12 +63,12 @@ def worth_a_trial(
     if not open_ones:
         return best
     rates, stds = throughput.log_rates([current, *open_ones])
-    now_s = steps_left * math.exp(-float(rates[0]))
+    now_s = steps_left * math.exp(min(-float(rates[0]), 300.0))
     best = Advice(None, 0.0, f"what it could gain is less than the {trial_s:.0f} s of a trial")
     for setup, rate, std in zip(open_ones, rates[1:].tolist(), stds[1:].tolist(), strict=True):
         if std <= _KNOWN_STD:
             continue
-        worth = _knowing(now_s, steps_left * math.exp(-rate), std) - trial_s
+        worth = _knowing(now_s, steps_left * math.exp(min(-rate, 300.0)), std) - trial_s
         if worth > best.worth_s:
             best = Advice(setup, worth, f"its speed on {setup.gpus} GPUs is known to a factor of {math.exp(std):.2f}")
     return best

@@ -16,6 +16,7 @@ from prefect_gpu.estimation.throughput.step_time import slopes
 
 CAUTIOUS = 0.25  # the quantile of the rate that is handed to the scheduler
 _NEAR = 1.0  # a measurement corrects the form at setups up to about so many doublings away
+_WIDEST = 20.0  # standard deviation of a logarithm: wider than any ignorance of a rate
 
 
 class Throughput:
@@ -71,7 +72,7 @@ class Throughput:
         median, std = self.log_rates(setups)
         wide = NormalDist().inv_cdf(0.5 + self.coverage / 2)
         return [
-            Interval(math.exp(m), math.exp(m - wide * s), math.exp(m + wide * s))
+            Interval(_rate(m), _rate(m - wide * s), _rate(m + wide * s))
             if self.fits(setup, device_memory_bytes)
             else Interval(0.0, 0.0, 0.0)
             for setup, m, s in zip(setups, median.tolist(), std.tolist(), strict=True)
@@ -109,9 +110,10 @@ class Throughput:
         per_node = gpus_per_node or max_gpus
         setups = [replace(like, gpus=count, nodes=-(-count // per_node)) for count in range(1, max_gpus + 1)]
         median, std = self.log_rates(setups)
-        rates = np.exp(median + NormalDist().inv_cdf(quantile) * std).tolist()
+        rates = (median + NormalDist().inv_cdf(quantile) * std).tolist()
         return tuple(
-            rate if self.fits(setup, device_memory_bytes) else 0.0 for setup, rate in zip(setups, rates, strict=True)
+            _rate(rate) if self.fits(setup, device_memory_bytes) else 0.0
+            for setup, rate in zip(setups, rates, strict=True)
         )
 
     def fits(self, setup: Setup, device_memory_bytes: float | None) -> bool:
@@ -143,7 +145,7 @@ class Throughput:
         moved = derivatives - weights @ self._derivatives
         left = self._fitted.scale**2 * (misfit_variance(columns) - (weights * cross).sum(axis=1)) + NOISE**2
         variance = np.einsum("ij,jk,ik->i", moved, self._fitted.covariance, moved) + np.maximum(left, NOISE**2)
-        return -(at + weights @ self._fitted.residuals), np.sqrt(variance)
+        return -(at + weights @ self._fitted.residuals), np.minimum(np.sqrt(variance), _WIDEST)
 
     def _near(self, columns: Columns) -> np.ndarray:
         """Covariance of what the form leaves over, of setups with those that were tried; shape (setups, tried)."""
@@ -151,3 +153,7 @@ class Throughput:
         same = columns.kinds[:, None] == self._columns.kinds[None, :]
         both = np.minimum(misfit_variance(columns)[:, None], misfit_variance(self._columns)[None, :])
         return np.asarray(both * np.exp(-0.5 * apart.sum(axis=2)) * same)
+
+
+def _rate(log: float) -> float:
+    return math.exp(min(max(log, -700.0), 700.0))  # what a float can hold

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MOST_SETUPS = 64  # of a program: the time of a fit grows with their number, and more hardly tell more
+_FURTHEST = 1e6  # batches that differ by more than this factor from the usual one count as if by this
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class Columns:
         """Setups in columns; every kind must be among ``kinds``."""
         rows = [(s.gpus, s.nodes, (s.batch_size or usual_batch) / usual_batch, kinds[s.kind]) for s in setups]
         table = np.array(rows, dtype=float).reshape(-1, 4)
-        return Columns(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(int))
+        batch = np.clip(table[:, 2], 1 / _FURTHEST, _FURTHEST)
+        return Columns(table[:, 0], table[:, 1], batch, table[:, 3].astype(int))
 
     @property
     def logs(self) -> np.ndarray:

@@ -35,7 +35,7 @@ def log_step_time(parameters: np.ndarray, columns: Columns) -> np.ndarray:
     local = np.where(each > 1, np.exp(logs[LOCAL]) * (each / 2) ** powers[LOCAL_POWER], 0.0)
     remote = np.where(columns.nodes > 1, np.exp(logs[REMOTE]) * (columns.nodes / 2) ** powers[REMOTE_POWER], 0.0)
     synchronising = np.log(np.maximum(local + remote, 1e-12))
-    return np.asarray(logs[TIME] + np.logaddexp(overlap * computing, overlap * synchronising) / overlap)
+    return np.asarray(parameters[TIME] + np.logaddexp(overlap * computing, overlap * synchronising) / overlap)
 
 
 def slopes(parameters: np.ndarray, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
