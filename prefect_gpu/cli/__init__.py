@@ -13,6 +13,7 @@ import typer
 
 from prefect_gpu.cli.devices import devices
 from prefect_gpu.cli.doctor import doctor
+from prefect_gpu.cli.estimate import estimate
 from prefect_gpu.cli.history import history
 from prefect_gpu.cli.papers import papers
 from prefect_gpu.cli.simulate import simulate
@@ -52,6 +53,7 @@ def main(
 app.command()(doctor)
 app.command()(devices)
 app.command()(history)
+app.command()(estimate)
 app.command()(timeline)
 app.command()(simulate)
 app.command()(what_if)

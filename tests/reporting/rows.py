@@ -17,4 +17,5 @@ def finished(name: str, at: float, *, on: tuple[str, ...] = ("virtual-0",), **fi
     values |= fields
     ended_at = values.pop("ended_at", granted + 6.5)
     outcome = values.pop("outcome", "completed")
-    return HistoryRow(f"id-{name}", "train", outcome, ended_at=ended_at, devices=on, **values)
+    flow_name = values.pop("flow_name", "train")
+    return HistoryRow(f"id-{name}", flow_name, outcome, ended_at=ended_at, devices=on, **values)

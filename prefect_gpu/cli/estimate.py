@@ -1,0 +1,217 @@
+"""``prefect-gpu estimate``: what a run would need, why, and how good estimates have been."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefect_gpu.cli import common
+
+if TYPE_CHECKING:
+    from prefect_gpu.estimation.accuracy import Comparison
+    from prefect_gpu.estimation.explanation import Explanation
+    from prefect_gpu.estimation.runs import FinishedRun, Known
+    from prefect_gpu.storage.row import HistoryRow
+
+_NEIGHBOURS = 3
+_NEIGHBOURS_WANTED = 20  # with --runs
+_MOST_NAMED = 10  # flows in an error message
+_PARAMETER = "--param"
+
+
+def estimate(
+    flow: Annotated[
+        str | None, typer.Argument(help="The flow to estimate a run of; without one, how good estimates have been.")
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            _PARAMETER,
+            "-p",
+            metavar="KEY=VALUE",
+            help="A parameter of the run; repeatable. Nested with dots: model.width=64. Those that are not given are "
+            "taken from the flow's newest run.",
+        ),
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="Devices of each instance. [default: as the newest run]")
+    ] = None,
+    category: Annotated[str | None, typer.Option(help="Kind of model. [default: as the newest run]")] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="FLOW has not run yet: say what the other flows tell about it.")
+    ] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="Show more finished runs, with what was measured.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw how good estimates have been into this PNG file.")
+    ] = None,
+) -> None:
+    """Explain what a run is expected to need; or, without FLOW, show how good estimates have been.
+
+    It learns from the history as the worker does, so the answer is the worker's.
+    """
+    given = _read_parameters(param or [])
+    if flow is None and (given or gpus is not None or category is not None or new):
+        common.fail("Say which flow it is about: prefect-gpu estimate FLOW --param KEY=VALUE.", code=2)
+    url = common.load_settings().resolved_history_url
+    from prefect_gpu.reporting.accuracy import comparisons
+    from prefect_gpu.runtime.learning.learner import MOST_ROWS
+
+    rows, _ = common.read_history(url, limit=MOST_ROWS)
+    if not rows:
+        common.fail(
+            "No run has finished yet: there is nothing to estimate from. The pool learns from the first run of each "
+            "flow that completes; until then, each run is given whole devices for itself."
+        )
+    compared = comparisons(rows)
+    if flow is None:
+        if as_json:
+            from prefect_gpu.estimation.accuracy import judge
+
+            common.print_json({"accuracy": judge(compared), **({"runs": compared} if runs else {})})
+        else:
+            from prefect_gpu.cli.accuracy_tables import show_accuracy
+
+            show_accuracy(common.console(), compared, runs=runs)
+    else:
+        of_flow = [row for row in rows if row.flow_name == flow]
+        if bool(of_flow) == new:
+            _refuse(flow, rows, new)
+        known, taken_over = _submission(flow, given, gpus, category, of_flow)
+        compared = [one for one in compared if one.program == flow]
+        explained = _explain(rows, known, _NEIGHBOURS_WANTED if runs else _NEIGHBOURS)
+        if as_json:
+            from prefect_gpu.estimation.accuracy import judge
+
+            common.print_json({"explanation": explained, "taken_over": taken_over, "accuracy": judge(compared)[:1]})
+        else:
+            names = {row.run_id: row.run_name or row.run_id for row in of_flow}
+            from prefect_gpu.cli.estimate_tables import show_explanation
+
+            show_explanation(common.console(), explained, taken_over, names, compared, runs=runs)
+    if plot is not None:
+        _draw(compared, plot, flow, quiet=as_json)
+
+
+def _read_parameters(texts: Sequence[str]) -> dict[str, Any]:
+    """``["lr=0.1", "model.width=64"]`` as ``{"lr": 0.1, "model": {"width": 64}}``; ends the command on bad syntax."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        path = [part.strip() for part in key.split(".")]
+        if not equals or not all(path):
+            common.fail(f"{_PARAMETER} {text} is no KEY=VALUE: write {_PARAMETER} lr=0.1 or model.width=64.", code=2)
+        inside = found
+        for part in path[:-1]:
+            inside = inside.setdefault(part, {})
+            if not isinstance(inside, dict):
+                common.fail(f"{_PARAMETER} {text}: {part} was given a value of its own before. Leave one out.", code=2)
+        if path[-1] in inside:
+            common.fail(f"{_PARAMETER} {text}: {key} was given before. Leave one out.", code=2)
+        inside[path[-1]] = _read_value(value)
+    return found
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
+
+
+def _refuse(flow: str, rows: Sequence[HistoryRow], new: bool) -> None:
+    if new:
+        common.fail(f"{flow} has finished runs already: leave out --new.", code=2)
+    known = list(dict.fromkeys(row.flow_name for row in rows))  # those that ran last first
+    close = difflib.get_close_matches(flow, known, n=1)
+    meant = f" Did you mean {close[0]}?" if close else ""
+    named = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED} more" * (len(known) > _MOST_NAMED))
+    common.fail(
+        f"No run of {flow} has finished yet.{meant} Flows of the history: {named}. "
+        f"If {flow} is new, --new says what the other flows tell about it.",
+        code=2,
+    )
+
+
+def _submission(
+    flow: str, given: Mapping[str, Any], gpus: float | None, category: str | None, of_flow: Sequence[HistoryRow]
+) -> tuple[Known, dict[str, Any]]:
+    """(What is known of the run, the parameters that were taken from the flow's newest run)."""
+    from prefect_gpu.estimation.runs import Known
+
+    newest = next((row for row in of_flow if row.outcome == "completed"), of_flow[0] if of_flow else None)
+    if newest is None:
+        return Known(flow, given, gpus=1 if gpus is None else gpus, category=category), {}
+    asked = newest.requested_gpus if gpus is None else gpus
+    known = Known(
+        flow,
+        _merged(newest.parameters, given),
+        gpus=1 if asked is None else asked,
+        cpus=newest.requested_cpus,
+        category=category or newest.category,
+        device_kind=newest.device_kind,
+    )
+    return known, _without(newest.parameters, given)
+
+
+def _merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(usual)
+    for name, value in given.items():
+        before = found.get(name, {})
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            value = _merged(before, value)
+        found[name] = value
+    return found
+
+
+def _without(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of some parameters that others leave as it is."""
+    found = {}
+    for name, value in usual.items():
+        if name not in given:
+            found[name] = value
+        elif isinstance(value, Mapping) and isinstance(given[name], Mapping):
+            rest = _without(value, given[name])
+            found |= {name: rest} if rest else {}
+    return found
+
+
+def _explain(rows: Sequence[HistoryRow], known: Known, neighbours: int) -> Explanation:
+    from rich.console import Console
+
+    from prefect_gpu.estimation.estimator import Estimator
+    from prefect_gpu.estimation.explanation import explain
+    from prefect_gpu.runtime.learning.facts import finished_run
+
+    finished: list[FinishedRun] = [run for row in rows if (run := finished_run(row)) is not None]
+    with Console(stderr=True).status(f"Learning from {common.plural(len(finished), 'finished run')} …"):
+        return explain(Estimator(finished), known, most_neighbours=neighbours)
+
+
+def _draw(compared: Sequence[Comparison], path: Path, flow: str | None, *, quiet: bool) -> None:
+    from prefect_gpu.reporting.accuracy_png import write_accuracy_png
+    from prefect_gpu.reporting.timeline import MissingLibrary
+
+    if not compared:
+        common.fail("No run that had been estimated has completed yet: there is nothing to draw.")
+    try:
+        write_accuracy_png(compared, path, title="How good estimates have been" + (f": {flow}" if flow else ""))
+    except MissingLibrary as error:
+        common.fail(str(error))
+    except OSError as error:
+        common.fail(f"{path} cannot be written: {error.strerror}. Name a file that this user may write.")
+    if not quiet:
+        typer.echo(f"Wrote {common.plural(len(compared), 'run')} to {path}.")

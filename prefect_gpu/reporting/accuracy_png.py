@@ -1,0 +1,126 @@
+"""How good the pool's estimates have been, as a PNG, with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from prefect_gpu.estimation.accuracy import WINDOW, Comparison, series
+from prefect_gpu.estimation.runs import MEMORY_BYTES, TRAINING_S
+from prefect_gpu.reporting.accuracy import COVERAGE, NAMES, percent
+from prefect_gpu.reporting.style import COLOURS, FAILED_COLOUR
+from prefect_gpu.reporting.timeline import MissingLibrary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DRAWN = {TRAINING_S: (COLOURS["training"], "o"), MEMORY_BYTES: (FAILED_COLOUR, "D")}
+_TICKS = {
+    0.001: "0.1%",
+    0.003: "0.3%",
+    0.01: "1%",
+    0.03: "3%",
+    0.1: "10%",
+    0.3: "30%",
+    1.0: "100%",
+    3.0: "300%",
+    10.0: "1000%",
+}
+_LEAST, _MOST = min(_TICKS), max(_TICKS)  # errors beyond are drawn there
+
+
+def write_accuracy_png(compared: Sequence[Comparison], path: Path, *, title: str, coverage: float = COVERAGE) -> None:
+    """Draw the errors of estimates, and how often intervals held, run after run in the order in which they ended.
+
+    Args:
+        compared: From :func:`prefect_gpu.reporting.accuracy.comparisons`, at least one.
+        title: Above the picture.
+        coverage: How often the intervals are meant to hold, 0 to 1.
+
+    Raises:
+        MissingLibrary: matplotlib is not installed.
+        OSError: The file cannot be written.
+    """
+    try:
+        # Without pyplot: its global state and its choice of a window system are of no use for a file.
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise MissingLibrary(
+            f"The picture needs {error.name}, which is not installed: pip install 'prefect-gpu[plot]'"
+        ) from error
+    figure = Figure(figsize=(9.5, 6.2), dpi=110)
+    FigureCanvasAgg(figure)
+    errors, held = figure.subplots(
+        2, 1, sharex=True,
+        gridspec_kw={"height_ratios": [3, 1.3], "left": 0.1, "right": 0.97, "top": 0.87, "bottom": 0.12, "hspace": 0.2},
+    )  # fmt: skip
+    ends = np.sort([one.ended_at for one in compared])
+    _draw_errors(errors, compared, ends)
+    _draw_held(held, compared, ends, coverage)
+    _draw_axis(held, ends)
+    figure.text(0.012, 0.955, title, fontsize=14, fontweight="bold", va="center", parse_math=False)
+    words = f"What was expected before a run trained, beside what it needed. Lines: of {WINDOW} runs at a time"
+    figure.text(0.012, 0.908, words, fontsize=10, color="0.35", va="center")
+    figure.savefig(path, format="png")
+
+
+def _draw_errors(axes: Axes, compared: Sequence[Comparison], ends: np.ndarray) -> None:
+    for target, (colour, marker) in _DRAWN.items():
+        found = series(compared, target)
+        if not len(found.at):
+            continue
+        place = np.searchsorted(ends, found.at, side="right")
+        axes.scatter(
+            place, np.clip(found.error, _LEAST, _MOST), s=11, marker=marker, color=colour, alpha=0.3, lw=0, zorder=2
+        )
+        label = f"{NAMES[target]}: median error {percent(found.median[-1])} now"
+        axes.plot(place, np.clip(found.median, _LEAST, _MOST), color=colour, lw=2, zorder=3, label=label)
+    axes.set_yscale("log")
+    axes.set_yticks(list(_TICKS), list(_TICKS.values()))
+    axes.set_yticks([], minor=True)
+    axes.set_ylim(_LEAST / 1.2, _MOST * 1.2)
+    axes.set_ylabel("relative error", fontsize=11)
+    axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=10)
+    _plain(axes)
+
+
+def _draw_held(axes: Axes, compared: Sequence[Comparison], ends: np.ndarray, coverage: float) -> None:
+    for target, (colour, _) in _DRAWN.items():
+        found = series(compared, target)
+        if found.within is not None and len(found.at):
+            axes.plot(np.searchsorted(ends, found.at, side="right"), found.within, color=colour, lw=2, zorder=3)
+    axes.axhline(coverage, color="0.25", lw=1, ls=(0, (4, 3)), zorder=2, label=f"{coverage:.0%} are meant to be")
+    axes.legend(loc="lower right", frameon=False, fontsize=10)
+    axes.set_ylim(0, 1.06)
+    axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
+    axes.set_ylabel("within the\ninterval", fontsize=11)
+    _plain(axes)
+
+
+def _draw_axis(axes: Axes, ends: np.ndarray) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    day = ends[-1] - ends[0] > 86_400
+
+    def label(place: float, _: int) -> str:
+        if not 1 <= place <= len(ends):
+            return ""
+        end = datetime.fromtimestamp(float(ends[int(place) - 1]))
+        return f"{int(place)}\n{end.strftime('%Y-%m-%d' if day else '%H:%M')}"
+
+    axes.set_xlim(0.5, len(ends) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(label))
+    axes.set_xlabel("finished runs, oldest first, and when they ended", fontsize=11)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(color="0.9", zorder=0.5)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
