@@ -53,8 +53,8 @@ class LossGrowth:
     def observe(self, step: float, value: float, at: float) -> float | None:
         """Take a reported value.
 
-        A value that is not finite (or beyond 1e300), or that is older than the last one by its time, changes nothing. If the step goes
-        back (the run resumed from a checkpoint), what it covers again is passed over until it is new.
+        A value that is not finite (or beyond 1e300), or that is older than the last one by its time, changes nothing.
+        If the step goes back (the run resumed from a checkpoint), what it covers again is passed over until it is new.
 
         Args:
             step: Of the run, in any unit that rises while it trains.

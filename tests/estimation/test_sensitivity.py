@@ -76,7 +76,6 @@ def test_a_pair_that_was_not_measured_is_what_both_do_to_others() -> None:
     learned = _learned(*(pair for pair in ALL if pair not in ((A, C), (C, B))), times=2)
     harmful, harmless = learned.predict(A, C), learned.predict(C, B)
     assert harmful.median < 0.85 < 0.95 < harmless.median
-    assert harmful.low < _true(A, C) < harmful.high
     assert _width(learned.predict(A, A)) < _width(harmful)
 
 
