@@ -1,0 +1,41 @@
+"""How well is the end of a training known while it is under way?"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from benchmarks.estimation.contenders import submitted
+from prefect_gpu.estimation.estimator import Estimator
+from prefect_gpu.estimation.online import Training
+from prefect_gpu.estimation.runs import TRAINING_S, FinishedRun
+
+
+def errors(
+    estimator: Estimator, runs: Sequence[FinishedRun], progress: Mapping[str, Mapping[int, float]], upto: int
+) -> list[float]:
+    """Relative errors of the predicted training time after so many per cent of the steps.
+
+    What is reported is the time at which 1, 2, 3, 5, ... per cent of the steps were done, up to ``upto``; 0: nothing.
+    """
+    found = []
+    for run in runs:
+        steps = run.steps or 0
+        training = Training(estimator.estimate(submitted(run).known), steps, 0.0)
+        now = 0.0
+        for percent, seconds in sorted(progress[run.run_id].items()):
+            if percent <= upto:
+                training.report(-(-steps * percent // 100), seconds)
+                now = seconds
+        outlook = training.outlook(now)
+        if outlook is not None:
+            found.append(abs(outlook.total_s.median - run.measured[TRAINING_S]) / run.measured[TRAINING_S])
+    return found
+
+
+def by_percent(
+    estimator: Estimator, runs: Sequence[FinishedRun], progress: Mapping[str, Mapping[int, float]]
+) -> dict[int, float]:
+    """The median error after 0, 1, 2, ... per cent of the steps."""
+    percents = sorted({0, *next(iter(progress.values()))})
+    return {percent: statistics.median(errors(estimator, runs, progress, percent)) for percent in percents}
