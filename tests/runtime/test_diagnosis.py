@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.runtime.diagnosis import diagnose
+from prefect_gpu.runtime.diagnosis import diagnose, ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport
 
 # exit code, last lines, what the text must say
@@ -51,3 +51,21 @@ def test_the_last_lines_are_repeated_and_long_ones_cut() -> None:
 
 def test_without_output_nothing_is_said_of_it() -> None:
     assert "Last lines" not in diagnose(ExitReport(1))
+
+
+# last lines, message, whether memory ran out
+MEMORY: dict[str, tuple[tuple[str, ...], str, bool]] = {
+    "PyTorch": (("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",), "", True),
+    "cuBLAS": (("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED",), "", True),
+    "JAX": (("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory",), "", True),
+    "xgboost": (("cudaErrorMemoryAllocation: out of memory",), "", True),
+    "Python": (("MemoryError",), "", True),
+    "a flow that failed in Prefect": ((), "Flow run encountered an exception: MemoryError: no room", True),
+    "killed without a word": ((), "The training process was killed (SIGKILL).", False),
+    "another error": (("ValueError: batch_size",), "", False),
+}
+
+
+@pytest.mark.parametrize("tail, message, expected", MEMORY.values(), ids=MEMORY.keys())
+def test_whether_memory_ran_out(tail: tuple[str, ...], message: str, expected: bool) -> None:
+    assert ran_out_of_memory(ExitReport(-9, tail=tail), message) is expected

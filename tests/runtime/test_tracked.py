@@ -121,3 +121,25 @@ def test_usage_is_averaged_and_its_peak_kept() -> None:
     values = row(run)
     assert values["device_util_mean"] == pytest.approx(0.5) and values["device_util_peak"] == 0.8
     assert values["rss_peak_bytes"] == 8 and values["net_mean_bytes_per_s"] is None
+
+
+def test_the_use_of_devices_is_that_of_the_training() -> None:
+    run = tracked()
+    run.used({"device_util": 0.0})
+    run.enter(T, 110.0, {})
+    for util in (0.6, 0.8):
+        run.used({"device_util": util})
+    run.enter(S, 120.0, {})
+    run.used({"device_util": 0.0})
+    values = row(run)
+    assert values["device_util_mean"] == pytest.approx(0.7) and values["device_util_std"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "outcome, expected", [("completed", False), ("cancelled", False), ("failed", True), ("crashed", True)]
+)
+def test_only_a_run_that_failed_ran_out_of_memory(outcome: str, expected: bool) -> None:
+    """One whose own code caught the error and went on did not."""
+    report = ExitReport(1, tail=("MemoryError",))
+    values = tracked().history_row(outcome=outcome, message="", report=report, node="here", ended_at=ENDED)
+    assert values["out_of_memory"] is expected

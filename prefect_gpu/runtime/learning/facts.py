@@ -50,12 +50,13 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
     """What a row of the history teaches; None if that is nothing. Absurd values are left out; nothing here raises."""
     completed = row.outcome == "completed"
     out_of_memory = row.out_of_memory
+    steps = _number(row.steps_done)
     measured: dict[str, float] = {}
-    memory = row.device_memory_peak_bytes
+    memory = _number(row.device_memory_peak_bytes)
     if memory is None and (row.virtual or not row.devices):
-        memory = row.rss_peak_bytes
+        memory = _number(row.rss_peak_bytes)
     elif memory is not None and row.devices:
-        memory = memory // len(row.devices)
+        memory = memory / len(row.devices)
     if completed or out_of_memory:
         _put(measured, r.MEMORY_BYTES, memory, 2.0**60)
     if completed:
@@ -66,22 +67,38 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         _put(measured, r.UTILISATION_STD, row.device_util_std, 1.0)
         _put(measured, r.NETWORK_BYTES_PER_S, row.net_mean_bytes_per_s, 1e13)
         _put(measured, r.CPU_CORES, row.cpu_mean, 1e5)
-        if row.steps_done and row.steps_done > 0 and r.TRAINING_S in measured:
-            measured[r.STEP_S] = measured[r.TRAINING_S] / row.steps_done
+        if steps is not None and steps > 0 and r.TRAINING_S in measured:
+            _put(measured, r.STEP_S, measured[r.TRAINING_S] / steps, _LONGEST_S)
     if not measured:
         return None
+    gpus, ended_at = _number(row.requested_gpus), _number(row.ended_at)
     known = Known(
-        row.flow_name,
-        row.parameters,
-        declared_of(row.features),
-        gpus=row.requested_gpus if row.requested_gpus is not None else 1,
-        cpus=row.requested_cpus,
+        str(row.flow_name),
+        row.parameters if isinstance(row.parameters, Mapping) else {},
+        declared_of(row.features) if isinstance(row.features, Mapping) else {},
+        gpus=1 if gpus is None else gpus,
+        cpus=_number(row.requested_cpus),
         category=row.category,
         device_kind=row.device_kind,
     )
-    return FinishedRun(row.run_id, known, measured, completed, out_of_memory, row.ended_at, row.steps_done)
+    ended = 0.0 if ended_at is None else ended_at
+    return FinishedRun(
+        row.run_id, known, measured, completed, out_of_memory, ended, None if steps is None else int(steps)
+    )
 
 
-def _put(measured: dict[str, float], target: str, value: float | None, most: float) -> None:
-    if value is not None and 0 <= value <= most and math.isfinite(value):
-        measured[target] = float(value)
+def _put(measured: dict[str, float], target: str, value: object, most: float) -> None:
+    number = _number(value)
+    if number is not None and 0 <= number <= most:
+        measured[target] = number
+
+
+def _number(value: object) -> float | None:
+    """A finite number, or None: SQLite keeps a text in a column of numbers, if somebody wrote one there."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

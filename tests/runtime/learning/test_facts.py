@@ -1,0 +1,100 @@
+"""What a row of the history teaches, and what it must not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_gpu.estimation.runs import TARGETS
+from prefect_gpu.runtime.learning.facts import finished_run, known_of
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.storage.row import OUTCOMES, HistoryRow
+
+TIMES = {"prepared_s": 3.0, "trained_s": 100.0, "saved_s": 2.0, "steps_done": 50}
+
+
+def row(**values: Any) -> HistoryRow:
+    known: dict[str, Any] = {"run_id": "r", "flow_name": "train", "outcome": "completed", "ended_at": 1000.0}
+    return HistoryRow(**(known | values))
+
+
+def measured(**values: Any) -> dict[str, float]:
+    run = finished_run(row(**values))
+    return {} if run is None else dict(run.measured)
+
+
+def test_a_completed_run_teaches_its_times() -> None:
+    assert measured(**TIMES) == {"launching_s": 3.0, "training_s": 100.0, "saving_s": 2.0, "step_s": 2.0}
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "crashed"])
+def test_a_run_that_did_not_complete_teaches_nothing(outcome: str) -> None:
+    assert finished_run(row(outcome=outcome, device_memory_peak_bytes=8, cpu_mean=1.0, **TIMES)) is None
+
+
+def test_a_run_that_ran_out_of_memory_teaches_its_memory_alone() -> None:
+    run = finished_run(row(outcome="failed", out_of_memory=True, devices=("a",), device_memory_peak_bytes=8, **TIMES))
+    assert run is not None
+    assert (run.measured, run.completed, run.out_of_memory) == ({"memory_bytes": 8.0}, False, True)
+
+
+# what the row says, memory of one device
+MEMORY: dict[str, tuple[dict[str, Any], float | None]] = {
+    "of each of its devices": ({"devices": ("a", "b"), "device_memory_peak_bytes": 8, "rss_peak_bytes": 3}, 4.0),
+    "of the process on a virtual device": ({"devices": ("v",), "virtual": True, "rss_peak_bytes": 3}, 3.0),
+    "not of the process on a real device": ({"devices": ("a",), "rss_peak_bytes": 3}, None),
+}
+
+
+@pytest.mark.parametrize("values, expected", MEMORY.values(), ids=MEMORY.keys())
+def test_memory(values: dict[str, Any], expected: float | None) -> None:
+    assert measured(**values, **TIMES).get("memory_bytes") == expected
+
+
+@pytest.mark.parametrize("odd", [-1.0, math.nan, math.inf, 1e12, "a text", True, 10**400, None])
+def test_an_absurd_time_is_left_out_and_the_others_stay(odd: Any) -> None:
+    assert measured(**(TIMES | {"trained_s": odd})) == {"launching_s": 3.0, "saving_s": 2.0}
+
+
+@pytest.mark.parametrize("steps", [0, -3, None, "a text"])
+def test_without_steps_there_is_no_time_of_one(steps: Any) -> None:
+    assert "step_s" not in measured(**(TIMES | {"steps_done": steps}))
+
+
+def test_a_submission_and_its_row_say_the_same() -> None:
+    declared = {"batch_size": 32, "steps": 50}
+    request = Request(gpus=2, cpus=4, category="cv")
+    submitted = known_of("train", {"lr": 0.1}, request, declared, "H100")
+    run = finished_run(
+        row(
+            parameters={"lr": 0.1},
+            features=declared | {"gpus": 2, "tags": ["x"]},
+            requested_gpus=2.0,
+            requested_cpus=4.0,
+            category="cv",
+            device_kind="H100",
+            **TIMES,
+        )
+    )
+    assert run is not None and run.known == submitted
+
+
+ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just([1]))
+NUMBERS = (
+    *("requested_gpus", "requested_cpus", "prepared_s", "trained_s", "saved_s", "steps_done", "device_util_mean"),
+    *("device_util_std", "device_memory_peak_bytes", "cpu_mean", "rss_peak_bytes", "net_mean_bytes_per_s"),
+    *("ended_at", "parameters", "features"),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(NUMBERS, ANYTHING)), st.sampled_from(OUTCOMES))
+def test_any_row_teaches_something_sensible_or_nothing(values: dict[str, Any], outcome: str) -> None:
+    run = finished_run(row(**values, outcome=outcome, devices=("a",)))
+    if run is not None:
+        assert run.measured and set(run.measured) <= set(TARGETS)
+        assert all(math.isfinite(value) and value >= 0 for value in run.measured.values())
