@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from prefect_gpu.estimation.runs import LAUNCHING_S, MEMORY_BYTES, SAVING_S, TRA
 TOTAL_S = "total_s"  # from the grant to the end: launching, training and saving; its estimate has no interval
 JUDGED = (TRAINING_S, TOTAL_S, MEMORY_BYTES)
 WINDOW = 20  # runs that a running figure is taken over
+_PARTS = 100  # of a long curve
 _PHASES = (LAUNCHING_S, TRAINING_S, SAVING_S)
 
 
@@ -122,10 +124,31 @@ def series(comparisons: Sequence[Comparison], target: str, window: int = WINDOW)
         window: Runs that each running figure is taken over; the first ones are taken over fewer.
     """
     at, error, inside = _errors(comparisons, target)
-    parts = [slice(max(0, end - window), end) for end in range(1, len(error) + 1)]
-    median = np.array([np.median(error[part]) for part in parts])
-    within = None if target == TOTAL_S else np.array([inside[part].mean() for part in parts])
+    median = _running_median(error.tolist(), window)
+    within = None if target == TOTAL_S else _running_mean(inside, window)
     return Series(at, error, median, within)
+
+
+def window_for(runs: int) -> int:
+    """How many runs to take a running figure over, so that a curve over so many runs can still be read."""
+    return max(WINDOW, runs // _PARTS)
+
+
+def _running_median(values: Sequence[float], window: int) -> np.ndarray:
+    found, ranked = [], list[float]()
+    for at, value in enumerate(values):
+        insort(ranked, value)
+        if at >= window:
+            del ranked[bisect_left(ranked, values[at - window])]
+        found.append((ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2)
+    return np.array(found)
+
+
+def _running_mean(values: np.ndarray, window: int) -> np.ndarray:
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    end = np.arange(1, len(values) + 1)
+    first = np.maximum(end - window, 0)
+    return (total[end] - total[first]) / (end - first)
 
 
 def _accuracy(program: str | None, comparisons: Sequence[Comparison]) -> Accuracy:

@@ -15,6 +15,7 @@ from prefect_gpu.estimation.accuracy import (
     Score,
     judge,
     series,
+    window_for,
 )
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TARGETS, TRAINING_S, Interval
 from prefect_gpu.reporting.sparkline import sparkline
@@ -62,13 +63,15 @@ def accuracy_markdown(compared: Sequence[Comparison], coverage: float = COVERAGE
     if not judged:
         return "No run that had been estimated has completed yet.\n"
     overall, flows = judged[0], judged[1:]
+    window = window_for(len(compared))
     lines = [f"# Estimates of {_runs(overall.runs)}", "", *_summary(overall, coverage), ""]
     for target in (TRAINING_S, MEMORY_BYTES):
-        medians = series(compared, target).median
+        medians = series(compared, target, window).median
         if len(medians) > 1:
+            first = medians[min(window, len(medians)) - 1]
             lines += [
-                f"{NAMES[target].capitalize()}, median error of {WINDOW} runs, {percent(medians[0])} at first and "
-                f"{percent(medians[-1])} now:  ",
+                f"{NAMES[target].capitalize()}: median error of {window} runs at a time, {percent(first)} of the "
+                f"first and {percent(medians[-1])} of the newest:  ",
                 f"`{sparkline(medians.tolist())}`",
                 "",
             ]

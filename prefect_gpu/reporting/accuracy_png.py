@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prefect_gpu.estimation.accuracy import WINDOW, Comparison, series
+from prefect_gpu.estimation.accuracy import Comparison, Series, series, window_for
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TRAINING_S
 from prefect_gpu.reporting.accuracy import COVERAGE, NAMES, percent
 from prefect_gpu.reporting.style import COLOURS, FAILED_COLOUR
@@ -31,6 +31,7 @@ _TICKS = {
     10.0: "1000%",
 }
 _LEAST, _MOST = min(_TICKS), max(_TICKS)  # errors beyond are drawn there
+_MOST_DOTS = 1000
 
 
 def write_accuracy_png(compared: Sequence[Comparison], path: Path, *, title: str, coverage: float = COVERAGE) -> None:
@@ -60,26 +61,28 @@ def write_accuracy_png(compared: Sequence[Comparison], path: Path, *, title: str
         gridspec_kw={"height_ratios": [3, 1.3], "left": 0.1, "right": 0.97, "top": 0.87, "bottom": 0.12, "hspace": 0.2},
     )  # fmt: skip
     ends = np.sort([one.ended_at for one in compared])
-    _draw_errors(errors, compared, ends)
-    _draw_held(held, compared, ends, coverage)
+    window = window_for(len(compared))
+    found = {target: its for target in _DRAWN if len((its := series(compared, target, window)).at)}
+    _draw_errors(errors, found, ends)
+    _draw_held(held, found, ends, coverage)
     _draw_axis(held, ends)
     figure.text(0.012, 0.955, title, fontsize=14, fontweight="bold", va="center", parse_math=False)
-    words = f"What was expected before a run trained, beside what it needed. Lines: of {WINDOW} runs at a time"
+    words = f"What was expected before a run trained, beside what it needed. Lines: of {window} runs at a time"
     figure.text(0.012, 0.908, words, fontsize=10, color="0.35", va="center")
     figure.savefig(path, format="png")
 
 
-def _draw_errors(axes: Axes, compared: Sequence[Comparison], ends: np.ndarray) -> None:
-    for target, (colour, marker) in _DRAWN.items():
-        found = series(compared, target)
-        if not len(found.at):
-            continue
-        place = np.searchsorted(ends, found.at, side="right")
+def _draw_errors(axes: Axes, found: Mapping[str, Series], ends: np.ndarray) -> None:
+    for target, its in found.items():
+        colour, marker = _DRAWN[target]
+        place = np.searchsorted(ends, its.at, side="right")
+        some = slice(None, None, 1 + len(place) // _MOST_DOTS)
         axes.scatter(
-            place, np.clip(found.error, _LEAST, _MOST), s=11, marker=marker, color=colour, alpha=0.3, lw=0, zorder=2
-        )
-        label = f"{NAMES[target]}: median error {percent(found.median[-1])} now"
-        axes.plot(place, np.clip(found.median, _LEAST, _MOST), color=colour, lw=2, zorder=3, label=label)
+            place[some], np.clip(its.error[some], _LEAST, _MOST), s=11, marker=marker, color=colour, alpha=0.3, lw=0,
+            zorder=2,
+        )  # fmt: skip
+        label = f"{NAMES[target]}: median error {percent(its.median[-1])} now"
+        axes.plot(place, np.clip(its.median, _LEAST, _MOST), color=colour, lw=2, zorder=3, label=label)
     axes.set_yscale("log")
     axes.set_yticks(list(_TICKS), list(_TICKS.values()))
     axes.set_yticks([], minor=True)
@@ -89,11 +92,10 @@ def _draw_errors(axes: Axes, compared: Sequence[Comparison], ends: np.ndarray) -
     _plain(axes)
 
 
-def _draw_held(axes: Axes, compared: Sequence[Comparison], ends: np.ndarray, coverage: float) -> None:
-    for target, (colour, _) in _DRAWN.items():
-        found = series(compared, target)
-        if found.within is not None and len(found.at):
-            axes.plot(np.searchsorted(ends, found.at, side="right"), found.within, color=colour, lw=2, zorder=3)
+def _draw_held(axes: Axes, found: Mapping[str, Series], ends: np.ndarray, coverage: float) -> None:
+    for target, its in found.items():
+        if its.within is not None:
+            axes.plot(np.searchsorted(ends, its.at, side="right"), its.within, color=_DRAWN[target][0], lw=2, zorder=3)
     axes.axhline(coverage, color="0.25", lw=1, ls=(0, (4, 3)), zorder=2, label=f"{coverage:.0%} are meant to be")
     axes.legend(loc="lower right", frameon=False, fontsize=10)
     axes.set_ylim(0, 1.06)

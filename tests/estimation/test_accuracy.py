@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.estimation.accuracy import TOTAL_S, WINDOW, Comparison, Score, judge, score, series
+from prefect_gpu.estimation.accuracy import TOTAL_S, WINDOW, Comparison, Score, judge, score, series, window_for
 from prefect_gpu.estimation.runs import LAUNCHING_S, MEMORY_BYTES, SAVING_S, TRAINING_S, Interval
 
 
@@ -75,6 +76,18 @@ def test_a_running_figure_is_of_a_window_of_runs_in_the_order_of_their_ends() ->
     assert found.error == pytest.approx([0.5, 0.9, 0.0])
     assert found.median == pytest.approx([0.5, 0.7, 0.45])
     assert found.within is not None and found.within.tolist() == [1.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 6, 7])
+def test_a_window_may_be_longer_than_the_history(window: int) -> None:
+    errors = [0.1, 0.5, 0.2, 0.9, 0.4, 0.3]
+    compared = [_compared(at, 10.0 + 10 * error, 10.0) for at, error in enumerate(errors)]
+    expected = [np.median(errors[max(0, end - window) : end]) for end in range(1, 7)]
+    assert series(compared, TRAINING_S, window).median == pytest.approx(expected)
+
+
+def test_long_curves_are_smoother() -> None:
+    assert [window_for(runs) for runs in (1, 2000, 100_000)] == [WINDOW, WINDOW, 1000]
 
 
 @settings(max_examples=30)

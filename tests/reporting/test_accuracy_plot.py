@@ -56,7 +56,7 @@ def test_the_markdown_has_a_row_for_each_flow_and_says_what_is_meant_to_be() -> 
     assert "| train | 3 | 25% | 25% | 100% | 20% | 0.0% | 100% |" in text
     assert "| a\\|b | 2 | 400% | 400% | 0% |" in text
     assert text.index("| train |") < text.index("| a\\|b |")
-    assert "25% at first and 25% now:  \n`▁▁▁▁▁`" in text  # medians, of five runs at last
+    assert "25% of the first and 25% of the newest:  \n`▁▁▁▁▁`" in text  # medians, of five runs at last
 
 
 def test_many_flows_are_not_all_listed() -> None:
@@ -76,7 +76,9 @@ def test_errors_for_people(part: float, words: str) -> None:
     assert percent(part) == words
 
 
-@pytest.mark.parametrize("runs", [1, 45], ids=["a single run", "more runs than the window"])
+@pytest.mark.parametrize(
+    "runs", [1, 45, 2500], ids=["a single run", "more runs than the window", "more runs than dots"]
+)
 def test_a_picture_is_drawn(tmp_path: Path, runs: int) -> None:
     compared = comparisons(estimated(at, trained_s=0.001 if at % 3 else 10.0) for at in range(runs))
     write_accuracy_png(compared, tmp_path / "a.png", title="How good $estimates$ have been")
