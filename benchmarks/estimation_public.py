@@ -28,7 +28,7 @@ from prefect_gpu.estimation.runs import Interval
 from prefect_gpu.estimation.sensitivity import Party, Sensitivity
 from prefect_gpu.estimation.throughput import NO_PRIOR, Prior, Setup, Throughput, Tried, learn_prior
 
-RULE = (1, 4, 16)  # measured GPU counts of the claim: fixed before the results were seen
+RULE = (1, 4, 16)  # measured GPU counts of the claim; the other rules are for comparison
 OTHER_RULES = ((1, 8, 64), (1, 4, 64), (2, 8, 32), (1, 2, 4))
 GPUS_PER_NODE = {"A100": 8, "T4": 4}
 MEDIAN_ERROR = 0.10
@@ -127,7 +127,8 @@ def split(curve: Sequence[Tried], rule: Sequence[int]) -> tuple[list[Tried], lis
 def by_gpus(folder: Path, quick: bool = False) -> dict[str, Any]:
     """Every curve from three of its GPU counts: alone, with other programs, with all its batch sizes, with both.
 
-    Programs of the same model on the other kind of GPU are not among the others.
+    Programs of the same model on the other kind of GPU are not among the others. For comparison, a parabola through the
+    three in logarithms, which knows nothing of nodes and has no interval.
     """
     tables = gpu_tables(folder)
     priors = {
@@ -141,6 +142,7 @@ def by_gpus(folder: Path, quick: bool = False) -> dict[str, Any]:
     rules: dict[str, Any] = {}
     for rule in (RULE, *(() if quick else OTHER_RULES)):
         rules[shown(rule)] = {
+            "parabola": _parabola(tables, rule),
             "alone": _asked(tables, rule, {}, together=False)[0].summary(),
             "with_others": _asked(tables, rule, priors, together=False)[0].summary(),
             "all_batches": _asked(tables, rule, {}, together=True)[0].summary(),
@@ -170,6 +172,21 @@ def _asked(
             for predicted, one in zip(function.predict_all([one.setup for one in rest]), rest, strict=True):
                 programs[program].append(errors.add(predicted, one.steps_per_s))
     return errors, programs
+
+
+def _parabola(tables: Mapping[Program, Mapping[float, Sequence[Tried]]], rule: Sequence[int]) -> dict[str, float]:
+    errors = Errors()
+    for curves in tables.values():
+        for curve in curves.values():
+            measured, rest = split(curve, rule)
+            counts = np.log([one.setup.gpus for one in measured])
+            through = np.polyfit(counts, np.log([one.steps_per_s for one in measured]), 2)
+            for one in rest:
+                guess = math.exp(float(np.polyval(through, math.log(one.setup.gpus))))
+                errors.add(Interval(guess, guess, guess), one.steps_per_s)
+    figures = errors.summary()
+    del figures["coverage"]
+    return figures
 
 
 # By placement ----------------------------------------------------------------------------------------
