@@ -46,7 +46,7 @@ def compare(runs: Sequence[FinishedRun], train: int, seeds: Iterable[int], conte
             measured = np.array([run.measured[target] for run in asked])
             medians = np.array([one.median for one in intervals[target]])
             held = [one.low <= value <= one.high for one, value in zip(intervals[target], measured, strict=True)]
-            found[OURS, target, "held"].append(statistics.mean(held))
+            found[OURS, target, "held"].append(float(np.mean(held)))
             found[OURS, target, "relative"].append(float(np.median(np.abs(medians - measured) / measured)))
             predictions = {OURS: medians}
             predictions |= {name: plain(name, learned, asked, target) for name in contenders}
@@ -79,7 +79,7 @@ def unseen(runs: Sequence[FinishedRun], programs: Sequence[str]) -> dict[str, An
             ).tolist()
     return {
         target: {
-            "held": statistics.mean(held[target]),
+            "held": float(np.mean(held[target])),
             **{
                 name: {
                     "r2": r2(np.array(truth[target]), np.array(predicted[target])),

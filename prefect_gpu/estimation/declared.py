@@ -39,12 +39,12 @@ class Rule:
         if self.constant is not None:
             return self.constant
         product = self.factor
-        for name, power in [(name, 1) for name in self.over] + [(name, -1) for name in self.under]:
+        for name in (*self.over, *self.under):
             number = run.get(name)
             if not isinstance(number, float) or number <= 0:
                 return None
-            product *= number**power
-        return product
+            product = product * number if name in self.over else product / number
+        return product if 0 < product < math.inf else None
 
     def describe(self) -> str:
         """The right-hand side for people."""

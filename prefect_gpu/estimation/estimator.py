@@ -172,7 +172,7 @@ def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]
 
 def _interval(target: str, predicted: Prediction, reach: float) -> Interval:
     away = reach * predicted.std
-    return Interval(*(from_scale(target, predicted.mean + side * away) for side in (0, -1, 1)))
+    return Interval(*(predicted.base + from_scale(target, predicted.mean + side * away) for side in (0, -1, 1)))
 
 
 def _at_least(interval: Interval | None, least: float) -> Interval:

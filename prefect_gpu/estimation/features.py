@@ -87,20 +87,24 @@ def _flatten(prefix: str, value: Any, values: dict[str, Value], warnings: list[s
         values[f"{prefix}.len"] = float(len(value))
         numbers = [item for item in value if isinstance(item, int | float) and not isinstance(item, bool)]
         if value and len(numbers) == len(value):
-            _put_number(f"{prefix}.sum", sum(numbers), values, warnings)
+            _put_number(f"{prefix}.sum", sum(map(_as_float, numbers)), values, warnings)
     elif isinstance(value, str):
         values[prefix] = value[:_LONGEST_TEXT]
 
 
 def _put_number(name: str, value: Any, values: dict[str, Value], warnings: list[str]) -> None:
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
+    number = _as_float(value)
     if math.isfinite(number):
         values[name] = number
     else:
-        warnings.append(f"{name}={value!r} is not finite, and was left out")
+        warnings.append(f"{name}={number} is not finite, and was left out")
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # Python's integers know no bounds
+        return math.inf if value > 0 else -math.inf
 
 
 @dataclass(frozen=True)

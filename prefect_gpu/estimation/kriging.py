@@ -62,6 +62,11 @@ class Kriging:
         away = np.clip(away, -self._furthest, self._furthest)
         return self._mean + away, self._scale * np.sqrt(np.maximum(variance, self._noise))
 
+    def left_out_density(self) -> float:
+        """The logarithm of the density of each run's value as the others predict it, summed."""
+        squares = (self.left_out / self.left_out_std) ** 2
+        return float(-0.5 * squares.sum() - np.log(self.left_out_std).sum())
+
     def relevance(self, groups: np.ndarray) -> np.ndarray:
         """How much each column matters: the spread of the trend over its values, as shares of 1; shape (columns,)."""
         spread = np.sqrt(self._weights) * self._x.std(axis=0)

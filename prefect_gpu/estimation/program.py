@@ -15,18 +15,25 @@ from prefect_gpu.estimation.common import Slopes, expected
 from prefect_gpu.estimation.declared import Rule, fill, learn_rules
 from prefect_gpu.estimation.features import Encoder, Value, flatten, plain_name
 from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TARGETS, TRAINING_S, FinishedRun, Known
-from prefect_gpu.estimation.scales import to_scale
+from prefect_gpu.estimation.scales import is_logarithmic, to_scale
 
 STEPS = "@steps"
-_SINCE = "!since"  # the column that tells runs before a change of the program from those after it
+# Parts of the least that was measured which may be a base: interpreter, libraries, what is needed whatever the sizes.
+_BASES = (0.0, 0.5, 0.8, 0.95)
+_LEAST_FOR_BASE = 12  # runs
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One target of one run, on the scale that is learned: mean and standard deviation."""
+    """One target of one run, on the scale that is learned: mean and standard deviation.
+
+    Attributes:
+        base: What every run of the program needs beside that, in the target's unit.
+    """
 
     mean: float
     std: float
+    base: float = 0.0
 
 
 class ProgramModel:
@@ -51,6 +58,7 @@ class ProgramModel:
         slopes: Mapping[str, Slopes] = MappingProxyType({}),
     ) -> None:
         self._slopes = slopes
+        self._base: dict[str, float] = {}
         self.runs = tuple(runs[-kriging.MOST_RUNS :])
         facts = [flatten(run.known)[0] for run in self.runs]
         self.rules: dict[str, Rule] = learn_rules(facts)
@@ -85,9 +93,16 @@ class ProgramModel:
 
     def table(self, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(Rows of numbers, what was measured, the column of each number) of the runs that tell about a target."""
-        rows, slopes = self.rows(target), self._slopes.get(target, {})
-        common = np.array([expected(self.usable[at], slopes) for at in rows])
-        return self._x[rows], self.values(target) - common, self._groups
+        rows, base = self.rows(target), self._base.get(target, 0.0)
+        y = [
+            to_scale(target, self.runs[at].measured[target] - base) - self._common(self.usable[at], target)
+            for at in rows
+        ]
+        return self._x[rows], np.array(y), self._groups
+
+    def _common(self, facts: Mapping[str, Value], target: str) -> float:
+        """What the slopes of all programs make of a run; they are those of costs without a base."""
+        return 0.0 if self._base.get(target) else expected(facts, self._slopes.get(target, {}))
 
     def _learnable(self, run: Mapping[str, Value]) -> dict[str, Value]:
         """What of a run's facts is known before it starts: its parameters, and what follows from them."""
@@ -104,10 +119,23 @@ class ProgramModel:
         return [target for target in TARGETS if target != derived and self.rows(target)]
 
     def _fit(self, usual_spread: Mapping[str, float]) -> dict[str, kriging.Kriging]:
-        return {
-            target: kriging.fit(*self.table(target), usual_spread=usual_spread.get(target, 1.0))
-            for target in self._targets()
-        }
+        return {target: self._fit_one(target, usual_spread.get(target, 1.0)) for target in self._targets()}
+
+    def _fit_one(self, target: str, usual_spread: float) -> kriging.Kriging:
+        """The model of a target, with the base under which each run is predicted best from the others."""
+        least = min(self.runs[at].measured[target] for at in self.rows(target))
+        tried = _BASES if is_logarithmic(target) and len(self.rows(target)) >= _LEAST_FOR_BASE and least > 0 else (0.0,)
+        found: list[tuple[float, float, kriging.Kriging]] = []
+        for part in tried:
+            self._base[target] = part * least
+            x, y, groups = self.table(target)
+            model = kriging.fit(x, y, groups, usual_spread=usual_spread)
+            # On different scales densities are compared in the target's own unit.
+            logs = sum(to_scale(target, self.runs[at].measured[target] - part * least) for at in self.rows(target))
+            found.append((model.left_out_density() - logs, part, model))
+        _, part, best = max(found, key=lambda one: (one[0], -one[1]))
+        self._base[target] = part * least
+        return best
 
     def _find_change(self) -> Change | None:
         for target in (STEP_S, TRAINING_S, MEMORY_BYTES):
@@ -133,12 +161,12 @@ class ProgramModel:
         found = {}
         for target, model in self.models.items():
             mean, std = model.predict(row[None, :])
-            common = expected(facts, self._slopes.get(target, {}))
-            found[target] = Prediction(float(mean[0]) + common, float(std[0]))
+            mean_now = float(mean[0]) + self._common(facts, target)
+            found[target] = Prediction(mean_now, float(std[0]), self._base[target])
         steps = facts.get(STEPS)
         if STEP_S in found and isinstance(steps, float) and steps > 0:
             of_step = found[STEP_S]
-            found[TRAINING_S] = Prediction(of_step.mean + math.log(steps), of_step.std)
+            found[TRAINING_S] = Prediction(of_step.mean + math.log(steps), of_step.std, of_step.base * steps)
         return found
 
     def neighbours(self, row: np.ndarray, target: str, most: int) -> list[tuple[FinishedRun, float]]:
