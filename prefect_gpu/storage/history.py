@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select, tuple_
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
@@ -17,6 +17,8 @@ from prefect_gpu.storage.schema import SCHEMA_VERSION, NewerSchema, bring_up_to_
 
 __all__ = ["OUTCOMES", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
 
+
+_BLOCK = 400  # rows read at once where some cannot be read
 
 logger = logging.getLogger("prefect_gpu.history")
 
@@ -123,24 +125,33 @@ class History:
         self.close()
 
     def _readable(self, connection: Connection, query: Select[Any]) -> list[HistoryRow]:
-        """Those of the rows that can be read: one at a time, since a single bad one spoils a whole result."""
+        """Those of the rows that can be read: one bad row spoils a whole result, so results get ever smaller."""
         keys = connection.execute(query.with_only_columns(runs_table.c.run_id, runs_table.c.attempt)).all()
-        found = []
-        for run_id, attempt in keys:
-            one = select(runs_table).where(runs_table.c.run_id == run_id, runs_table.c.attempt == attempt)
+        found: dict[tuple[str, int], HistoryRow] = {}
+        waiting = [[tuple(key) for key in keys[start : start + _BLOCK]] for start in range(0, len(keys), _BLOCK)]
+        while waiting:
+            block = waiting.pop()
+            some = select(runs_table).where(tuple_(runs_table.c.run_id, runs_table.c.attempt).in_(block))
             try:
-                found.append(HistoryRow.from_columns(dict(connection.execute(one).mappings().one())))
+                rows = [HistoryRow.from_columns(dict(row)) for row in connection.execute(some).mappings()]
             except (ValueError, TypeError, KeyError) as error:
-                if (run_id, attempt) not in self._unreadable:
-                    self._unreadable.add((run_id, attempt))
-                    logger.warning(
-                        "Row %s, attempt %s, of the history %s cannot be read and is left out: %s. Mend or delete it.",
-                        run_id,
-                        attempt,
-                        masked(self._url),
-                        error,
-                    )
-        return found
+                if len(block) > 1:
+                    waiting += [block[: len(block) // 2], block[len(block) // 2 :]]
+                else:
+                    self._warn_of(block[0], error)
+            else:
+                found |= {(row.run_id, row.attempt): row for row in rows}
+        return [found[key] for key in map(tuple, keys) if key in found]
+
+    def _warn_of(self, key: tuple[str, int], error: Exception) -> None:
+        if key not in self._unreadable:
+            self._unreadable.add(key)
+            logger.warning(
+                "Row %s, attempt %s, of the history %s cannot be read and is left out: %s. Mend or delete it.",
+                *key,
+                masked(self._url),
+                error,
+            )
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Connection]:
