@@ -10,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from benchmarks.estimation_public import GPUS_PER_NODE, RULE, gpu_tables, split
+from benchmarks.estimation_public.gpus import GPUS_PER_NODE, RULE, gpu_tables, split
 from prefect_gpu.estimation.throughput import Setup, Throughput, Tried
 
 IMAGES = Path(__file__).parent.parent / "images"

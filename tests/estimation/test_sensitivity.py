@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import estimation_public as public
+from benchmarks.estimation_public import pairs as public
 from prefect_gpu.estimation import sensitivity
 from prefect_gpu.estimation.runs import Interval
 from prefect_gpu.estimation.sensitivity import Party, Sensitivity

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import estimation_public as public
+from benchmarks.estimation_public import gpus as public
 from prefect_gpu.estimation.runs import Interval
 from prefect_gpu.estimation.throughput import (
     NO_PRIOR,
