@@ -37,6 +37,8 @@ class AcrossPrograms:
         self.left_out: dict[str, np.ndarray] = {}
         self._predictors = {}
         matrix = self._encoder.matrix(model.usable[at] for _, model, at in taken)
+        if not matrix.shape[1]:
+            return  # no parameter varies in any of them: nothing tells which of them a new program is like
         for target in TARGETS:
             rows = [row for row, (_, model, at) in enumerate(taken) if target in model.runs[at].measured]
             groups = np.array([taken[row][0] for row in rows])

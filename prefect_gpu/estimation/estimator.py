@@ -19,6 +19,7 @@ from prefect_gpu.estimation import kriging
 from prefect_gpu.estimation.across import AcrossPrograms
 from prefect_gpu.estimation.calibration import Calibration, reach
 from prefect_gpu.estimation.common import learn_slopes
+from prefect_gpu.estimation.curve import throughput_of
 from prefect_gpu.estimation.features import flatten, plain_name
 from prefect_gpu.estimation.memory import as_needed, least_memory, submission_key
 from prefect_gpu.estimation.program import Prediction, ProgramModel
@@ -120,6 +121,11 @@ class Estimator:
             )
         basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
         return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings))
+
+    def throughput(self, known: Known, max_gpus: int) -> tuple[float, ...]:
+        """Steps per second on 1, 2, … GPUs (F-scheduling's f_M); empty if no run of the program has told."""
+        model = self.programs.get(known.program)
+        return () if model is None else throughput_of(model, known, max_gpus)
 
     def _of_unseen(self, known: Known) -> RunEstimate:
         facts, warnings = flatten(known)

@@ -23,6 +23,7 @@ MOST_COLUMNS = 64  # of one program; those given most often
 MOST_CATEGORIES = 8  # of one column; rarer ones count as one
 _MOST_DEPTH = 4  # of nested parameters
 _LONGEST_TEXT = 64
+_LARGEST = 1e100  # numbers beyond it are taken as this large: their squares would not be finite
 _BEYOND = math.log(10.0)  # how far outside what was seen a logarithm may lie; further out is taken as this far
 _ODD = math.log(2.0)  # from how far outside on it is worth a warning
 
@@ -40,6 +41,7 @@ def flatten(known: Known) -> tuple[dict[str, Value], list[str]]:
     values: dict[str, Value] = {}
     warnings: list[str] = []
     _flatten("", known.parameters, values, warnings, 0)
+    values.pop("", None)  # a name may be empty where users pass any keyword
     if known.named:
         chosen = tuple(known.named)
         values = {name: value for name, value in values.items() if _is_named(name, chosen)}
@@ -236,8 +238,8 @@ def _as_number(value: Value | None) -> float | None:
             number = float(value)
         except ValueError:
             return None
-        return number if math.isfinite(number) else None
-    return value
+        value = number if math.isfinite(number) else None
+    return None if value is None else min(max(value, -_LARGEST), _LARGEST)
 
 
 def _text(value: Value | None) -> str:

@@ -16,27 +16,27 @@ _LEAST = {
     r.MEMORY_BYTES: 1e3,
     r.NETWORK_BYTES_PER_S: 1.0,
 }  # logarithms are taken of these targets, of this value at least
-_MOST = {r.UTILISATION: 1.0, r.UTILISATION_STD: 1.0}
+_MOST = {r.UTILISATION: 1.0, r.UTILISATION_STD: 1.0, r.CPU_CORES: 1e6}  # and 0 at least
 _HUGE = math.log(1e18)
 
 
 def to_scale(target: str, value: float) -> float:
     """A measured value on the scale that is learned."""
     least = _LEAST.get(target)
-    return value if least is None else math.log(max(value, least))
+    return min(max(value, 0.0), _MOST[target]) if least is None else math.log(max(value, least))
 
 
 def from_scale(target: str, value: float) -> float:
     """The value itself again: positive and finite, or within what the target can be."""
     if target in _LEAST:
         return math.exp(min(max(value, math.log(_LEAST[target])), _HUGE))
-    return min(max(value, 0.0), _MOST.get(target, math.inf))
+    return min(max(value, 0.0), _MOST[target])
 
 
 def array_to_scale(target: str, values: np.ndarray) -> np.ndarray:
     """:func:`to_scale` for many values."""
     least = _LEAST.get(target)
-    return values if least is None else np.log(np.maximum(values, least))
+    return np.clip(values, 0.0, _MOST[target]) if least is None else np.log(np.maximum(values, least))
 
 
 def is_logarithmic(target: str) -> bool:

@@ -217,7 +217,7 @@ class Intake:
                 submitted_at=_submitted_at(flow_run, read_at),
                 not_before=due.timestamp() if due else read_at,
                 name=flow_run.name,
-                estimate=self.controller.estimates.submitted(run_id, known),
+                estimate=self.controller.estimates.submitted(run_id, known, request.max_gpus),
             )
         )
 

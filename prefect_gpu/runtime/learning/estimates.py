@@ -37,8 +37,9 @@ _MEASURED_USE = 10  # samples of the usage from which on their mean stands for t
 @dataclass
 class _Followed:
     known: Known
-    prior: RunEstimate
-    told: Estimate
+    max_gpus: int | None = None
+    prior: RunEstimate = NOTHING_KNOWN
+    told: Estimate = UNKNOWN
     told_at: float = float("-inf")
     training: Training | None = None
 
@@ -54,24 +55,24 @@ class Estimates:
         self.estimator: Estimator | None = None
         self._runs: dict[str, _Followed] = {}
 
-    def submitted(self, run_id: str, known: Known) -> Estimate:
-        """A run waits: what the scheduler is to know of it."""
-        prior = self._estimate(known)
-        plan = to_plan(prior)
-        self._runs[run_id] = _Followed(known, prior, plan)
-        return plan
+    def submitted(self, run_id: str, known: Known, max_gpus: int | None = None) -> Estimate:
+        """A run waits: what the scheduler is to know of it.
+
+        Args:
+            max_gpus: Most GPUs that an elastic run can use; its speed on each number of them is estimated, too.
+        """
+        run = self._runs[run_id] = _Followed(known, max_gpus)
+        self._plan(run)
+        return run.told
 
     def renewed(self, run_id: str) -> ev.JobEstimated | None:
         """More was learned: what is to be told of a run that still waits; None if nothing changed."""
         run = self._runs.get(run_id)
         if run is None or run.training is not None:
             return None
-        run.prior = self._estimate(run.known)
-        plan = to_plan(run.prior)
-        if plan == run.told:
-            return None
-        run.told = plan
-        return ev.JobEstimated(run_id, plan)
+        before = run.told
+        self._plan(run)
+        return None if run.told == before else ev.JobEstimated(run_id, run.told)
 
     def entered(self, run: TrackedRun, phase: str, at: float) -> ev.JobEstimated | None:
         """A run entered a phase at a time in Unix seconds. What it declares of itself is known from here on."""
@@ -118,6 +119,12 @@ class Estimates:
         """By which factor a run's steps take longer than expected, if that is no chance; else None."""
         run = self._runs.get(run_id)
         return None if run is None or run.training is None else run.training.drift()
+
+    def _plan(self, run: _Followed) -> None:
+        run.prior, run.told = self._estimate(run.known), UNKNOWN
+        if self.estimator is not None:
+            speeds = self.estimator.throughput(run.known, run.max_gpus) if run.max_gpus else ()
+            run.told = replace(to_plan(run.prior), throughput=speeds)
 
     def _estimate(self, known: Known) -> RunEstimate:
         return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
