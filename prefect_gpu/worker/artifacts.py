@@ -1,67 +1,54 @@
-"""What a run's page shows while it trains: a progress artifact and the losses as they come."""
+"""What a run's page shows while it trains, its progress, losses and estimate; and how good the pool's estimates are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 from prefect.utilities.slugify import slugify
 
 from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.units import format_seconds
-
-_WORDS = {"progress": "progress", "markdown": "losses"}
+from prefect_gpu.worker.estimate_words import estimate_markdown, estimate_of, to_go
 
 
 class RunArtifacts:
     """The artifacts of one run; they are made when there is something to show and then kept up to date.
 
     Args:
-        every_s: The shortest time between two updates, in seconds.
+        every_s: The shortest time between two updates, in seconds; of the estimate, five times that.
     """
 
-    def __init__(self, client: PrefectClient, run: TrackedRun, *, every_s: float = 1.0) -> None:
-        self._client = client
+    def __init__(self, client: PrefectClient, run: TrackedRun, estimates: Estimates, *, every_s: float = 1.0) -> None:
         self._run = run
-        self._every_s = every_s
-        self._shown_at = 0.0
-        self._shown: tuple[float | None, str] | None = None
-        self._progress_id: UUID | None = None
-        self._losses_id: UUID | None = None
+        self._estimates = estimates
+        # One key for all runs of a flow: Prefect's page of artifacts then shows them as one series.
+        flow, run_id = slugify(str(run.record.known.get("flow_name", "run"))), UUID(run.run_id)
+        self._progress = _Artifact(client, f"{flow}-progress", "progress", run_id, every_s)
+        self._losses = _Artifact(client, f"{flow}-losses", "markdown", run_id, every_s)
+        self._estimate = _Artifact(client, f"{flow}-estimate", "markdown", run_id, 5 * every_s)
 
-    async def show(self, *, final: bool = False) -> float:
-        """Bring the artifacts up to date, unless that was done a moment ago.
+    async def show(self, *, final: bool = False, measured: Mapping[str, float] | None = None) -> float:
+        """Bring the artifacts up to date, except for those that were a moment ago.
+
+        Args:
+            final: It is the last time: bring all of them up to date.
+            measured: By target of the estimates, what the run needed; None: it is not over.
 
         Returns:
             Seconds after which to try again; 0 if they are up to date.
         """
-        early = self._every_s - (time.monotonic() - self._shown_at)
-        if not final and early > 0:
-            return early
-        self._shown_at = time.monotonic()
-        percent, losses = self._percent(), self._losses_markdown()
-        if (percent, losses) == self._shown:
-            return 0.0
-        if percent is not None:
-            self._progress_id = await self._write(self._progress_id, "progress", percent, self._description())
-        if losses:
-            self._losses_id = await self._write(self._losses_id, "markdown", losses, "The loss as it comes")
-        self._shown = (percent, losses)
-        return 0.0
-
-    async def _write(self, artifact_id: UUID | None, kind: str, data: float | str, description: str) -> UUID:
-        if artifact_id is not None:
-            await self._client.update_artifact(artifact_id, ArtifactUpdate(data=data, description=description))
-            return artifact_id
-        # One key for all runs of a flow: Prefect's page of artifacts then shows them as one series.
-        key = f"{slugify(str(self._run.record.known.get('flow_name', 'run')))}-{_WORDS[kind]}"
-        artifact = await self._client.create_artifact(
-            ArtifactCreate(type=kind, key=key, data=data, description=description, flow_run_id=UUID(self._run.run_id))
-        )
-        return artifact.id
+        waits = [
+            await self._progress.show(self._percent(), self._description(), now=final),
+            await self._losses.show(self._losses_markdown(), "The loss as it comes", now=final),
+            await self._estimate.show(self._estimate_markdown(measured), "What it was expected to need", now=final),
+        ]
+        return min((wait for wait in waits if wait), default=0.0)
 
     def _percent(self) -> float | None:
         progress = self._run.record.progress
@@ -71,13 +58,14 @@ class RunArtifacts:
         return round(min(100.0, 100.0 * step / steps), 1)
 
     def _description(self) -> str:
-        progress = self._run.record.progress
-        text = f"step {progress.get('step')} of {progress.get('steps')}"
-        rate = progress.get("steps_per_s")
-        if rate:
-            left = (progress["steps"] - progress["step"]) / rate
-            text += f", {rate:.3g} steps/s, about {format_seconds(left)} to go" if left > 0 else f", {rate:.3g} steps/s"
-        return text
+        progress, now = self._run.record.progress, time.time()
+        said = [f"step {progress.get('step')} of {progress.get('steps')}"]
+        if progress.get("steps_per_s"):
+            said.append(f"{progress['steps_per_s']:.3g} steps/s")
+        outlook = self._estimates.outlook(self._run.run_id, now)
+        if outlook is not None:
+            said.append(to_go(outlook, now))
+        return ", ".join(part for part in said if part)
 
     def _losses_markdown(self) -> str:
         points = self._run.losses
@@ -89,3 +77,62 @@ class RunArtifacts:
         rows = "\n".join(f"| {step:g} | {loss:.6g} |" for step, loss in recent)
         best = self._run.best_loss
         return f"`{sparkline([loss for _, loss in points])}`  best {best:.6g}\n\n| step | loss |\n|---:|---:|\n{rows}\n"
+
+    def _estimate_markdown(self, measured: Mapping[str, float] | None) -> str:
+        run_id, now = self._run.run_id, time.time()
+        return estimate_markdown(
+            estimate_of(self._run.record.known.get("estimate", {}), self._estimates.of(run_id)),
+            now=now,
+            outlook=self._estimates.outlook(run_id, now),
+            drift=self._estimates.drift(run_id),
+            measured=measured,
+        )
+
+
+class AccuracyArtifact:
+    """How good a pool's estimates have been: one artifact, which a worker that comes later goes on with."""
+
+    def __init__(self, client: PrefectClient, pool: str) -> None:
+        self._client = client
+        self._key = f"gpu-estimates-{slugify(pool)}"
+        self._artifact: _Artifact | None = None
+
+    async def show(self, text: str) -> None:
+        """Bring it up to date; nothing happens if the text is empty, or the same as before."""
+        if self._artifact is None:
+            found = await self._client.read_latest_artifacts(
+                artifact_filter=ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[self._key]))
+            )
+            self._artifact = _Artifact(self._client, self._key, "markdown", None, 0.0)
+            self._artifact.id = found[0].latest_id if found else None
+        await self._artifact.show(text, "How good the pool's estimates have been", now=True)
+
+
+class _Artifact:
+    """One artifact, which is written when what it shows has changed, and not too often."""
+
+    def __init__(self, client: PrefectClient, key: str, kind: str, run_id: UUID | None, every_s: float) -> None:
+        self.id: UUID | None = None
+        self._client, self._key, self._kind, self._run_id, self._every_s = client, key, kind, run_id, every_s
+        self._shown: float | str | None = None
+        self._shown_at = float("-inf")
+
+    async def show(self, data: float | str | None, description: str, *, now: bool) -> float:
+        """Seconds after which to try again; 0 if it is up to date."""
+        if data is None or data == "" or data == self._shown:
+            return 0.0
+        early = self._every_s - (time.monotonic() - self._shown_at)
+        if early > 0 and not now:
+            return early
+        self._shown_at = time.monotonic()  # before it is tried: what fails is not tried again at once
+        if self.id is not None:
+            await self._client.update_artifact(self.id, ArtifactUpdate(data=data, description=description))
+        else:
+            artifact = await self._client.create_artifact(
+                ArtifactCreate(
+                    type=self._kind, key=self._key, data=data, description=description, flow_run_id=self._run_id
+                )
+            )
+            self.id = artifact.id
+        self._shown = data
+        return 0.0

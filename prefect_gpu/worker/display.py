@@ -1,16 +1,23 @@
-"""Keeps one run's page in Prefect up to date: the name of its phase, its progress, its losses."""
+"""Keeps one run's page in Prefect up to date: the name of its phase, its progress, its losses, its estimate."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 
+from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.learning.estimates import Estimates
+from prefect_gpu.runtime.learning.facts import finished_run
 from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts
+from prefect_gpu.worker.estimate_words import drift_words, estimate_of
 from prefect_gpu.worker.states import show_phase
 
 _NAMES = {protocol.PREPARING: "Preparing", protocol.TRAINING: "Training", protocol.SAVING: "Saving"}
@@ -22,16 +29,28 @@ class RunDisplay:
     """Shows the newest of what a run reports. What could not be shown is not worth failing for.
 
     Args:
+        warn: Writes a warning into the run's own log.
         lane: Held while Prefect is written to. A server on SQLite takes one write at a time and grows many times
             slower when several are tried at once; what is only for show must not be in the way of runs.
     """
 
-    def __init__(self, client: PrefectClient, run: TrackedRun, lane: asyncio.Lock, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        client: PrefectClient,
+        run: TrackedRun,
+        estimates: Estimates,
+        warn: Callable[[str], None],
+        lane: asyncio.Lock,
+        logger: logging.Logger,
+    ) -> None:
         self._client = client
         self._run = run
+        self._estimates = estimates
+        self._warn = warn
+        self._drift_said = False
         self._lane = lane
         self._logger = logger
-        self._artifacts = RunArtifacts(client, run)
+        self._artifacts = RunArtifacts(client, run, estimates)
         self._news = asyncio.Event()
         self._closing = False
         self._shown_phase = ""
@@ -41,12 +60,17 @@ class RunDisplay:
         """There is something new."""
         self._news.set()
 
-    async def close(self) -> None:
-        """Stop renaming the run's state, and show the last numbers."""
+    async def close(self, report: ExitReport, *, virtual: bool) -> None:
+        """Stop renaming the run's state, and show the last numbers.
+
+        Args:
+            report: How its process ended.
+            virtual: Whether it ran on virtual devices.
+        """
         self._closing = True  # not cancelled: a renaming that has begun must be checked to its end
         self._news.set()
         await self._task
-        await self._try(final=True)
+        await self._try(report, virtual)
 
     async def _work(self) -> None:
         while True:
@@ -56,17 +80,34 @@ class RunDisplay:
             if self._closing:
                 return
             self._news.clear()
-            await self._try(final=False)
+            await self._try()
 
-    async def _try(self, *, final: bool) -> None:
+    async def _try(self, report: ExitReport | None = None, virtual: bool = False) -> None:
         try:
+            self._say_drift()
+            measured = None if report is None else _measured(self._run, report, virtual)
             async with self._lane:
                 phase = self._run.phase
                 if not self._closing and phase != self._shown_phase and phase in _NAMES:
                     self._shown_phase = phase
                     await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase])
-                again_in = await self._artifacts.show(final=final)
+                again_in = await self._artifacts.show(final=report is not None, measured=measured)
             if again_in and not self._closing:
                 asyncio.get_running_loop().call_later(again_in, self.wake)
         except Exception as error:
             self._logger.debug("Run %s could not be shown: %r", self._run.record.name, error)
+
+    def _say_drift(self) -> None:
+        factor = None if self._drift_said else self._estimates.drift(self._run.run_id)
+        if factor is not None:
+            self._drift_said = True
+            kept = self._run.record.known.get("estimate", {})
+            self._warn(drift_words(factor, estimate_of(kept, self._estimates.of(self._run.run_id)).basis))
+
+
+def _measured(run: TrackedRun, report: ExitReport, virtual: bool) -> Mapping[str, float]:
+    """By target, what a run that is over needed, as the history will have it; of one that broke off, until then."""
+    ended_at = report.ended_at or time.time()
+    row = run.history_row(outcome="completed", message="", report=report, node="", ended_at=ended_at)
+    finished = finished_run(HistoryRow(**row, virtual=virtual))
+    return {} if finished is None else finished.measured

@@ -91,8 +91,10 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
         return f"{said} About {round(outlook.ahead, -1)} waiting runs come first."
     if outlook.start is None:
         return said if outlook.reason == reason else f"{said} When it starts is unknown: {outlook.reason}."
-    start, name = _time(outlook.start, now, zone), datetime.fromtimestamp(outlook.start, zone).astimezone(zone).tzname()
-    end = "; when it ends is unknown" if outlook.end is None else f" and to end at {_time(outlook.end, now, zone)}"
+    start, end = time_of_day(outlook.start, now, zone), "; when it ends is unknown"
+    name = datetime.fromtimestamp(outlook.start, zone).astimezone(zone).tzname()
+    if outlook.end is not None:
+        end = f" and to end at {time_of_day(outlook.end, now, zone)}"
     return f"{said} Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
 
 
@@ -124,8 +126,8 @@ def _moved(before: float | None, after: float | None, now: float) -> bool:
     return abs(after - before) > max(_MOVED_S, _MOVED * (after - now))
 
 
-def _time(moment: float, now: float, zone: tzinfo | None) -> str:
-    """The time of day, with the date if it is not today's, and with seconds if it is soon."""
+def time_of_day(moment: float, now: float, zone: tzinfo | None) -> str:
+    """The time of day, with the date if it is not today's, and with seconds if it is soon; all in Unix seconds."""
     local, today = (datetime.fromtimestamp(at, zone) for at in (moment, now))
     date = "" if local.date() == today.date() else f"{local:%Y-%m-%d} "
     return date + f"{local:%H:%M:%S}" if moment - now < _SECONDS_MATTER_S else date + f"{local:%H:%M}"

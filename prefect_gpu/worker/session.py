@@ -23,6 +23,7 @@ from prefect.settings import get_current_settings
 
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.estimation.runs import FinishedRun
+from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
@@ -39,8 +40,10 @@ from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.training import protocol
+from prefect_gpu.worker.artifacts import AccuracyArtifact
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
+from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.pool import PoolView
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
     from prefect_gpu.worker.worker import GpuWorker
 
 _RENEWED_AT_ONCE = 20  # estimates of waiting runs, a fraction of a millisecond each
+_JUDGED_RUNS = 2000  # the newest; how good their estimates were is shown
+_JUDGED_EVERY_S = 60.0
 
 
 class PoolSession:
@@ -77,6 +82,8 @@ class PoolSession:
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
         self._learner: Learner | None = None
+        self._accuracy = ""  # how good estimates have been, in Markdown
+        self._accuracy_news = asyncio.Event()
         self._displays: dict[str, RunDisplay] = {}
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -144,6 +151,7 @@ class PoolSession:
         if self._settings.learn:
             self._learner = Learner(self._finished_runs, self._learned, self._logger)
             self._spawn(self._learner.run())
+            self._spawn(self._show_accuracy(AccuracyArtifact(client, pool.name)))
         self.is_open = True
 
     async def close(self) -> None:
@@ -267,16 +275,23 @@ class PoolSession:
     async def launched(self, run: TrackedRun) -> None:
         """See :class:`Host`."""
         assert run.handle is not None
-        self._displays[run.run_id] = RunDisplay(self._client, run, self._lane, self._logger)
+        self._displays[run.run_id] = self._display(run)
         self._spawn(self._announce(run, run.handle.pid))
 
     async def _announce(self, run: TrackedRun, pid: int) -> None:
         flow_run = self._intake.known.get(run.run_id)
         devices = ", ".join(run.record.placement.devices) or "no device"
         if flow_run is not None:
-            self._worker.get_flow_run_logger(flow_run).info(
+            logger = self._worker.get_flow_run_logger(flow_run)
+            logger.info(
                 "Worker %r gave this run %s and cores %s", self._worker.name, devices, list(run.record.placement.cpus)
             )
+            estimate = self.controller.estimates.of(run.run_id)
+            expected = launch_line(estimate)
+            if expected is not None:
+                logger.info("%s", expected)
+            for warning in estimate.warnings:
+                logger.warning("Its estimate is less sure: %s", warning)
         with suppress(httpx.HTTPError, ObjectNotFound):
             async with self._lane:
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=f"{self.host_prefix}{pid}")
@@ -284,10 +299,20 @@ class PoolSession:
 
     # -- the controller's host: following and ending ------------------------------------------------------------------
 
+    def _display(self, run: TrackedRun) -> RunDisplay:
+        def warn(text: str) -> None:
+            flow_run = self._intake.known.get(run.run_id)
+            if flow_run is None:  # an adopted run, which is not read again
+                self._logger.warning("Run %s: %s", run.record.name, text)
+            else:
+                self._worker.get_flow_run_logger(flow_run).warning("%s", text)
+
+        return RunDisplay(self._client, run, self.controller.estimates, warn, self._lane, self._logger)
+
     def reported(self, run: TrackedRun, kind: str) -> None:
         """See :class:`Host`."""
         if run.run_id not in self._displays:  # an adopted run
-            self._displays[run.run_id] = RunDisplay(self._client, run, self._lane, self._logger)
+            self._displays[run.run_id] = self._display(run)
         if kind in (protocol.PHASE, protocol.PROGRESS):
             self._displays[run.run_id].wake()
 
@@ -332,7 +357,7 @@ class PoolSession:
         """See :class:`Host`."""
         display = self._displays.pop(run.run_id, None)
         if display is not None:
-            await display.close()
+            await display.close(report, virtual=any(device.virtual for device in self.controller.node.devices))
         self._control.unregister(run.run_id)
         breaks = self._breaks_at_grant.pop(run.run_id, self._stream.breaks)
         outcome, message = await self._settlement.settle(run, report, api_was_away=self._stream.breaks > breaks)
@@ -367,11 +392,22 @@ class PoolSession:
     def _finished_runs(self) -> list[FinishedRun]:
         """What the history holds, for the learner's thread."""
         rows = self._history.rows(limit=MOST_ROWS)
+        compared = comparisons(rows[:_JUDGED_RUNS])
+        self._accuracy = accuracy_markdown(compared) if compared else ""
         return [run for run in map(finished_run, rows) if run is not None]
 
     def _learned(self, estimator: Estimator) -> None:
         """There is more to know of the runs that wait: tell the scheduler, a few of them at a time."""
         self.controller.estimates.estimator = estimator
+        finished, programs = sum(model.completed for model in estimator.programs.values()), len(estimator.programs)
+        self._logger.info(
+            "Learned from %d finished run%s of %d program%s",
+            finished,
+            "" if finished == 1 else "s",
+            programs,
+            "" if programs == 1 else "s",
+        )
+        self._accuracy_news.set()
 
         async def renew() -> None:
             waiting = [job.id for job in self.controller.scheduler.state.waiting()]
@@ -383,3 +419,17 @@ class PoolSession:
                 await asyncio.sleep(0)  # what happens meanwhile comes first
 
         self._spawn(renew())
+
+    async def _show_accuracy(self, artifact: AccuracyArtifact) -> None:
+        """Keep the pool's page of estimates up to date, until cancelled."""
+        while True:
+            await self._accuracy_news.wait()
+            self._accuracy_news.clear()
+            if not self._accuracy:
+                continue
+            try:
+                async with self._lane:
+                    await artifact.show(self._accuracy)
+            except Exception as error:  # it is only for show
+                self._logger.debug("How good estimates have been could not be shown: %r", error)
+            await asyncio.sleep(_JUDGED_EVERY_S)

@@ -50,6 +50,16 @@ def train(
 
 
 @flow
+def paced(pace: str, steps: int) -> None:
+    """Trains at the pace that stands in a file, in seconds per step; it is read anew in each of them."""
+    note("executed")
+    with training_run(steps=steps) as run:
+        run.ready()
+        for _ in run.steps():
+            time.sleep(float(Path(pace).read_text()))
+
+
+@flow
 def stubborn(hold: str) -> None:
     """Ignores SIGTERM, and leaves a grandchild in a session of its own that does so, too."""
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
@@ -101,3 +111,19 @@ def diverge() -> None:
     with training_run(steps=2) as run:
         for _ in run.steps():
             run.report(loss=float("nan"))
+
+
+@flow
+def hungry(mebibytes: int, seed: int = 0, catches: bool = False) -> None:
+    """Fills memory in its first step, and then runs out of it; or goes on with less."""
+    note("executed")
+    with training_run(steps=1) as run:
+        run.ready()
+        for _ in run.steps():
+            held = b"x" * (mebibytes * 2**20)
+            try:
+                raise MemoryError(f"no room beside {len(held)} bytes")
+            except MemoryError as error:
+                if not catches:
+                    raise
+                print(f"MemoryError: {error}; with half of it, then", flush=True)

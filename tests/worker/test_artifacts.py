@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +12,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from prefect_gpu.estimation.estimator import Estimator
+from prefect_gpu.estimation.runs import FinishedRun, Known
+from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.worker.artifacts import RunArtifacts
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.artifacts import AccuracyArtifact, RunArtifacts
 
 
 class KeepingClient:
@@ -38,6 +45,11 @@ class KeepingClient:
         self.calls += 1
         self.artifacts[self._keys[artifact_id]] = artifact
 
+    async def read_latest_artifacts(self, artifact_filter: Any) -> list[Any]:
+        """See Prefect's client."""
+        [wanted] = artifact_filter.key.any_
+        return [SimpleNamespace(latest_id=identity) for identity, key in self._keys.items() if key == wanted]
+
 
 def a_run() -> TrackedRun:
     record = RunRecord(str(uuid4()), "sly fox", "pool", "q", "t", Request(), Placement("n", (), ()))
@@ -45,15 +57,29 @@ def a_run() -> TrackedRun:
     return TrackedRun(record, Path("unused"))
 
 
-def shown(run: TrackedRun) -> tuple[RunArtifacts, KeepingClient]:
+def shown(run: TrackedRun, estimates: Estimates | None = None) -> tuple[RunArtifacts, KeepingClient]:
     client = KeepingClient()
-    return RunArtifacts(client, run, every_s=0.0), client  # type: ignore[arg-type]
+    return RunArtifacts(client, run, estimates or Estimates(), every_s=0.0), client  # type: ignore[arg-type]
+
+
+def estimated(run: TrackedRun, step_s: float) -> Estimates:
+    """Those of a pool where this run was submitted after six of 100 steps had finished."""
+    program = Known(str(run.record.known["flow_name"]), declared={"steps": 100})
+    finished = [
+        FinishedRun(f"r{at}", program, {"step_s": step_s, "training_s": 100 * step_s}, ended_at=at, steps=100)
+        for at in range(6)
+    ]
+    estimates = Estimates()
+    estimates.estimator = Estimator(finished)
+    estimates.submitted(run.run_id, program)
+    run.record.known["estimate"] = as_row(estimates.of(run.run_id))
+    return estimates
 
 
 # progress reported, percent, description
 PROGRESS: dict[str, tuple[dict[str, Any], float, str]] = {
     "without a rate": ({"step": 1, "steps": 4}, 25.0, "step 1 of 4"),
-    "with a rate": ({"step": 5, "steps": 20, "steps_per_s": 0.5}, 25.0, "step 5 of 20, 0.5 steps/s, about 30 s to go"),
+    "with a rate": ({"step": 5, "steps": 20, "steps_per_s": 0.5}, 25.0, "step 5 of 20, 0.5 steps/s"),
     "at the end": ({"step": 20, "steps": 20, "steps_per_s": 2.0}, 100.0, "step 20 of 20, 2 steps/s"),
     "beyond the end": ({"step": 25, "steps": 20, "steps_per_s": 2.0}, 100.0, "step 25 of 20, 2 steps/s"),
     "at the beginning": ({"step": 0, "steps": 3}, 0.0, "step 0 of 3"),
@@ -109,10 +135,94 @@ async def test_what_has_not_changed_is_not_sent_again() -> None:
 async def test_many_reports_are_one_update_and_the_last_is_never_lost() -> None:
     run = a_run()
     client = KeepingClient()
-    artifacts = RunArtifacts(client, run, every_s=1e9)  # type: ignore[arg-type]
+    artifacts = RunArtifacts(client, run, Estimates(), every_s=1e9)  # type: ignore[arg-type]
     for step in range(1, 5):
         run.progressed({"step": step, "steps": 4})
         await artifacts.show()
     assert client.calls <= 1
     await artifacts.show(final=True)
     assert client.artifacts["train-it-progress"].data == 100.0
+
+
+def train(run: TrackedRun, estimates: Estimates, *steps_at: tuple[int, float]) -> None:
+    """It trains 100 steps; (steps done, seconds ago) are its reports, the first being its beginning."""
+    now = time.time()
+    for step, ago in steps_at:
+        if step == 0:
+            run.enter(protocol.TRAINING, now - ago, {"steps": 100})
+            estimates.entered(run, protocol.TRAINING, now - ago)
+        else:
+            run.progressed({"step": step, "steps": 100})
+            estimates.progressed(run, now - ago)
+
+
+def expected_end(artifact: Any) -> datetime:
+    """The time of day, today or tomorrow, that a page tells."""
+    told = re.search(r"expected to end at \*\*(?:(\S{10}) )?(\S+)\*\*", artifact.data)
+    assert told is not None, artifact.data
+    day = told[1] or f"{datetime.now():%Y-%m-%d}"
+    return datetime.fromisoformat(f"{day}T{told[2]}")
+
+
+async def test_a_page_shows_the_estimate_its_correction_and_what_was_measured() -> None:
+    run = a_run()
+    estimates = estimated(run, step_s=1.0)
+    artifacts, client = shown(run, estimates)
+    await artifacts.show()
+    before = client.artifacts["train-it-estimate"]
+    assert "6 finished runs of Train it!" in before.data and "expected to end" not in before.data
+    assert str(before.flow_run_id) == run.run_id
+    train(run, estimates, (0, 20.0), (1, 19.0), (2, 18.0))
+    await artifacts.show()
+    soon = expected_end(client.artifacts["train-it-estimate"])
+    train(run, estimates, (3, 13.0), (4, 8.0), (5, 3.0))  # five seconds each
+    await artifacts.show()
+    late = client.artifacts["train-it-estimate"]
+    assert expected_end(late) > soon
+    assert "times as long per step as expected" in late.data
+    assert "to go, until " in client.artifacts["train-it-progress"].description
+    await artifacts.show(final=True, measured={"training_s": 480.0})
+    over = client.artifacts["train-it-estimate"].data
+    assert "| 8 min 0 s |" in over and "expected to end" not in over and "times as long" in over
+
+
+async def test_a_page_of_a_run_that_nothing_is_known_of_has_no_estimate() -> None:
+    run = a_run()
+    estimates = Estimates()
+    artifacts, client = shown(run, estimates)
+    estimates.submitted(run.run_id, Known("Train it!"))
+    train(run, estimates, (0, 10.0), (1, 9.0), (2, 8.0))
+    await artifacts.show()
+    await artifacts.show(final=True, measured={"training_s": 10.0})
+    assert set(client.artifacts) == {"train-it-progress"}
+    assert "to go, until " in client.artifacts["train-it-progress"].description, "but its own steps tell its end"
+
+
+async def test_the_estimate_is_written_more_seldom_than_the_progress() -> None:
+    run = a_run()
+    estimates = estimated(run, step_s=1.0)
+    client = KeepingClient()
+    artifacts = RunArtifacts(client, run, estimates, every_s=1e6)  # type: ignore[arg-type]
+    await artifacts.show()
+    first = client.artifacts["train-it-estimate"]
+    train(run, estimates, (0, 9.0), (1, 8.0), (2, 3.0))
+    again_in = await artifacts.show()
+    assert client.artifacts["train-it-estimate"] is first and again_in > 1e6, "and it is not forgotten"
+    await artifacts.show(final=True)
+    assert "expected to end" in client.artifacts["train-it-estimate"].data
+
+
+async def test_the_pools_page_is_made_once_and_a_later_worker_goes_on_with_it() -> None:
+    client = KeepingClient()
+    page = AccuracyArtifact(client, "My pool")  # type: ignore[arg-type]
+    await page.show("")
+    assert client.calls == 0
+    for text in ("a", "b", "b"):
+        await page.show(text)
+    await AccuracyArtifact(client, "My pool").show("c")  # type: ignore[arg-type]
+    await AccuracyArtifact(client, "another").show("d")  # type: ignore[arg-type]
+    assert {key: one.data for key, one in client.artifacts.items()} == {
+        "gpu-estimates-my-pool": "c",
+        "gpu-estimates-another": "d",
+    }
+    assert client.calls == 4
