@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.state import State
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.jobs import Job, Request
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.devices import DeviceBooks
 
 
 class Capability:
     """Remembers, for each kind of request, which devices it could ever use; made anew when the nodes change."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: DeviceBooks) -> None:
         self._state = state
         self._version = -1
-        self._usable: dict[Request, frozenset[str]] = {}
+        self._usable: dict[tuple[Request, int], frozenset[str]] = {}
 
-    def usable(self, request: Request) -> frozenset[str]:
-        """Ids of the devices that a job could be given if the nodes were empty; empty if it can never start."""
+    def usable(self, request: Request, room_bytes: int = 0) -> frozenset[str]:
+        """Ids of the devices that a job could be given if the nodes were empty; empty if it can never start.
+
+        Args:
+            room_bytes: Memory that the devices must have at least, whatever the request says.
+        """
         if self._version != self._state.version:
             self._usable, self._version = {}, self._state.version
-        found = self._usable.get(request)
+        found = self._usable.get((request, room_bytes))
         if found is None:
-            found = self._usable[request] = frozenset(_usable_devices(request, self._state))
+            found = frozenset(_usable_devices(request, room_bytes, self._state))
+            self._usable[request, room_bytes] = found
         return found
 
     def possible(self, request: Request) -> bool:
         """Whether some node, or some nodes together, could hold the job if they were empty."""
         return request.total_gpus == 0 or bool(self.usable(request))
 
+    def room_for(self, job: Job) -> int:
+        """Memory of the devices that a job waits for because it is expected to need so much; 0: any will do.
 
-def _usable_devices(request: Request, state: State) -> list[str]:
-    least = request.gpu_memory_bytes or 0
+        It is the size of some device, and of devices that the job could be given if the nodes were empty: an estimate
+        chooses among devices, and never keeps a job from all of them as what it declares can. A job over several nodes
+        takes them as they come.
+        """
+        need, sizes, request = job.estimate.memory_bytes, self._state.device_sizes, job.request
+        if need is None or len(sizes) < 2 or request.total_gpus == 0 or request.spans:
+            return 0
+        enough = bisect_left(sizes, need)
+        return next((size for size in reversed(sizes[1 : enough + 1]) if self.usable(request, size)), 0)
+
+
+def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> list[str]:
+    least = max(request.gpu_memory_bytes or 0, room_bytes)
     by_domain: dict[str, list[list[str]]] = {}
     for books in state.numbered:
         enough = [device.id for device in books.node.devices if device.memory_bytes >= least]
@@ -47,7 +70,7 @@ def _usable_devices(request: Request, state: State) -> list[str]:
     return usable
 
 
-def explain_impossible(request: Request, state: State) -> str:
+def explain_impossible(request: Request, state: DeviceBooks) -> str:
     """Why no node can ever hold a request: names the field, the value and the remedy."""
     most = max((len(node.devices) for node in state.nodes.values()), default=0)
     if most == 0:

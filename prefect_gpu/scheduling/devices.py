@@ -44,6 +44,7 @@ class DeviceBooks:
         self.device_count = 0
         self.core_count = 0
         self.largest_node = 0  # devices on the node that has most
+        self.device_sizes: tuple[int, ...] = ()  # bytes, each size once, ascending
         self.all_uniform = True  # each node's devices are all of one kind
         self.version = 0  # of the nodes: whoever remembers something about them sees when it is stale
         self._shareable: dict[str, None] = {}  # devices whose occupants all share; a dict for its order
@@ -131,6 +132,7 @@ class DeviceBooks:
         self.device_count = sum(len(node.devices) for node in nodes)
         self.core_count = sum(len(node.cpus) for node in nodes)
         self.largest_node = max((len(node.devices) for node in nodes), default=0)
+        self.device_sizes = tuple(sorted({device.memory_bytes for node in nodes for device in node.devices}))
         self.all_uniform = all(len({(d.kind, d.memory_bytes) for d in node.devices}) <= 1 for node in nodes)
         self.version += 1
         for books in self.numbered:

@@ -26,6 +26,7 @@ class Request:
         owner: Who is to be treated fairly (DRF).
         priority: Higher goes first under the order ``Priority``.
         kind: The program, as contention is known per program (DeepShare).
+        features: Names of the parameters that say what the run needs; empty: all may. For those who learn.
     """
 
     gpus: int = 1
@@ -41,6 +42,7 @@ class Request:
     owner: str = ""
     priority: int = 0
     kind: str = ""
+    features: tuple[str, ...] = ()
 
     @property
     def shareable(self) -> bool:
@@ -119,6 +121,7 @@ class Job:
         done_s: Seconds of service that its progress is worth, as of ``done_at``.
         attained_s: Seconds for which it has held devices, up to its last stop.
         stops: How often it was made to stop.
+        room_bytes: Memory that its devices must have for what it is expected to need, as of its last wait; 0: any.
         launched_at: When its process was last told to start: by its launch, or by a move.
         trains_since: Since when it has trained after that; None: it does not yet.
     """
@@ -142,6 +145,7 @@ class Job:
     done_at: float | None = None
     attained_s: float = 0.0
     stops: int = 0
+    room_bytes: int = 0
     launched_at: float | None = None
     trains_since: float | None = None
 
@@ -154,6 +158,12 @@ class Job:
     def due_at(self) -> float:
         """When the job may start at the earliest."""
         return max(self.not_before, self.retry_at)
+
+    @property
+    def least_bytes(self) -> int:
+        """Memory that each of its devices must have: what it declares or, if that is more, is expected to need."""
+        declared = self.request.gpu_memory_bytes or 0
+        return declared if declared > self.room_bytes else self.room_bytes
 
     @property
     def label(self) -> str:

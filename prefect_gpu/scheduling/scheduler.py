@@ -115,6 +115,7 @@ class Scheduler:
                 return self._enter_phase(job_id, status, desk)
             case ev.NodesChanged(nodes):
                 state.set_nodes(nodes)
+                state.queue_of_waiting.regroup(state, now)
                 return True, True
             case ev.QuotasChanged(quotas):
                 state.set_quotas(quotas, now)

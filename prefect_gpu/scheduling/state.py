@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.capability import Capability
 from prefect_gpu.scheduling.cluster import Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.devices import DeviceBooks
 from prefect_gpu.scheduling.jobs import Estimate, Job, Status
@@ -35,6 +36,7 @@ class State(DeviceBooks):
 
     def __init__(self, order: Order, patience_s: float = math.inf, *, ranks_running: bool = False) -> None:
         super().__init__()
+        self.capability = Capability(self)
         self.ranking = Ranking(order) if ranks_running else None
         self.quotas = Quotas()
         self.jobs: dict[str, Job] = {}

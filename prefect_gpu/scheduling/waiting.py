@@ -17,17 +17,19 @@ Key = tuple[object, ...]
 
 
 class Line:
-    """Waiting jobs that are due and ask for the same in the same queue: if one cannot start, no later one can.
+    """Waiting jobs that are due and need the same in the same queue: if one cannot start, no later one can.
 
     Attributes:
+        room_bytes: See :class:`~prefect_gpu.scheduling.jobs.Job`; the same for all of the line.
         told: Code of the reason that all of the line but ``untold`` were last told.
     """
 
-    __slots__ = ("entries", "queue", "request", "told", "untold")
+    __slots__ = ("entries", "queue", "request", "room_bytes", "told", "untold")
 
-    def __init__(self, queue: str, request: Request) -> None:
+    def __init__(self, queue: str, request: Request, room_bytes: int = 0) -> None:
         self.queue = queue
         self.request = request
+        self.room_bytes = room_bytes
         self.entries: list[tuple[Key, Job]] = []
         self.told: str | None = None
         self.untold: dict[str, Job] = {}
@@ -44,7 +46,7 @@ class Waiting:
     def __init__(self, order: Order, patience_s: float) -> None:
         self._order = order
         self._patience_s = patience_s
-        self._lines: dict[tuple[str, Request], Line] = {}
+        self._lines: dict[tuple[str, Request, int], Line] = {}
         self._entry: dict[str, tuple[Line, Key, Job]] = {}
         self._calendar: list[tuple[float, str]] = []
         self._not_due: dict[str, Job] = {}
@@ -92,7 +94,7 @@ class Waiting:
         del line.entries[at]
         line.untold.pop(job.id, None)
         if not line.entries:
-            del self._lines[line.queue, line.request]
+            del self._lines[line.queue, line.request, line.room_bytes]
 
     def wake(self, state: State, now: float) -> None:
         """Bring the lines up to date: who has become due, who has lost patience, and whose key has changed."""
@@ -123,6 +125,13 @@ class Waiting:
             for key, job in line.entries:
                 self._entry[job.id] = (line, key, job)
 
+    def regroup(self, state: State, now: float) -> None:
+        """The sizes of the devices have changed, and with them which of them jobs wait for."""
+        for line, _, job in list(self._entry.values()):
+            if state.capability.room_for(job) != line.room_bytes:
+                self.remove(job)
+                self._enter(job, state, now)
+
     def next_moment(self) -> float | None:
         """When the next job becomes due or impatient, or None."""
         while self._calendar and self._calendar[0][1] not in self._not_due:
@@ -142,9 +151,11 @@ class Waiting:
         return entry[1] if entry else None
 
     def _enter(self, job: Job, state: State, now: float, *, untold: bool = True) -> None:
-        line = self._lines.get((job.queue, job.request))
+        job.room_bytes = state.capability.room_for(job)
+        stands = (job.queue, job.request, job.room_bytes)
+        line = self._lines.get(stands)
         if line is None:
-            line = self._lines[job.queue, job.request] = Line(job.queue, job.request)
+            line = self._lines[stands] = Line(*stands)
         impatient_at = job.not_before + self._patience_s
         job.impatient = impatient_at <= now
         if not job.impatient and impatient_at != float("inf"):

@@ -37,12 +37,16 @@ class NoSharing(Sharing):
     """One run on one device."""
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
-        """Whether the device is free and large enough."""
-        return device.memory_bytes >= (job.request.gpu_memory_bytes or 0) and not state.occupants(device.id)
+        """Whether the device is free, and large enough for what the job declares and is expected to need."""
+        return device.memory_bytes >= job.least_bytes and not state.occupants(device.id)
 
 
 class DeclaredMemory(NoSharing):
-    """Runs that declare their memory and allow company share a device while the declarations fit together."""
+    """Runs that declare their memory and allow company share a device while their memories fit together.
+
+    Each is granted what it declares or, if that is more, what it is estimated to need at most: a run that ran out of
+    memory is granted more when it is tried again. Nothing is granted beyond the device.
+    """
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
         """Whether the device is free and large enough, or has room beside runs that share."""
@@ -51,15 +55,24 @@ class DeclaredMemory(NoSharing):
         company = state.occupants(device.id)
         if not may_join(job, company):
             return False
-        asked = job.request.gpu_memory_bytes or 0
-        return state.granted_bytes(device.id) + asked <= device.memory_bytes
+        return state.granted_bytes(device.id) + planned_bytes(job) <= device.memory_bytes
+
+    def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
+        """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""
+        if not devices or not job.request.shareable:
+            return super().granted_bytes(job, devices)
+        return min(planned_bytes(job), *(device.memory_bytes for device in devices))
+
+    def left_over(self, job: Job, device: Device, state: State) -> int:
+        """See :meth:`Sharing.left_over`."""
+        return device.memory_bytes - state.granted_bytes(device.id) - planned_bytes(job)
 
 
-class EstimatedUse(NoSharing):
+class EstimatedUse(DeclaredMemory):
     """Liquid's rule (§6.2): the estimated mean utilisations sum to one device at most, and so do the peak memories.
 
-    Each run is granted what it declares or, if that is more, what it is estimated to need at most; the run caps itself
-    at what it was granted, because estimates err. A run of unknown utilisation is taken to need the whole device.
+    The run caps itself at what it was granted, because estimates err. A run of unknown utilisation is taken to need
+    the whole device.
 
     Args:
         most: Sum of the mean utilisations up to which runs share a device; 1 in the paper.
@@ -72,28 +85,15 @@ class EstimatedUse(NoSharing):
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
         """Whether the device is free and large enough, or has room beside runs that share."""
-        if super().fits(job, device, state):
-            return True
+        if not super().fits(job, device, state):
+            return False
         company = state.occupants(device.id)
-        if not may_join(job, company):
-            return False
-        if state.granted_bytes(device.id) + self._bytes(job) > device.memory_bytes:
-            return False
-        return sum(map(_utilisation, (job, *company))) <= self._most + 1e-9
+        return not company or sum(map(_utilisation, (job, *company))) <= self._most + 1e-9
 
-    def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
-        """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""
-        if not devices or not job.request.shareable:
-            return super().granted_bytes(job, devices)
-        return min(self._bytes(job), *(device.memory_bytes for device in devices))
 
-    def left_over(self, job: Job, device: Device, state: State) -> int:
-        """See :meth:`Sharing.left_over`."""
-        return device.memory_bytes - state.granted_bytes(device.id) - self._bytes(job)
-
-    @staticmethod
-    def _bytes(job: Job) -> int:
-        return max(job.request.gpu_memory_bytes or 0, job.estimate.memory_bytes or 0)
+def planned_bytes(job: Job) -> int:
+    """Memory that a run which shares is planned with: what it declares or, if that is more, its estimate."""
+    return max(job.request.gpu_memory_bytes or 0, job.estimate.memory_bytes or 0)
 
 
 def may_join(job: Job, company: Sequence[Job]) -> bool:

@@ -303,7 +303,7 @@ def _place_behind(job: Job, waiting: Job, desk: Desk) -> Placement | None:
     if gpus == 0 or (stops and not request.preemptible):
         return None
     devices = [state.device(id_) for id_ in placement.all_devices]
-    least = request.gpu_memory_bytes or 0
+    least = waiting.least_bytes
     if any(device.memory_bytes < least for device in devices):
         return None
     if placement.others or request.is_gang:

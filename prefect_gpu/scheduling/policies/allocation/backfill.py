@@ -99,7 +99,7 @@ class Backfill(Allocation):
                 keeper = reservations.keeper()
                 code, reason = "reserved", lambda: f"its devices are kept for {keeper.label}"
             if job.impatient or (self._reserve_first and not reservations):
-                usable, kept = self.capability.usable(job.request), reservations.devices()
+                usable, kept = self.capability.usable(job.request, job.room_bytes), reservations.devices()
                 devices, start = expected_start(job, state, usable, kept, desk.now)
                 reservations.keep(job, devices, start)
         tell_line(desk, line, code, reason)

@@ -25,7 +25,7 @@ class Allocation(abc.ABC):
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""
-        self.capability = Capability(state)
+        self.capability = state.capability
 
     @abc.abstractmethod
     def allocate(self, desk: Desk) -> None:
@@ -58,10 +58,12 @@ def why_not(desk: Desk, line: Line, capability: Capability) -> tuple[str, Callab
         return "devices", lambda: "no node is known yet"
     if not capability.possible(request):
         return "never", lambda: explain_impossible(request, state)
-    memory = f" with {gibibytes(request.gpu_memory_bytes)}" if request.gpu_memory_bytes else ""
+    expected = line.room_bytes > (request.gpu_memory_bytes or 0)
+    least = line.room_bytes if expected else request.gpu_memory_bytes
+    memory = f" with {gibibytes(least)}{', judging by earlier runs,' if expected else ''}" if least else ""
     wanted = f"{request.total_gpus} device{'s' if request.total_gpus != 1 else ''}{memory}"
     where = "" if request.spans or request.workers > 1 else " on one node"
-    usable = capability.usable(request)
+    usable = capability.usable(request, line.room_bytes)
     if request.shareable:
         company = [device for device in state.shared_devices() if device in usable]
         if company:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cluster import UNLIMITED, Node
-from prefect_gpu.scheduling.jobs import Job, Request
+from prefect_gpu.scheduling.jobs import Job
 from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.verbs import names
 from prefect_gpu.scheduling.waiting import Key
@@ -80,7 +80,7 @@ class Displace(Allocation):
             return []
         key = state.queue_of_waiting.key_of(job)
         assert key is not None
-        room = _Room(desk, request)
+        room = _Room(desk, job)
         for count, victim in enumerate(self._later(desk, key)):
             if count >= _MOST_VICTIMS:
                 return []
@@ -128,9 +128,10 @@ class Displace(Allocation):
 class _Room:
     """How much room there would be on each node if the jobs seen so far were gone."""
 
-    def __init__(self, desk: Desk, request: Request) -> None:
+    def __init__(self, desk: Desk, job: Job) -> None:
         self._state = desk.state
-        self._request = request
+        self._request = request = job.request
+        self._least = job.least_bytes
         self._free: dict[str, int] = {}
         self._on: dict[str, list[Job]] = {}
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
@@ -172,8 +173,7 @@ class _Room:
         return self._enough_nodes(node.domain, emptied)
 
     def _large_enough(self, name: str) -> bool:
-        least = self._request.gpu_memory_bytes
-        return least is None or all(device.memory_bytes >= least for device in self._state.nodes[name].devices)
+        return all(device.memory_bytes >= self._least for device in self._state.nodes[name].devices)
 
     def _fewest(self, name: str, gpus: int) -> list[Job]:
         """Of the jobs seen on a node, leave those that need not go, those early in the order first."""

@@ -81,7 +81,7 @@ class Filling(Allocation):
             job = jobs[at]
             if not job.active and limited and state.limit_on(job.queue, _count(chosen)) is not None:
                 continue
-            spots = packing.put(job.request)
+            spots = packing.put(job.request, job.room_bytes)
             if spots is not None:
                 chosen[job] = spots
         chosen.update({job: [] for job in stays})

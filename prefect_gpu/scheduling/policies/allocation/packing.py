@@ -38,12 +38,12 @@ class Packing:
         self.largest = max(self._sizes, default=0)
         self._first: dict[tuple[int, int], int] = {}
 
-    def put(self, request: Request) -> list[Spot] | None:
-        """Put a job in; None, and nothing changed, if it does not fit."""
+    def put(self, request: Request, room_bytes: int = 0) -> list[Spot] | None:
+        """Put in a job whose devices need so many bytes at least; None, and nothing changed, if it does not fit."""
         gpus = request.gpus
         if request.workers * gpus > self.total:
             return None
-        least = request.gpu_memory_bytes or 0
+        least = max(request.gpu_memory_bytes or 0, room_bytes)
         if request.workers == 1 and gpus <= self.largest:  # parameter servers need no device
             number = self._first_with(gpus, least)
             if number is None:

@@ -58,7 +58,7 @@ class Replan(Allocation):
             if at < len(movable) and (not heap or movable[at][0] <= heap[0][0]):  # type: ignore[operator]
                 job = movable[at][1]
                 at += 1
-                spots = packing.put(job.request)
+                spots = packing.put(job.request, job.room_bytes)
                 if spots is not None:
                     chosen[job] = spots
                 continue
@@ -66,7 +66,7 @@ class Replan(Allocation):
                 return chosen
             _, number, place = heap[0]
             line = lines[number]
-            spots = None if limited.reached(line) else packing.put(line.request)
+            spots = None if limited.reached(line) else packing.put(line.request, line.room_bytes)
             if spots is None:
                 heapq.heappop(heap)  # whoever comes later in the line asks for the same
                 continue

@@ -111,7 +111,7 @@ class TiresiasQueues(Allocation):
 def anywhere(job: Job, desk: Desk) -> Placement | None:
     """Free devices of one domain for a job, on whichever nodes have most of them; None if there are not enough."""
     state, needed = desk.state, job.request.total_gpus
-    least = job.request.gpu_memory_bytes or 0
+    least = job.least_bytes
     by_domain: dict[str, list[tuple[int, int]]] = {}
     for _, _, numbers in state.groups_with_free(1):
         for number in numbers:

@@ -24,7 +24,7 @@ def suits_batch(job: Job, state: State, view: ClusterView) -> bool:
         return False
     view.topology(state)
     sizes = [least for least, books in zip(view.least_memory_bytes, state.numbered, strict=True) if books.node.devices]
-    return min(sizes, default=0) >= (request.gpu_memory_bytes or 0)
+    return min(sizes, default=0) >= job.least_bytes
 
 
 def place_batch(

@@ -77,7 +77,7 @@ class BestFit(PlacementPolicy):
 
 def _whole_devices(job: Job, state: State, sharing: Sharing) -> Placement | None:
     """The same choice where every node has devices of one kind only: a look at one node of each group will do."""
-    gpus, least = job.request.gpus, job.request.gpu_memory_bytes or 0
+    gpus, least = job.request.gpus, job.least_bytes
     best: tuple[float, int, int] | None = None
     for books, free, alike in state.groups_with_free(gpus):
         devices = books.node.devices
@@ -112,7 +112,7 @@ def whole_nodes(job: Job, state: State, sharing: Sharing, kept: Container[str] =
     """
     size = state.largest_node
     count, rest = divmod(job.request.gpus, size)
-    least = job.request.gpu_memory_bytes or 0
+    least = job.least_bytes
     by_domain: dict[str, list[Node]] = {}
     for _, free, numbers in sorted(state.groups_with_free(1), key=lambda group: (group[1], group[2])):
         for number in numbers:

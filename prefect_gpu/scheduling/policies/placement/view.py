@@ -40,7 +40,7 @@ class ClusterView:
     def free_gpus(self, job: Job, state: State, sharing: Sharing, kept: Container[str]) -> list[int]:
         """Devices of each node that could take (an instance of) the job now."""
         self.topology(state)
-        least = job.request.gpu_memory_bytes or 0
+        least = job.least_bytes
         plain = not job.request.shareable and not kept
         return [
             len(books.free) if plain and enough >= least else len(fitting(job, books.node, state, sharing, kept))
