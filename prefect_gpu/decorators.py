@@ -43,6 +43,7 @@ def gpu(
     cpus: int | None = None,
     category: str | None = None,
     exclusive: bool | None = None,
+    features: Sequence[str] | None = None,
     env: Mapping[str, str | None] | None = None,
     include_files: Sequence[str] | None = None,
     include_files_base_dir: Path | str | None = None,
@@ -62,6 +63,8 @@ def gpu(
         category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
             reinforcement or other.
         exclusive: Whether the GPUs are for this run alone. Default: the pool's own default.
+        features: Names of the parameters that say what a run needs, with dots for nested ones, for example
+            ``["lr", "model.width"]``: estimates rest on these alone. Default: all parameters are looked at.
         env: Environment variables of the run.
         include_files: Patterns of files to send along with the flow, relative to the flow's own file. The run
             finds them in its working folder.
@@ -88,7 +91,14 @@ def gpu(
     if not work_pool.strip():
         raise ValueError("work_pool='' is not allowed: give the name of a work pool of type gpu.")
     check_job_variable_names(set(job_variables) - _COMMON_VARIABLES, _REQUEST_FIELDS | _OTHER_ARGUMENTS)
-    asked = {"gpus": gpus, "gpu_memory": gpu_memory, "cpus": cpus, "category": category, "exclusive": exclusive}
+    asked = {
+        "gpus": gpus,
+        "gpu_memory": gpu_memory,
+        "cpus": cpus,
+        "category": category,
+        "exclusive": exclusive,
+        "features": list(features) if isinstance(features, (tuple, set, frozenset)) else features,
+    }
     given = {name: value for name, value in asked.items() if value is not None}
     # What was not given is not sent, so that the pool's own defaults count.
     variables = check_request(**given).model_dump(mode="json", include=set(given))

@@ -22,6 +22,7 @@ _REMEDIES = {
     "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False",
+    "features": 'give a list of parameter names, such as ["lr", "model.width"], or leave it out',
 }
 
 
@@ -63,6 +64,14 @@ class GpuRequest(BaseModel):
         "that fit beside it.",
     )
 
+    features: list[str] | None = Field(
+        default=None,
+        title="Parameters that matter",
+        description="Names of the flow's parameters that say what the run needs, with dots for nested ones, for "
+        "example model.width. Leave empty to let the pool find out from all of them.",
+        examples=[["lr", "model.width"]],
+    )
+
     @field_validator("gpu_memory", mode="before")
     @classmethod
     def _valid_memory(cls, value: Any) -> Any:
@@ -70,6 +79,14 @@ class GpuRequest(BaseModel):
             return None
         parse_bytes(value, field="gpu_memory")
         return str(value)
+
+    @field_validator("features")
+    @classmethod
+    def _named_features(cls, value: list[str] | None) -> list[str] | None:
+        names = [name.strip() for name in value or ()]
+        if not all(names):
+            raise ValueError("a name is empty")
+        return list(dict.fromkeys(names)) or None
 
     @field_validator("gpus", "cpus", mode="before")
     @classmethod

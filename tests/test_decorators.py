@@ -46,6 +46,9 @@ def plain(x: int = 1) -> int:
         ({"category": "cvv"}, ["category='cvv'", *CATEGORIES]),
         ({"cpus": 0}, ["cpus=0", "from 1 up"]),
         ({"exclusive": "perhaps"}, ["exclusive='perhaps'", "True or False"]),
+        ({"features": "lr"}, ["features='lr'", "a list of parameter names"]),
+        ({"features": ["lr", 3]}, ["features=3", "a list of parameter names"]),
+        ({"features": ["lr", " "]}, ["features=['lr', ' ']", "a list of parameter names"]),
         ({"env": {"A": ["b"]}}, ["env", "'A'", "as text"]),
         ({"work_pool": " "}, ["work_pool", "name of a work pool"]),
         ({"gpu": 2}, ["'gpu'", "did you mean 'gpus'"]),
@@ -74,6 +77,7 @@ def test_job_variables_hold_what_was_given_and_nothing_else() -> None:
         "image": "mine",
     }
     assert gpu()(plain).job_variables == {"gpus": 1}
+    assert gpu(features=("lr", "model.width"))(plain).job_variables == {"gpus": 1, "features": ["lr", "model.width"]}
     assert gpu(exclusive=False)(plain).job_variables == {"gpus": 1, "exclusive": False}
 
 

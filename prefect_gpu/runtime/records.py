@@ -106,13 +106,18 @@ class RecordStore:
         for folder in sorted(self._root.iterdir(), key=lambda path: path.name.rpartition("-")[2]):
             try:
                 data = json.loads((folder / "record.json").read_text())
-                data["request"] = Request(**data["request"])
+                data["request"] = _request(data["request"])
                 data["placement"] = _placement(data["placement"])
                 record = RunRecord(**data)
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # nothing that we have made: nothing was launched from it
             if record.pool == self._pool:
                 yield folder, record
+
+
+def _request(data: dict[str, Any]) -> Request:
+    """A request as JSON has it; an earlier version's record names no features."""
+    return Request(**{**data, "features": tuple(data.get("features", ()))})
 
 
 def _placement(data: dict[str, Any]) -> Placement:

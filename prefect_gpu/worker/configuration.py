@@ -81,4 +81,5 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         cpus=request.cpus,
         exclusive=request.exclusive,
         category=request.category,
+        features=tuple(request.features or ()),
     )

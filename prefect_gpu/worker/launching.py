@@ -66,7 +66,8 @@ class Launcher:
                 "flow_name": str(flow_run.flow_id),  # until the flow has been read
                 "parameters": flow_run.parameters,
                 "worker": self._worker.name,
-                "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)},
+                "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)}
+                | ({"named": job.request.features} if job.request.features else {}),
             },
             times={"submitted": job.submitted_at, "due": job.not_before},
         )

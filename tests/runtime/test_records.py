@@ -24,7 +24,7 @@ def a_record(run_id: str = "a", pool: str = "pool") -> RunRecord:
         pool,
         "queue",
         "secret",
-        Request(2, 4 << 30, 3, False, "cv"),
+        Request(2, 4 << 30, 3, False, "cv", features=("lr", "model.width")),
         Placement("here", ("GPU-1", "GPU-2"), (0, 1, 2), 4 << 30, True),
         attempt=2,
         session="process",
@@ -40,6 +40,16 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     store.write(folder, dataclasses.replace(a_record(), cancelled=True, warm=True))
     [(_, record)] = store
     assert record.cancelled and record.warm
+
+
+def test_a_record_of_an_earlier_version_names_no_features(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path, "pool")
+    file = store.create(a_record()) / "record.json"
+    data = json.loads(file.read_text())
+    del data["request"]["features"]
+    file.write_text(json.dumps(data))
+    [(_, record)] = store
+    assert record.request == dataclasses.replace(a_record().request, features=())
 
 
 def test_the_placement_of_a_gang_comes_back_with_all_its_parts(tmp_path: Path) -> None:

@@ -61,6 +61,14 @@ TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
     "the pool has taken a field out": (a_pool(without=("gpu_memory",)), {"gpu_memory": "6GiB"}, {}, Request()),
     "an emptied field of the form": (a_pool(), {"gpu_memory": ""}, {}, Request()),
     "a kind of training": (a_pool(), {"category": "nlp"}, {}, Request(category="nlp")),
+    "named features": (a_pool(), {"features": ["lr", " lr", "m.w "]}, {}, Request(features=("lr", "m.w"))),
+    "the run names other features": (
+        a_pool(defaults={"features": ["a"]}),
+        {"features": ["b"]},
+        {"features": ["c"]},
+        Request(features=("c",)),
+    ),
+    "no feature is named": (a_pool(), {"features": []}, {}, Request()),
     "variables that say nothing of the place": (a_pool(), {"env": {"A": "1"}, "image": "x"}, {}, Request()),
 }
 
@@ -85,6 +93,8 @@ def test_a_run_without_a_deployment_says_all_itself() -> None:
         ({"cpus": 0}, ["cpus=0 is not allowed", "from 1 up"]),
         ({"category": "cats"}, ["category='cats' is not allowed", "cv, nlp"]),
         ({"exclusive": "perhaps"}, ["exclusive='perhaps' is not allowed", "True or False"]),
+        ({"features": "lr"}, ["features='lr' is not allowed", "a list of parameter names"]),
+        ({"features": {"lr": 1}}, ["features={'lr': 1} is not allowed", "or leave it out"]),
         ({"gpus": -1, "cpus": 0}, ["gpus=-1", "cpus=0"]),
     ],
 )
@@ -123,7 +133,11 @@ def test_the_template_is_a_json_schema_that_takes_what_it_should() -> None:
     schema = GpuWorker.get_default_base_job_template()["variables"]
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
-    for variables in ({}, {"gpus": 2, "gpu_memory": "6GiB", "cpus": 1, "category": "cv", "exclusive": False}):
+    for variables in (
+        {},
+        {"gpus": 2, "gpu_memory": "6GiB", "cpus": 1, "category": "cv", "exclusive": False},
+        {"features": ["lr"]},
+    ):
         validator.validate(variables)
-    for variables in ({"gpus": -1}, {"cpus": 0}, {"category": "cats"}, {"exclusive": "no"}):
+    for variables in ({"gpus": -1}, {"cpus": 0}, {"category": "cats"}, {"exclusive": "no"}, {"features": [1]}):
         assert not validator.is_valid(variables), variables

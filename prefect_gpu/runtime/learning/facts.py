@@ -11,7 +11,7 @@ from prefect_gpu.estimation.runs import FinishedRun, Known
 from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.storage.row import HistoryRow
 
-_NOTED_BY_THE_POOL = ("gpus", "tags")  # in a row's features, beside what the run declared
+_NOTED_BY_THE_POOL = ("gpus", "tags", "named")  # in a row's features, beside what the run declared
 _LONGEST_S = 10 * 365 * 86_400.0
 
 
@@ -38,6 +38,7 @@ def known_of(
         cpus=request.cpus,
         category=request.category,
         device_kind=device_kind,
+        named=request.features,
     )
 
 
@@ -80,11 +81,17 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         cpus=_number(row.requested_cpus),
         category=row.category,
         device_kind=row.device_kind,
+        named=_named(row.features),
     )
     ended = 0.0 if ended_at is None else ended_at
     return FinishedRun(
         row.run_id, known, measured, completed, out_of_memory, ended, None if steps is None else int(steps)
     )
+
+
+def _named(features: object) -> tuple[str, ...]:
+    named = features.get("named") if isinstance(features, Mapping) else None
+    return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list | tuple) else ()
 
 
 def _put(measured: dict[str, float], target: str, value: object, most: float) -> None:

@@ -67,12 +67,12 @@ def test_without_steps_there_is_no_time_of_one(steps: Any) -> None:
 
 def test_a_submission_and_its_row_say_the_same() -> None:
     declared = {"batch_size": 32, "steps": 50}
-    request = Request(gpus=2, cpus=4, category="cv")
+    request = Request(gpus=2, cpus=4, category="cv", features=("lr", "model.width"))
     submitted = known_of("train", {"lr": 0.1}, request, declared, "H100")
     run = finished_run(
         row(
             parameters={"lr": 0.1},
-            features=declared | {"gpus": 2, "tags": ["x"]},
+            features=declared | {"gpus": 2, "tags": ["x"], "named": ["lr", "model.width"]},
             requested_gpus=2.0,
             requested_cpus=4.0,
             category="cv",
@@ -81,6 +81,12 @@ def test_a_submission_and_its_row_say_the_same() -> None:
         )
     )
     assert run is not None and run.known == submitted
+
+
+@pytest.mark.parametrize("odd", [None, "lr", 3, {"lr": 1}, [1, None]])
+def test_names_of_features_that_are_none_are_left_out(odd: Any) -> None:
+    run = finished_run(row(features={"named": odd, "batch_size": 8}, **TIMES))
+    assert run is not None and (run.known.named, run.known.declared) == ((), {"batch_size": 8})
 
 
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just([1]))
