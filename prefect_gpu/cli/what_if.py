@@ -21,7 +21,6 @@ _LABELS = {
     "gpu_busy_fraction": "Devices trained for",
     "never_started": "Runs that could not start",
 }
-_LIVE_KNOWLEDGE = "none"  # the live pool does not estimate durations yet
 _FAR_OFF = 0.2  # part of the recorded completion time from which on the simulation is called rough
 
 
@@ -31,8 +30,8 @@ def what_if(
     knowledge: Annotated[
         str,
         typer.Option(
-            help="What the scheduler would be told of durations: exact, learned (from the runs that ended before), "
-            "or none, as today."
+            help="What the scheduler would be told of durations: exact, learned (from the runs that ended before, as "
+            "today), or none."
         ),
     ] = "learned",
     present: Annotated[
@@ -74,7 +73,8 @@ def what_if(
         nodes = resized(past.nodes, int(gpus or 0))
     except ValueError as wrong:
         common.fail(str(wrong).replace("gpus=", "--gpus "), code=2)
-    control = replay(past, was, KNOWLEDGE[_LIVE_KNOWLEDGE]())
+    live = "learned" if settings.learn else "none"  # what the pool's own scheduler is told
+    control = replay(past, was, KNOWLEDGE[live]())
     changed = replay(past, then, KNOWLEDGE[knowledge](), nodes)
     devices = sum(len(node.devices) for node in nodes)
     if as_json:
@@ -85,7 +85,7 @@ def what_if(
                 "control": {
                     "profile": was,
                     "gpus": past.devices,
-                    "knowledge": _LIVE_KNOWLEDGE,
+                    "knowledge": live,
                     **dataclasses.asdict(control),
                 },
                 "what_if": {"profile": then, "gpus": devices, "knowledge": knowledge, **dataclasses.asdict(changed)},
@@ -95,7 +95,7 @@ def what_if(
         heads = [
             f"{head}\n{name}, {common.plural(count, 'device')}\ndurations {known}"
             for head, name, count, known in (
-                ("Simulated as it was", was, past.devices, _LIVE_KNOWLEDGE),
+                ("Simulated as it was", was, past.devices, live),
                 ("What if", then, devices, knowledge),
             )
         ]

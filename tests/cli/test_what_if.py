@@ -40,9 +40,17 @@ def test_recorded_simulated_as_it_was_and_what_if(run_cli: InProcess, filled: No
     assert recorded["gpu_busy_fraction"] == pytest.approx(204 / 210)
     for name in ("mean_jct_s", "mean_wait_s", "makespan_s", "gpu_busy_fraction"):
         assert control[name] == pytest.approx(recorded[name])
-    assert (control["profile"], control["knowledge"]) == ("fifo", "none")
+    assert (control["profile"], control["knowledge"]) == ("fifo", "learned")
     assert (what_if["profile"], what_if["knowledge"], what_if["gpus"]) == ("sjf", "exact", 1)
     assert what_if["mean_jct_s"] == pytest.approx((100 + 209 + 108) / 3)
+
+
+def test_the_past_of_a_pool_that_does_not_learn_is_simulated_without_estimates(
+    run_cli: InProcess, filled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_INTEGRATIONS_GPU_LEARN", "false")
+    found = json.loads(run_cli("what-if", "--gpus", "+1", "--json", *BOTH).stdout)
+    assert (found["control"]["knowledge"], found["what_if"]["knowledge"]) == ("none", "learned")
 
 
 def test_more_devices(run_cli: InProcess, filled: None) -> None:
