@@ -18,6 +18,7 @@ _UNEVEN = 0.5  # scatter of single steps before there are enough to tell
 _RECENT = 0.25  # part of the reports that is compared with those before, to notice that the pace has changed
 _CHANGED = math.log(1.25)
 _MOST_POINTS = 256
+_MOST_STEPS = 10**15  # whoever says more has made a mistake; more cannot be multiplied by seconds at some point
 _DRIFTED = 2.0  # widths of the estimate's interval from which on the program is said to differ from its earlier runs
 
 
@@ -47,7 +48,7 @@ class Training:
     """
 
     def __init__(self, prior: RunEstimate, steps: int | None, began_at: float, first_step: int = 0) -> None:
-        self.steps = steps
+        self.steps = steps = None if steps is None else min(steps, _MOST_STEPS)
         self._prior = _prior_of_step(prior, steps)
         self._whole = prior.targets.get(TRAINING_S)
         self._points: list[tuple[int, float]] = [(first_step, began_at)]
@@ -124,7 +125,7 @@ class Training:
         whole, newest = _mean(rates), _mean(rates[-recent:])
         scatter = _scatter(rates, whole)
         mean, counted = whole, len(rates)
-        if len(rates) >= 8 and _log(newest / _mean(rates[:-recent])) ** 2 > max(
+        if len(rates) >= 8 and (_log(newest) - _log(_mean(rates[:-recent]))) ** 2 > max(
             _CHANGED**2, (4 * scatter / math.sqrt(recent)) ** 2
         ):
             mean, counted = newest, recent
