@@ -10,6 +10,7 @@ from typing import Any, cast
 from prefect.client.orchestration import PrefectClient
 from prefect.states import Cancelled, Cancelling, Completed, Running
 
+from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.settle import Settlement
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
@@ -25,7 +26,8 @@ def an_intake(prefect: OneRun) -> Intake:
     intake = Intake(
         worker, view, settlement, cancel=cancel, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
     )
-    intake.controller = cast(Any, SimpleNamespace(runs={}, scheduler=SimpleNamespace(state=SimpleNamespace(jobs={}))))
+    scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
+    intake.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
     return intake
 
 

@@ -1,0 +1,120 @@
+"""What the scheduler is told of a run, from its submission to its last step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.estimation.estimator import Estimator
+from prefect_gpu.estimation.runs import (
+    LAUNCHING_S,
+    MEMORY_BYTES,
+    SAVING_S,
+    STEP_S,
+    TRAINING_S,
+    UTILISATION,
+    FinishedRun,
+    Interval,
+    Known,
+    RunEstimate,
+)
+from prefect_gpu.runtime.learning.estimates import Estimates, as_row, to_plan
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.jobs import UNKNOWN, Request
+from prefect_gpu.training import protocol
+
+
+def finished(number: int, step_s: float, steps: int = 100) -> FinishedRun:
+    measured = {
+        LAUNCHING_S: 2.0,
+        STEP_S: step_s,
+        TRAINING_S: step_s * steps,
+        SAVING_S: 1.0,
+        MEMORY_BYTES: 1e9 + number * 1e6,
+        UTILISATION: 0.5,
+    }
+    return FinishedRun(f"run-{number}", Known("train", {"steps": steps}, {"steps": steps}), measured, ended_at=number)
+
+
+@pytest.fixture
+def learned() -> Estimator:
+    return Estimator([finished(number, 0.1 + 0.001 * (number % 3)) for number in range(12)])
+
+
+def a_run() -> TrackedRun:
+    record = RunRecord(
+        "a", "a", "pool", "queue", "token", Request(), Placement("n", ("g",), ()), known={"features": {"gpus": 1}}
+    )
+    return TrackedRun(record, Path("."))
+
+
+def test_nothing_is_told_of_a_run_that_nothing_is_known_of() -> None:
+    estimates = Estimates()
+    assert estimates.submitted("a", Known("train")) == UNKNOWN
+    assert estimates.renewed("a") is None
+    assert as_row(estimates.of("a")) == {}
+    assert as_row(estimates.of("never heard of")) == {}
+
+
+def test_a_waiting_run_is_told_of_again_when_more_was_learned(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.submitted("a", Known("train", {"steps": 200}))
+    estimates.estimator = learned
+    told = estimates.renewed("a")
+    assert isinstance(told, ev.JobEstimated)
+    assert told.estimate.service_s == pytest.approx(20.2, rel=0.1)
+    assert told.estimate.memory_bytes is not None
+    assert told.estimate.memory_bytes > 1.0e9
+    assert estimates.renewed("a") is None, "nothing new"
+
+
+def test_times_are_medians_and_memory_is_the_upper_end() -> None:
+    targets = {
+        TRAINING_S: Interval(10.0, 5.0, 20.0),
+        MEMORY_BYTES: Interval(1e9, 5e8, 3e9),
+        UTILISATION: Interval(0.5, 0.4, 0.6),
+    }
+    plan = to_plan(RunEstimate(targets, from_runs=5))
+    assert (plan.service_s, plan.memory_bytes, plan.utilisation) == (10.0, 3_000_000_000, 0.5)
+    unseen = to_plan(RunEstimate(targets, from_runs=0))
+    assert (unseen.service_s, unseen.memory_bytes, unseen.utilisation) == (10.0, None, None)
+
+
+def test_what_a_run_measures_replaces_what_was_expected_of_it(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.estimator = learned
+    estimates.submitted("a", Known("train", {"steps": 100}))
+    run = a_run()
+    run.enter(protocol.TRAINING, 1000.0, {"steps": 100})
+    estimates.entered(run, protocol.TRAINING, 1000.0)
+    last = None
+    for step in range(1, 11):  # five times as slow as its earlier runs
+        run.progressed({"step": step, "steps": 100})
+        last = estimates.progressed(run, 1000.0 + 0.5 * step) or last
+    assert isinstance(last, ev.JobEstimated)
+    outlook = estimates.outlook("a", 1005.0)
+    assert outlook is not None
+    assert outlook.total_s.median == pytest.approx(50.0, rel=0.05)
+    assert last.estimate.service_s == pytest.approx(50.0, rel=0.15)
+    assert estimates.drift("a") == pytest.approx(5.0, rel=0.2)
+    assert estimates.renewed("a") is None, "what it measures counts, not what others did"
+    estimates.forget("a")
+    assert estimates.outlook("a", 1005.0) is None
+
+
+def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expected(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.estimator = learned
+    estimates.submitted("a", Known("train", {"steps": 100}))
+    run = a_run()
+    run.enter(protocol.TRAINING, 1000.0, {"steps": 100})
+    estimates.entered(run, protocol.TRAINING, 1000.0)
+    run.used({"device_memory_bytes": 7_000_000_000})
+    run.progressed({"step": 10, "steps": 100})
+    told = estimates.progressed(run, 1010.0)
+    assert told is not None
+    assert told.estimate.memory_bytes == 7_000_000_000
