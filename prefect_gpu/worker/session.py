@@ -291,7 +291,7 @@ class PoolSession:
             if expected is not None:
                 logger.info("%s", expected)
             for warning in estimate.warnings:
-                logger.warning("Its estimate is less sure: %s", warning)
+                logger.warning("About its estimate: %s", warning)
         with suppress(httpx.HTTPError, ObjectNotFound):
             async with self._lane:
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=f"{self.host_prefix}{pid}")
