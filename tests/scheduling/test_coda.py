@@ -161,3 +161,10 @@ def test_a_hungry_cpu_job_gets_half_of_its_cores_and_has_them_back_afterwards() 
 def test_bandwidth_is_left_alone_while_training_is_as_fast_as_ever() -> None:
     cluster = _contended()
     assert cluster.tell(ev.PressureMeasured("n", 0.9, (("c", 0.8), ("a", 0.1)))) == []
+
+
+def test_a_cpu_run_that_makes_room_is_told_why_it_waits_again() -> None:
+    cluster = Cluster("coda", ("a", 4, 8))
+    cluster.submit("cpu", 0, cpus=6)
+    said = cluster.submit("gpu", 2)
+    assert [(type(one), one.job) for one in said] == [(Preempt, "cpu"), (Launch, "gpu"), (Hold, "cpu")]

@@ -79,6 +79,9 @@ class MultiArray(Allocation):
                     heapq.heappush(heap, (self._rank(line), number, line))
             elif line.untold or line.told is None:
                 self._tell(desk, line)
+        for line in desk.state.queue_of_waiting.lines():
+            if line.untold or line.told is None:  # of jobs that have made room: it was not there when this began
+                self._tell(desk, line)
 
     def _rank(self, line: Line) -> _Rank:
         key, job = line.entries[0]
