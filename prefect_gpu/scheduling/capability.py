@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Job, Request
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> li
     least = max(request.gpu_memory_bytes or 0, room_bytes)
     by_domain: dict[str, list[list[str]]] = {}
     for books in state.numbered:
-        enough = [device.id for device in books.node.devices if device.memory_bytes >= least]
+        devices = _in_blocks(books.node, request.gpus, least) if room_bytes else books.node.devices
+        enough = [device.id for device in devices if device.memory_bytes >= least]
         by_domain.setdefault(books.node.domain, []).append(enough)
     usable: list[str] = []
     for nodes in by_domain.values():
@@ -68,6 +70,17 @@ def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> li
         if fits:
             usable += [device for devices in nodes for device in devices]
     return usable
+
+
+def _in_blocks(node: Node, gpus: int, least: int) -> list[Device]:
+    """The devices of the aligned blocks that are large enough throughout: every placement policy finds room in those.
+
+    HiveD's takes several devices as such blocks only. Of what runs declare it asks the same, but that is their wish.
+    """
+    size = 1 << max(0, gpus - 1).bit_length()
+    blocks = [node.devices[at : at + size] for at in range(0, len(node.devices), size)]
+    whole = [block for block in blocks if len(block) == size or len(blocks) == 1]
+    return [device for block in whole if min(one.memory_bytes for one in block) >= least for device in block]
 
 
 def explain_impossible(request: Request, state: DeviceBooks) -> str:

@@ -22,6 +22,7 @@ from prefect_gpu.scheduling.profiles import PROFILES
 
 # A failure takes minutes to shrink; to have it small, take this away.
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+SIZES = {"a": (8, 8, 8, 8), "b": (4, 4, 4, 4), "c": (8, 4, 8, 2)}  # memory of each node's devices
 JOBS = [f"job-{number}" for number in range(9)]
 
 abilities = st.builds(
@@ -85,7 +86,7 @@ def nodes(names: str) -> tuple[Node, ...]:
     return tuple(
         Node(
             name,
-            tuple(Device(f"{name}{number}", "test", 8) for number in range(4)),
+            tuple(Device(f"{name}{number}", "test", size) for number, size in enumerate(SIZES[name])),
             tuple(range(8)),
             rack="r",
             domain="far" if name == "c" else "near",

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.profiles import PROFILES
 from tests.scheduling.world import GIB, PATIENCE_S, World, asks, node
+
+QUICK = ("adaptive", "fifo", "hived")
 
 
 def needs(gib: float) -> Estimate:
@@ -27,7 +29,7 @@ TABLE: dict[str, tuple[float, Request, str | None]] = {
     "more than it declares": (50, asks(gib=30), "n1"),
     "more than it declares, and it shares": (50, asks(gib=1, shares=True), "n1"),
     "it declares more than any has": (1, asks(gib=100), None),
-    "two devices of the size that two have": (50, asks(2), "n1 n2"),
+    "two devices, of which no pair is large": (50, asks(2), "n0 n2"),
     "no device": (50, asks(0), ""),
 }
 
@@ -37,6 +39,12 @@ def test_which_device_a_run_gets(expected: float, request_: Request, device: str
     world = World(node("n", 24, 80, 40))
     world.submit("a", request=request_, estimate=needs(expected))
     assert world.places.get("a") == device
+
+
+def test_two_devices_that_are_both_large() -> None:
+    world = World(node("n", 24, 24, 80, 40))
+    world.submit("a", request=asks(2), estimate=needs(50))
+    assert world.places["a"] == "n2 n3", "the largest pair has 40 GiB each"
 
 
 def test_a_run_waits_for_the_large_device_and_says_so_while_others_pass() -> None:
@@ -113,18 +121,26 @@ def test_nothing_is_granted_beyond_the_device() -> None:
     assert granted is not None and granted.memory_bytes == 24 * GIB
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4),
-    st.lists(st.tuples(st.integers(1, 2), st.none() | st.integers(1, 9)), min_size=1, max_size=5),
+@pytest.mark.parametrize(
+    "profile", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in sorted(PROFILES)]
 )
-def test_whatever_is_expected_every_run_that_could_start_does_in_the_end(
-    sizes: list[int], jobs: list[tuple[int, int | None]]
-) -> None:
-    world = World(node("n", *sizes), profile=Profile("test", patience_s=PATIENCE_S))
-    for number, (gpus, gib) in enumerate(jobs):
-        known = Estimate(memory_bytes=None if gib is None else gib * GIB)
-        world.submit(f"job-{number}", request=Request(gpus), estimate=known)
-    for _ in jobs:
-        world.end(*world.places)
-    assert len(world.launched) == sum(gpus <= len(sizes) for gpus, _ in jobs)
+def test_whatever_is_expected_every_run_starts_in_the_end(profile: str) -> None:
+    """In an outside world that stops nobody, as the live one."""
+
+    @settings(max_examples=15, deadline=None)
+    @given(
+        st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=4),
+        st.lists(st.sampled_from([1, 2, 4]), min_size=2, max_size=3),
+        st.lists(st.tuples(st.integers(1, 2), st.none() | st.integers(1, 9)), min_size=1, max_size=6),
+    )
+    def play(sizes: list[int], others: list[int], jobs: list[tuple[int, int | None]]) -> None:
+        world = World(node("n", *sizes), node("m", *others), profile=profile)
+        for number, (gpus, gib) in enumerate(jobs):
+            known = Estimate(service_s=60.0, memory_bytes=None if gib is None else gib * GIB)
+            world.submit(f"job-{number}", request=Request(gpus), estimate=known)
+        for _ in jobs:
+            world.wait(1000.0)
+            world.end(*world.places)
+        assert len(world.launched) == len(jobs)
+
+    play()
