@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 LEAST_RUNS = 5  # of a program before its columns are weighed
 MOST_RUNS = 240  # the newest of a program; the time of a fit grows with the cube
 MOST_SEARCHED = 80  # of those, evenly, for finding the weights
-_SPREAD = 1.0  # standard deviation of the logarithm of a weight, a priori
+_SPREAD = 2.0  # standard deviation of the logarithm of a weight, a priori
 _BENDING = 0.15  # how quickly the bending part changes with a column, relative to the column's weight in the trend
 _JITTER = 1e-8
 _FURTHEST = 5.0  # standard deviations of what was measured that a prediction may lie from its mean

@@ -19,7 +19,7 @@ from prefect_gpu.estimation.scales import is_logarithmic, to_scale
 
 STEPS = "@steps"
 # Parts of the least that was measured which may be a base: interpreter, libraries, what is needed whatever the sizes.
-_BASES = (0.0, 0.5, 0.8, 0.95)
+_BASES = (0.0, 0.5, 0.8)
 _LEAST_FOR_BASE = 12  # runs
 
 

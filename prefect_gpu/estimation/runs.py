@@ -29,6 +29,9 @@ TARGETS = (
 )
 
 
+MARKS = (1, 2, 3, 5, 7, 10, 15, 25, 50, 75)  # per cent of the steps at which a run's pace is noted
+
+
 @dataclass(frozen=True)
 class Known:
     """What is known of a run when it is submitted.
@@ -71,6 +74,8 @@ class FinishedRun:
         out_of_memory: Whether it ended because memory ran out: then its peak is the least that it would have needed.
         ended_at: Unix seconds.
         steps: Steps that it finished; None: unknown.
+        pace: Seconds from the beginning of training until so many per cent of the steps were done (:data:`MARKS`);
+            empty: it was not followed, or not from its first step on.
     """
 
     run_id: str
@@ -80,6 +85,7 @@ class FinishedRun:
     out_of_memory: bool = False
     ended_at: float = 0.0
     steps: int | None = None
+    pace: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,19 @@ class Interval:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How the pace of a program's trainings goes on: its first steps are slower or quicker than its later ones.
+
+    Attributes:
+        bias: By mark, the logarithm of the seconds per step from there on, over those seen up to there.
+        std: By mark, how far runs scatter around that.
+    """
+
+    bias: Sequence[float]
+    std: Sequence[float]
+
+
+@dataclass(frozen=True)
 class RunEstimate:
     """What a run is expected to need.
 
@@ -101,6 +120,7 @@ class RunEstimate:
         basis: What it was learned from, for people.
         coverage: How often the intervals are meant to hold, 0 to 1.
         warnings: What is odd about the submission or its program: values never seen, a program that changed.
+        pace: How its trainings' pace goes on; None: nobody knows.
     """
 
     targets: Mapping[str, Interval] = field(default_factory=dict)
@@ -108,6 +128,7 @@ class RunEstimate:
     basis: str = "no run has finished yet"
     coverage: float = 0.9
     warnings: tuple[str, ...] = ()
+    pace: Pace | None = None
 
 
 NOTHING_KNOWN = RunEstimate()
