@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.estimation.contenders import submitted
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.online import Training
-from prefect_gpu.estimation.runs import TRAINING_S, FinishedRun
+from prefect_gpu.estimation.runs import MARKS, TRAINING_S, FinishedRun
 
 
 def errors(
@@ -34,8 +34,18 @@ def errors(
 
 
 def by_percent(
-    estimator: Estimator, runs: Sequence[FinishedRun], progress: Mapping[str, Mapping[int, float]]
+    splits: Sequence[tuple[Sequence[FinishedRun], Sequence[FinishedRun]]], progress: Mapping[str, Mapping[int, float]]
 ) -> dict[int, float]:
-    """The median error after 0, 1, 2, ... per cent of the steps."""
-    percents = sorted({0, *next(iter(progress.values()))})
-    return {percent: statistics.median(errors(estimator, runs, progress, percent)) for percent in percents}
+    """The median error after 0, 1, 2, ... per cent of the steps.
+
+    Args:
+        splits: Pairs of (runs to learn from, runs to predict); the errors of all of them are pooled.
+        progress: By run and percent, seconds since its training began.
+    """
+    asked = [(Estimator(learned), runs) for learned, runs in splits]
+    return {
+        percent: statistics.median(
+            error for estimator, runs in asked for error in errors(estimator, runs, progress, percent)
+        )
+        for percent in (0, *MARKS)
+    }

@@ -1,4 +1,4 @@
-"""f_M(R) of a run that is submitted (F-scheduling): its speed on other numbers of GPUs, from what its program has tried."""
+"""f_M(R) of a run that is submitted (F-scheduling): its speed on other numbers of GPUs, from what was tried."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Estimator:
                 f"{model.change.factor:.2g} times what it was before"
             )
         basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
-        return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings))
+        return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings), model.pace)
 
     def throughput(self, known: Known, max_gpus: int) -> tuple[float, ...]:
         """Steps per second on 1, 2, … GPUs (F-scheduling's f_M); empty if no run of the program has told."""

@@ -2,7 +2,8 @@
 
 The time of a step is followed as a logarithm. What was estimated counts as one measurement with its own uncertainty;
 the steps so far count the more, the more there are of them. The very first steps are slow (compilers, caches): as soon
-as there are others they are left out.
+as there are others they are left out. How a program's pace goes on after its first steps is learned from its earlier
+runs (:mod:`~prefect_gpu.estimation.pace`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from prefect_gpu.estimation.runs import STEP_S, TRAINING_S, Interval, RunEstimate
+import numpy as np
+
+from prefect_gpu.estimation.runs import MARKS, STEP_S, TRAINING_S, Interval, RunEstimate
 
 _WARM_UP = 0.01  # part of all steps, at least one, that are left out once there are others
 _LASTING = 0.03  # how evenly a training goes on: its later steps differ from its first ones by about this much
@@ -51,6 +54,7 @@ class Training:
         self.steps = steps = None if steps is None else min(steps, _MOST_STEPS)
         self._prior = _prior_of_step(prior, steps)
         self._whole = prior.targets.get(TRAINING_S)
+        self._pace = prior.pace
         self._points: list[tuple[int, float]] = [(first_step, began_at)]
 
     def report(self, step: int, at: float) -> None:
@@ -129,6 +133,10 @@ class Training:
             _CHANGED**2, (4 * scatter / math.sqrt(recent)) ** 2
         ):
             mean, counted = newest, recent
+        if self._pace is not None and self.steps:
+            percent = 100.0 * (points[-1][0] - points[0][0]) / self.steps
+            bias, std = (float(np.interp(percent, MARKS, values)) for values in (self._pace.bias, self._pace.std))
+            return _log(mean) + bias, max(std, _LASTING / 2)
         # A report stands for the steps since the last one: where single steps are reported, few of them say little.
         return _log(mean), math.hypot(scatter / math.sqrt(counted), _LASTING)
 

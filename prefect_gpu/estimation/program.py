@@ -14,6 +14,7 @@ from prefect_gpu.estimation.change import Change, find_change
 from prefect_gpu.estimation.common import Slopes, expected
 from prefect_gpu.estimation.declared import Rule, fill, learn_rules
 from prefect_gpu.estimation.features import Encoder, Value, flatten, plain_name
+from prefect_gpu.estimation.pace import learn_pace
 from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TARGETS, TRAINING_S, FinishedRun, Known
 from prefect_gpu.estimation.scales import is_logarithmic, to_scale
 
@@ -49,6 +50,7 @@ class ProgramModel:
         rules: How what runs declare follows from their parameters.
         change: A change of the program that its runs show; None: there is none.
         usable: Of each run, the facts that are known before it starts.
+        pace: How its trainings go on after their first steps; None: nobody knows.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ProgramModel:
         self.encoder = Encoder(self.usable)
         self._x = self.encoder.matrix(self.usable)
         self._groups = self.encoder.groups
+        self.pace = learn_pace(self.runs)
         self.models = self._fit(usual_spread)
         self.change = self._find_change()
         if self.change is not None:
