@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from prefect_gpu.estimation.runs import Known
-from prefect_gpu.runtime.learning.facts import finished_run
+from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.runtime.learning.learner import MOST_ROWS, Learner
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow

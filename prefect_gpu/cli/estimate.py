@@ -194,7 +194,7 @@ def _explain(rows: Sequence[HistoryRow], known: Known, neighbours: int) -> Expla
 
     from prefect_gpu.estimation.estimator import Estimator
     from prefect_gpu.estimation.explanation import explain
-    from prefect_gpu.runtime.learning.facts import finished_run
+    from prefect_gpu.storage.finished import finished_run
 
     finished: list[FinishedRun] = [run for row in rows if (run := finished_run(row)) is not None]
     with Console(stderr=True).status(f"Learning from {common.plural(len(finished), 'finished run')} …"):

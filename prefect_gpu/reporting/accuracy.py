@@ -19,7 +19,7 @@ from prefect_gpu.estimation.accuracy import (
 )
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TARGETS, TRAINING_S, Interval
 from prefect_gpu.reporting.sparkline import sparkline
-from prefect_gpu.runtime.learning.facts import finished_run
+from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.storage.row import HistoryRow
 
 COVERAGE = 0.9  # how often the intervals are meant to hold

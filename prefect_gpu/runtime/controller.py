@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
+from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
-from prefect_gpu.runtime.learning.facts import known_of
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.run_environment import run_environment
 from prefect_gpu.runtime.tracked import TrackedRun

@@ -12,8 +12,8 @@ from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.runtime.learning.facts import finished_run
 from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts

@@ -17,8 +17,8 @@ from prefect.events import Event
 from prefect.exceptions import ObjectNotFound
 
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.learning.facts import known_of
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.instructions import Hold

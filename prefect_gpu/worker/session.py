@@ -28,7 +28,7 @@ from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.learning.facts import finished_run
+from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.runtime.learning.learner import MOST_ROWS, Learner
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.telemetry import take_inventory

@@ -20,7 +20,7 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
-from prefect_gpu.runtime.learning.facts import declared_of
+from prefect_gpu.estimation.submission import declared_of
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate

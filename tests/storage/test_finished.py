@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.estimation.runs import TARGETS
-from prefect_gpu.runtime.learning.facts import finished_run, known_of
+from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow
 
 TIMES = {"prepared_s": 3.0, "trained_s": 100.0, "saved_s": 2.0, "steps_done": 50}

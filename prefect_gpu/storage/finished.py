@@ -1,50 +1,16 @@
-"""Between the history and the learning side: rows become finished runs, submissions become what is known of a run."""
+"""From the history to the learning side: a row becomes a finished run."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.runs import FinishedRun, Known
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.estimation.submission import declared_of
 from prefect_gpu.storage.row import HistoryRow
 
-_NOTED_BY_THE_POOL = ("gpus", "tags", "named")  # in a row's features, beside what the run declared
 _LONGEST_S = 10 * 365 * 86_400.0
-
-
-def known_of(
-    flow_name: str,
-    parameters: Mapping[str, Any],
-    request: Request,
-    features: Mapping[str, Any],
-    device_kind: str | None,
-) -> Known:
-    """What is known of a run that was submitted.
-
-    Args:
-        features: What it declared of itself, once it has begun; empty before.
-        device_kind: Of the devices that it would run on; None: unknown.
-    """
-    return Known(
-        flow_name,
-        parameters,
-        declared_of(features),
-        gpus=request.gpus,
-        workers=request.workers,
-        servers=request.servers,
-        cpus=request.cpus,
-        category=request.category,
-        device_kind=device_kind,
-        named=request.features,
-    )
-
-
-def declared_of(features: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run said of itself: steps, batch size, features; without what the pool notes beside it."""
-    return {name: value for name, value in features.items() if name not in _NOTED_BY_THE_POOL}
 
 
 def finished_run(row: HistoryRow) -> FinishedRun | None:
