@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
 from prefect_gpu.storage.finished import finished_run
-from prefect_gpu.runtime.learning.learner import MOST_ROWS, Learner
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.storage.schema import runs_table
@@ -89,7 +89,11 @@ async def _learn(history: History) -> dict[str, float]:
     learned: asyncio.Future[Any] = loop.create_future()
 
     def read() -> list[Any]:
-        return [run for run in map(finished_run, history.rows(limit=MOST_ROWS)) if run is not None]
+        return [
+            run
+            for run in map(finished_run, history.newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS))
+            if run is not None
+        ]
 
     learner = Learner(read, learned.set_result, logging.getLogger("benchmark"))
     task = asyncio.create_task(learner.run())

@@ -22,6 +22,7 @@ STEPS = "@steps"
 # Parts of the least that was measured which may be a base: interpreter, libraries, what is needed whatever the sizes.
 _BASES = (0.0, 0.5, 0.8)
 _LEAST_FOR_BASE = 12  # runs
+_MOST_FOR_RULES = 50  # the newest runs: a rule that holds in so many holds
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ProgramModel:
         self._base: dict[str, float] = {}
         self.runs = tuple(runs[-kriging.MOST_RUNS :])
         facts = [flatten(run.known)[0] for run in self.runs]
-        self.rules: dict[str, Rule] = learn_rules(facts)
+        self.rules: dict[str, Rule] = learn_rules(facts[-_MOST_FOR_RULES:])
         self.usable = [self._learnable(run) for run in facts]
         self.encoder = Encoder(self.usable)
         self._x = self.encoder.matrix(self.usable)
@@ -126,19 +127,19 @@ class ProgramModel:
 
     def _fit_one(self, target: str, usual_spread: float) -> kriging.Kriging:
         """The model of a target, with the base under which each run is predicted best from the others."""
+        newest = self.rows(target)[-kriging.MOST_SEARCHED :]
         least = min(self.runs[at].measured[target] for at in self.rows(target))
-        tried = _BASES if is_logarithmic(target) and len(self.rows(target)) >= _LEAST_FOR_BASE and least > 0 else (0.0,)
-        found: list[tuple[float, float, kriging.Kriging]] = []
-        for part in tried:
+        tried = _BASES if is_logarithmic(target) and len(newest) >= _LEAST_FOR_BASE and least > 0 else (0.0,)
+        found: list[tuple[float, float]] = []
+        for part in tried if len(tried) > 1 else ():
             self._base[target] = part * least
             x, y, groups = self.table(target)
-            model = kriging.fit(x, y, groups, usual_spread=usual_spread)
+            model = kriging.fit(x[-len(newest) :], y[-len(newest) :], groups, usual_spread=usual_spread)
             # On different scales densities are compared in the target's own unit.
-            logs = sum(to_scale(target, self.runs[at].measured[target] - part * least) for at in self.rows(target))
-            found.append((model.left_out_density() - logs, part, model))
-        _, part, best = max(found, key=lambda one: (one[0], -one[1]))
-        self._base[target] = part * least
-        return best
+            logs = sum(to_scale(target, self.runs[at].measured[target] - part * least) for at in newest)
+            found.append((model.left_out_density() - logs, -part))
+        self._base[target] = -max(found, default=(0.0, 0.0))[1] * least
+        return kriging.fit(*self.table(target), usual_spread=usual_spread)
 
     def _find_change(self) -> Change | None:
         for target in (STEP_S, TRAINING_S, MEMORY_BYTES):

@@ -95,12 +95,22 @@ class History:
             outcome: Only runs that ended so.
             since: Only runs that ended at this time or later, in Unix seconds.
         """
-        query = (
-            select(runs_table)
-            .where(*_conditions(flow_name, outcome, since))
-            .order_by(runs_table.c.ended_at.desc(), runs_table.c.run_id, runs_table.c.attempt.desc())
-            .limit(limit)
-        )
+        return self._read(select(runs_table).where(*_conditions(flow_name, outcome, since)).limit(limit))
+
+    def newest_of_each_flow(self, most: int, *, limit: int | None = None) -> list[HistoryRow]:
+        """The newest runs of each flow, newest first: what is learned from, however long the history is.
+
+        Args:
+            most: At most so many of each flow.
+            limit: At most so many in all.
+        """
+        rank = func.row_number().over(partition_by=runs_table.c.flow_name, order_by=runs_table.c.ended_at.desc())
+        ranked = select(runs_table.c.run_id, runs_table.c.attempt, rank.label("rank")).subquery()
+        same = (ranked.c.run_id == runs_table.c.run_id) & (ranked.c.attempt == runs_table.c.attempt)
+        return self._read(select(runs_table).join(ranked, same).where(ranked.c.rank <= most).limit(limit))
+
+    def _read(self, query: Select[Any]) -> list[HistoryRow]:
+        query = query.order_by(runs_table.c.ended_at.desc(), runs_table.c.run_id, runs_table.c.attempt.desc())
         with self._transaction(self._engine) as connection:
             try:
                 return [HistoryRow.from_columns(dict(found)) for found in connection.execute(query).mappings()]

@@ -28,8 +28,7 @@ from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.storage.finished import finished_run
-from prefect_gpu.runtime.learning.learner import MOST_ROWS, Learner
+from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -38,6 +37,7 @@ from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import AccuracyArtifact
@@ -391,7 +391,7 @@ class PoolSession:
 
     def _finished_runs(self) -> list[FinishedRun]:
         """What the history holds, for the learner's thread."""
-        rows = self._history.rows(limit=MOST_ROWS)
+        rows = self._history.newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS)
         compared = comparisons(rows[:_JUDGED_RUNS])
         self._accuracy = accuracy_markdown(compared) if compared else ""
         return [run for run in map(finished_run, rows) if run is not None]

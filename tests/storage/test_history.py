@@ -31,7 +31,7 @@ FULL = HistoryRow(
     trained_s=970.0, saved_s=14.0, steps_done=3_000_000_000, final_loss=0.25, best_loss=0.125,
     device_util_mean=0.75, device_util_peak=1.0, device_memory_peak_bytes=70 * 2**30, cpu_mean=2.5,
     rss_peak_bytes=3 * 2**30, net_mean_bytes_per_s=1e6, outcome="failed", exit_code=-9, message="killed\nby hand",
-    warm_start=True,
+    warm_start=True, pace={"1": 0.5, "2": 1.0, "75": 37.5},
 )  # fmt: skip
 
 
@@ -193,12 +193,13 @@ def test_rows_of_version_1_are_kept_with_what_was_not_known_then(history_url: st
     with History(history_url) as history:
         history.record(row())
         with history._writer.begin() as connection:  # as version 1 had it
-            for name in ("device_util_std", "out_of_memory", "neighbours", "estimate"):
+            for name in ("device_util_std", "out_of_memory", "neighbours", "estimate", "pace"):
                 connection.execute(text(f"ALTER TABLE prefect_gpu_runs DROP COLUMN {name}"))
             connection.execute(schema.version_table.update().values(version=1))
     with History(history_url) as history:
         [old] = history.rows()
         assert (old.out_of_memory, old.neighbours, dict(old.estimate), old.device_util_std) == (False, (), {}, None)
+        assert old.pace == {}
         new = row("run-2", out_of_memory=True, neighbours=("bert",), estimate={"training_s": [1.0, 0.5, 2.0]})
         history.record(new)
         assert history.rows()[-1] == new or history.rows()[0] == new
@@ -241,3 +242,13 @@ def test_sqlite_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
             connection.execute(runs_table.insert().values(row("run-2").as_columns()))
             assert other.count() == 1
         assert other.count() == 2
+
+
+def test_what_is_learned_from_is_the_newest_of_each_flow(history_url: str) -> None:
+    with History(history_url) as history:
+        for number in range(6):
+            history.record(row(f"a-{number}", flow_name="a", ended_at=100.0 + number))
+            history.record(row(f"b-{number}", flow_name="b", ended_at=200.0 + number))
+        newest = history.newest_of_each_flow(2)
+        assert [found.run_id for found in newest] == ["b-5", "b-4", "a-5", "a-4"]
+        assert [found.run_id for found in history.newest_of_each_flow(2, limit=3)] == ["b-5", "b-4", "a-5"]

@@ -16,7 +16,8 @@ from prefect_gpu.estimation.runs import FinishedRun
 if TYPE_CHECKING:
     from prefect_gpu.estimation.estimator import Estimator
 
-MOST_ROWS = 100_000  # the newest of the history; what is older says little of today's programs
+MOST_ROWS = 100_000  # of the history, the newest; what is older says little of today's programs
+MOST_OF_EACH_FLOW = 400  # and of these the newest of each flow: more than are learned from, since some will have failed
 _SETTLE_S = 1.0  # runs that end together are learned from together
 _REST = 10.0  # times as long as learning took: it uses a tenth of one core at most
 _NICE = 10
