@@ -9,6 +9,7 @@ from pathlib import Path
 from prefect_gpu.estimation.runs import (
     CPU_CORES,
     LAUNCHING_S,
+    MARKS,
     MEMORY_BYTES,
     SAVING_S,
     STEP_S,
@@ -18,7 +19,7 @@ from prefect_gpu.estimation.runs import (
 )
 
 DATA = Path(__file__).parent / "data" / "runs.csv"
-PROGRESS = {percent: f"at_{percent}_percent_s" for percent in (1, 2, 3, 5, 7, 10, 15, 25, 50, 75)}
+PROGRESS = {percent: f"at_{percent}_percent_s" for percent in MARKS}
 COLUMNS = (
     "run_id",
     "program",
@@ -86,4 +87,5 @@ def _finished(row: dict[str, str]) -> FinishedRun:
         completed=row["outcome"] == "completed",
         ended_at=float(row["ended_at"]),
         steps=steps,
+        pace={percent: float(row[column]) for percent, column in PROGRESS.items() if row[column]},
     )

@@ -398,7 +398,7 @@ class Controller:
                 self.handle(ev.PhaseEntered(run_id, _STATUS_OF_PHASE[phase]))
             self._handle_estimated(self.estimates.entered(run, phase, at))
         elif kind == protocol.PROGRESS:
-            run.progressed(data)
+            run.progressed(data, at)
             self._handle_estimated(self.estimates.progressed(run, at))
         elif kind == protocol.USAGE:
             run.used(data)

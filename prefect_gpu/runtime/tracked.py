@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from prefect_gpu.estimation.runs import MARKS
+from prefect_gpu.estimation.submission import RESUMED_AT
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.records import RunRecord
@@ -53,6 +55,9 @@ class TrackedRun:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
+    _pace: dict[int, float] = field(default_factory=dict)  # by mark, seconds from the beginning of training
+    _last: tuple[float, int] | None = None  # (those seconds, steps done) at the last report; None: not followed
+    _steps: int | None = None  # which the marks are parts of
 
     @property
     def run_id(self) -> str:
@@ -75,10 +80,16 @@ class TrackedRun:
         for key in ("steps", "batch_size", "features"):
             if data.get(key) is not None:
                 self.record.known.setdefault("features", {})[key] = data[key]
+        if phase == protocol.TRAINING:
+            first = data.get("step")
+            # A run that was restored counts on from the steps that it had done before.
+            self.record.progress["first_step"] = first if _is_count(first) else 0
+            self._pace, self._steps = {}, None
+            self._last = None if self.record.progress["first_step"] else (0.0, 0)
         return True
 
-    def progressed(self, data: dict[str, Any]) -> None:
-        """Note a progress report."""
+    def progressed(self, data: dict[str, Any], at: float | None = None) -> None:
+        """Note a progress report of a time in Unix seconds; None: its time says nothing of the run's pace."""
         self.record.progress.update(
             {key: value for key, value in data.items() if key != "losses" and value is not None}
         )
@@ -90,6 +101,21 @@ class TrackedRun:
             self.best_loss = loss if self.best_loss is None else min(self.best_loss, loss)
         while len(self.losses) > _CURVE_POINTS:
             self.losses = [*self.losses[:-1:2], self.losses[-1]]
+        if at is not None and self._last is not None and _is_count(data.get("step")):
+            self._last = self._passed(data["step"], at - self.record.times[protocol.TRAINING], *self._last)
+
+    def _passed(self, step: int, now: float, before: float, done: int) -> tuple[float, int] | None:
+        """Note the marks between two reports, times in between taken as even. None: follow the run no further."""
+        steps = self.record.progress.get("steps") or self.record.known.get("features", {}).get("steps")
+        if not _is_count(steps) or self._steps not in (None, steps) or step < done or now < before:
+            self._pace = {}
+            return None
+        self._steps = steps
+        for mark in MARKS:
+            needed = -(-steps * mark // 100)
+            if done < needed <= step:
+                self._pace[mark] = before + (now - before) * (needed - done) / (step - done)
+        return now, step
 
     def used(self, data: dict[str, Any]) -> None:
         """Note a usage sample."""
@@ -105,6 +131,9 @@ class TrackedRun:
         record, times = self.record, self.record.times
         known = dict(record.known)
         features = known.pop("features", {})
+        if record.progress.get("first_step"):
+            features = features | {RESUMED_AT: record.progress["first_step"]}
+        followed = len(self._pace) == len(MARKS) and record.progress.get("step") == self._steps
         granted, launched = times.get("granted"), times.get("launched")
         preparing, training = times.get(protocol.PREPARING), times.get(protocol.TRAINING)
         saving, finished = times.get(protocol.SAVING), times.get(protocol.FINISHED)
@@ -139,6 +168,7 @@ class TrackedRun:
             "trained_s": _span(training, saving or finished or (ended_at if training else None)),
             "saved_s": _span(saving, finished or (ended_at if saving else None)),
             "steps_done": record.progress.get("step"),
+            "pace": {str(mark): seconds for mark, seconds in self._pace.items()} if followed else {},
             "final_loss": self.losses[-1][1] if self.losses else record.progress.get("loss"),
             "best_loss": self.best_loss,
             # Liquid §4 asks for the use while training: launching and saving leave the devices idle.
@@ -168,6 +198,10 @@ class TrackedRun:
 
 def _span(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else max(0.0, end - start)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _whole(value: float | None) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.runs import FinishedRun, Known
-from prefect_gpu.estimation.submission import declared_of
+from prefect_gpu.estimation.submission import RESUMED_AT, declared_of
 from prefect_gpu.storage.row import HistoryRow
 
 _LONGEST_S = 10 * 365 * 86_400.0
@@ -35,7 +35,7 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         _put(measured, r.NETWORK_BYTES_PER_S, row.net_mean_bytes_per_s, 1e13)
         _put(measured, r.CPU_CORES, row.cpu_mean, 1e5)
         if steps is not None and steps > 0 and r.TRAINING_S in measured:
-            _put(measured, r.STEP_S, measured[r.TRAINING_S] / steps, _LONGEST_S)
+            _put_step(measured, steps, _resumed_at(row.features))
     if not measured:
         return None
     gpus, ended_at = _number(row.requested_gpus), _number(row.ended_at)
@@ -51,13 +51,45 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
     )
     ended = 0.0 if ended_at is None else ended_at
     return FinishedRun(
-        row.run_id, known, measured, completed, out_of_memory, ended, None if steps is None else int(steps)
+        row.run_id,
+        known,
+        measured,
+        completed,
+        out_of_memory,
+        ended,
+        None if steps is None else int(steps),
+        _pace(row.pace),
     )
 
 
 def _named(features: object) -> tuple[str, ...]:
     named = features.get("named") if isinstance(features, Mapping) else None
     return tuple(name for name in named if isinstance(name, str)) if isinstance(named, list | tuple) else ()
+
+
+def _resumed_at(features: object) -> float:
+    first = _number(features.get(RESUMED_AT)) if isinstance(features, Mapping) else None
+    return 0.0 if first is None else max(0.0, first)
+
+
+def _put_step(measured: dict[str, float], steps: float, first: float) -> None:
+    """The time of one step; of a restored run, whose time since then was measured, also that of all its steps."""
+    trained_s = measured[r.TRAINING_S]
+    if first > 0:
+        del measured[r.TRAINING_S]
+        if steps <= first or trained_s <= 0:
+            return
+        _put(measured, r.TRAINING_S, trained_s / (steps - first) * steps, _LONGEST_S)
+    _put(measured, r.STEP_S, trained_s / (steps - first), _LONGEST_S)
+
+
+def _pace(noted: object) -> dict[int, float]:
+    """When the marks were passed; nothing if a mark is missing, or time went backwards between two."""
+    if not isinstance(noted, Mapping):
+        return {}
+    pace = {mark: seconds for mark in r.MARKS if (seconds := _number(noted.get(str(mark)))) is not None}
+    times = [0.0, *pace.values()]
+    return pace if len(pace) == len(r.MARKS) and times == sorted(times) and times[-1] > 0 else {}
 
 
 def _put(measured: dict[str, float], target: str, value: object, most: float) -> None:

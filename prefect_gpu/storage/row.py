@@ -44,6 +44,8 @@ class HistoryRow:
         neighbours: Flows that shared its devices.
         estimate: What was estimated at its submission: by target ``[median, low, high]``, with ``from_runs`` and
             ``basis``; empty if nothing was.
+        pace: Seconds from the beginning of training until 1, 2, 3, 5, 7, 10, 15, 25, 50 and 75 per cent of the steps
+            were done, by per cent; empty: it was not followed from its first step on.
 
     Raises:
         ValueError: The outcome is none of the four, or `run_id` is empty.
@@ -91,6 +93,7 @@ class HistoryRow:
     out_of_memory: bool = False
     neighbours: tuple[str, ...] = ()
     estimate: Mapping[str, Any] = field(default_factory=dict)
+    pace: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -111,6 +114,7 @@ class HistoryRow:
         values["features"] = values["features"] or {}
         values["neighbours"] = tuple(values["neighbours"] or ())
         values["estimate"] = values["estimate"] or {}
+        values["pace"] = values["pace"] or {}
         return cls(**values)
 
 

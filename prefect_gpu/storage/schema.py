@@ -76,11 +76,12 @@ runs_table = Table(
     Column("out_of_memory", Boolean, nullable=False, server_default=false()),
     Column("neighbours", JSON(none_as_null=True)),
     Column("estimate", JSON(none_as_null=True)),
+    Column("pace", JSON(none_as_null=True)),
     Index("prefect_gpu_runs_ended_at", "ended_at"),
     Index("prefect_gpu_runs_flow_name", "flow_name", "ended_at"),
 )
 
-_ADDED_IN_2 = ("device_util_std", "out_of_memory", "neighbours", "estimate")
+_ADDED_IN_2 = ("device_util_std", "out_of_memory", "neighbours", "estimate", "pace")
 
 
 def _to_2(connection: Connection) -> None:

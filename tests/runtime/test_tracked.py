@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -143,3 +144,60 @@ def test_only_a_run_that_failed_ran_out_of_memory(outcome: str, expected: bool) 
     report = ExitReport(1, tail=("MemoryError",))
     values = tracked().history_row(outcome=outcome, message="", report=report, node="here", ended_at=ENDED)
     assert values["out_of_memory"] is expected
+
+
+def test_a_restored_run_notes_the_steps_that_it_had_done() -> None:
+    run = tracked()
+    run.enter(T, 110.0, {"step": 30, "steps": 100})
+    assert row(run)["features"] == {"steps": 100, "resumed_at": 30}
+    run.enter(P, 120.0, {})
+    run.enter(T, 130.0, {"step": 0})
+    assert row(run)["features"] == {"steps": 100}, "tried again from the beginning"
+
+
+# (step, seconds since training began) of the reports
+EVEN = [(0, 0.0), (40, 20.0), (200, 100.0)]
+
+
+def followed(reports: list[tuple[int, float]], **begun: Any) -> dict[str, float]:
+    run = tracked()
+    run.enter(T, 110.0, {"steps": 200} | begun)
+    for step, seconds in reports:
+        run.progressed({"step": step}, 110.0 + seconds)
+    pace: dict[str, float] = row(run)["pace"]
+    return pace
+
+
+def test_pace_is_noted_between_reports() -> None:
+    assert followed(EVEN) == pytest.approx({str(mark): float(mark) for mark in MARKS})
+    slow = followed([(100, 90.0), (200, 100.0)])
+    assert (slow["50"], slow["25"], slow["75"]) == pytest.approx((90.0, 45.0, 95.0))
+
+
+@pytest.mark.parametrize(
+    "reports, begun",
+    [
+        (EVEN, {"step": 10}),
+        (EVEN, {"steps": None}),
+        (EVEN[:2], {}),
+        ([*EVEN[:2], (199, 99.0)], {}),
+        ([(40, 20.0), (30, 25.0), (200, 100.0)], {}),
+        ([(40, 20.0), (50, 15.0), (200, 100.0)], {}),
+    ],
+    ids=["restored", "steps unknown", "not all marks", "stopped early", "went back", "clock went back"],
+)
+def test_only_a_run_that_was_followed_all_along_has_a_pace(reports: list[tuple[int, float]], begun: Any) -> None:
+    assert followed(reports, **begun) == {}
+
+
+def test_a_new_try_has_a_pace_of_its_own_and_an_adopted_run_none() -> None:
+    run = tracked()
+    run.enter(T, 110.0, {"steps": 200})
+    run.progressed({"step": 150}, 120.0)
+    run.enter(P, 125.0, {})
+    run.enter(T, 130.0, {})
+    run.progressed({"step": 200}, 230.0)
+    assert row(run)["pace"] == pytest.approx({str(mark): float(mark) for mark in MARKS})
+    adopted = TrackedRun(run.record, Path("unused"), phase=T)
+    adopted.progressed({"step": 200}, 230.0)
+    assert row(adopted)["pace"] == {}

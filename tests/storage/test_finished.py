@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.estimation.runs import TARGETS
+from prefect_gpu.estimation.runs import MARKS, TARGETS
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.storage.finished import finished_run
@@ -94,7 +94,7 @@ ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.te
 NUMBERS = (
     *("requested_gpus", "requested_cpus", "prepared_s", "trained_s", "saved_s", "steps_done", "device_util_mean"),
     *("device_util_std", "device_memory_peak_bytes", "cpu_mean", "rss_peak_bytes", "net_mean_bytes_per_s"),
-    *("ended_at", "parameters", "features"),
+    *("ended_at", "parameters", "features", "pace"),
 )
 
 
@@ -105,3 +105,36 @@ def test_any_row_teaches_something_sensible_or_nothing(values: dict[str, Any], o
     if run is not None:
         assert run.measured and set(run.measured) <= set(TARGETS)
         assert all(math.isfinite(value) and value >= 0 for value in run.measured.values())
+
+
+# first step of the restored run, seconds trained since -> what it teaches of its steps
+RESTORED: dict[str, tuple[Any, float, dict[str, float]]] = {
+    "it counts on": (30, 40.0, {"step_s": 2.0, "training_s": 100.0}),
+    "it had begun at its first step": (0, 100.0, {"step_s": 2.0, "training_s": 100.0}),
+    "it had done all": (50, 1.0, {}),
+    "it had done more": (60, 1.0, {}),
+    "what is no number counts as none": ("x", 100.0, {"step_s": 2.0, "training_s": 100.0}),
+}
+
+
+@pytest.mark.parametrize("first, seconds, steps", RESTORED.values(), ids=RESTORED)
+def test_a_restored_run_took_its_time_for_the_rest_of_its_steps(
+    first: Any, seconds: float, steps: dict[str, float]
+) -> None:
+    run = finished_run(row(features={"resumed_at": first, "batch_size": 8}, **(TIMES | {"trained_s": seconds})))
+    assert run is not None and run.known.declared == {"batch_size": 8}
+    assert {name: run.measured[name] for name in ("step_s", "training_s") if name in run.measured} == steps
+
+
+PACE = {str(mark): 0.5 * mark for mark in MARKS}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{}, {"1": 0.5}, PACE | {"1": -1.0}, PACE | {"3": 0.6}, PACE | {"5": math.nan}, PACE | {"7": "x"}, [1], None],
+    ids=repr,
+)
+def test_a_pace_comes_back_whole_or_not_at_all(odd: Any) -> None:
+    whole, absurd = finished_run(row(pace=PACE, **TIMES)), finished_run(row(pace=odd, **TIMES))
+    assert whole is not None and whole.pace == {mark: 0.5 * mark for mark in MARKS}
+    assert absurd is not None and absurd.pace == {}

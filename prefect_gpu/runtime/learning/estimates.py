@@ -84,7 +84,7 @@ class Estimates:
             followed.known = replace(followed.known, declared=declared_of(declared))
             followed.prior = self._estimate(followed.known)
             steps = declared.get("steps")
-            first = run.record.progress.get("step") or 0
+            first = run.record.progress.get("first_step") or 0
             followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
             return self._tell(run, followed, at)
         return None

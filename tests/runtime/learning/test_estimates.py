@@ -106,6 +106,20 @@ def test_what_a_run_measures_replaces_what_was_expected_of_it(learned: Estimator
     assert estimates.outlook("a", 1005.0) is None
 
 
+def test_the_steps_that_a_restored_run_had_done_are_not_taken_for_quick_ones(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.estimator = learned
+    estimates.submitted("a", Known("train", {"steps": 100}))
+    run = a_run()
+    run.enter(protocol.TRAINING, 1000.0, {"step": 50, "steps": 100})
+    estimates.entered(run, protocol.TRAINING, 1000.0)
+    for step in range(51, 71):
+        run.progressed({"step": step, "steps": 100})
+        estimates.progressed(run, 1000.0 + 0.5 * (step - 50))
+    outlook = estimates.outlook("a", 1010.0)
+    assert outlook is not None and outlook.remaining_s.median == pytest.approx(15.0, rel=0.05)
+
+
 def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expected(learned: Estimator) -> None:
     estimates = Estimates()
     estimates.estimator = learned
