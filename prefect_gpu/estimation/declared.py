@@ -14,6 +14,8 @@ from itertools import combinations, permutations
 from prefect_gpu.estimation.features import Value, plain_name
 
 _TOLERANCE = 0.02  # rounding up to whole batches, most of all
+_EXACT = 1e-6  # a quotient that is rounded up fits exactly, or it is not the reason
+_MOST_ROUNDED = math.log(2) / 2  # rounding up to whole batches makes products differ by this at most, either way
 _MOST_PARAMETERS = 12  # that products are sought among
 _LEAST = 3  # runs with different values before a product is believed
 
@@ -22,10 +24,13 @@ _LEAST = 3  # runs with different values before a product is believed
 class Rule:
     """How a declared value follows from parameters: ``factor × product of over ÷ product of under``; or a constant.
 
+    With few batches in an epoch, it matters that the last is not full: ``epochs × ⌈n ÷ batch_size⌉``.
+
     Attributes:
         constant: The value, if it is always the same.
         factor, over, under: The product otherwise.
         runs: How many runs it held in.
+        whole: The factor whose quotient by the divisor is rounded up; empty: none.
     """
 
     constant: Value | None = None
@@ -33,6 +38,7 @@ class Rule:
     over: tuple[str, ...] = ()
     under: tuple[str, ...] = ()
     runs: int = 0
+    whole: str = ""
 
     def apply(self, run: Mapping[str, Value]) -> Value | None:
         """The value for a run of these facts; None if a parameter is missing or makes no sense."""
@@ -44,16 +50,20 @@ class Rule:
             if not isinstance(number, float) or number <= 0:
                 return None
             product = product * number if name in self.over else product / number
+        if self.whole:
+            product *= math.exp(_rounding(run, self.whole, self.under))
         return product if 0 < product < math.inf else None
 
     def describe(self) -> str:
         """The right-hand side for people."""
         if self.constant is not None:
             return f"{self.constant:g}" if isinstance(self.constant, float) else repr(self.constant)
-        words = " × ".join(
-            ([] if abs(self.factor - 1) <= _TOLERANCE else [f"{self.factor:.4g}"]) + list(map(plain_name, self.over))
-        )
-        return words + "".join(f" ÷ {plain_name(name)}" for name in self.under)
+        divided = "".join(f" ÷ {plain_name(name)}" for name in self.under)
+        factors = [] if abs(self.factor - 1) <= _TOLERANCE else [f"{self.factor:.4g}"]
+        factors += [plain_name(name) for name in self.over if name != self.whole]
+        if self.whole:
+            return " × ".join([*factors, f"⌈{plain_name(self.whole)}{divided}⌉"])
+        return " × ".join(factors) + divided
 
 
 def learn_rules(runs: Sequence[Mapping[str, Value]]) -> dict[str, Rule]:
@@ -100,9 +110,19 @@ def _learn(name: str, runs: Sequence[Mapping[str, Value]]) -> Rule | None:
             for at, log in enumerate(logs)
         ]
         off = (max(rests) - min(rests)) / 2
-        if off <= _TOLERANCE and (best is None or off < best[0] - 1e-9):
-            best = off, Rule(None, math.exp((max(rests) + min(rests)) / 2), over, under, len(runs))
+        for whole in ("", *over) if under and off <= _MOST_ROUNDED else ("",):
+            exact = [rest - _rounding(run, whole, under) for rest, run in zip(rests, given, strict=True)]
+            off = (max(exact) - min(exact)) / 2
+            if off <= (_EXACT if whole else _TOLERANCE) and (best is None or off < best[0] - 1e-9):
+                best = off, Rule(None, math.exp((max(exact) + min(exact)) / 2), over, under, len(runs), whole)
     return None if best is None else best[1]
+
+
+def _rounding(run: Mapping[str, Value], whole: str, under: Sequence[str]) -> float:
+    """What rounding a quotient up adds to its logarithm."""
+    over, divisor = (run[whole], run[under[0]]) if whole else (1.0, 1.0)
+    quotient = over / divisor if isinstance(over, float) and isinstance(divisor, float) else 0.0
+    return math.log(math.ceil(quotient) / quotient) if 1e-9 < quotient < 2**53 else 0.0
 
 
 def _products(names: Sequence[str], runs: int) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

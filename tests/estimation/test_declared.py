@@ -30,12 +30,17 @@ def _with(steps: list[Value], runs: list[dict[str, float]] = _SIZES) -> list[dic
 RULES: dict[str, tuple[list[Value], str, float]] = {
     "epochs times batches": (
         [run["epochs"] * math.ceil(run["n"] / run["model.batch"]) for run in _SIZES],
+        "epochs × ⌈n ÷ model.batch⌉",
+        700.0,
+    ),
+    "epochs times full batches": (
+        [run["epochs"] * math.floor(run["n"] / run["model.batch"]) for run in _SIZES],
         "epochs × n ÷ model.batch",
         700.0,
     ),
     "a parameter": ([run["epochs"] for run in _SIZES], "epochs", 7.0),
     "a multiple of one": ([run["epochs"] * 100 for run in _SIZES], "100 × epochs", 700.0),
-    "batches": ([math.ceil(run["n"] / run["model.batch"]) * 1.0 for run in _SIZES], "n ÷ model.batch", 100.0),
+    "batches": ([math.ceil(run["n"] / run["model.batch"]) * 1.0 for run in _SIZES], "⌈n ÷ model.batch⌉", 100.0),
     "constant": ([500.0 for _ in _SIZES], "500", 500.0),
 }
 
@@ -75,3 +80,13 @@ def test_nothing_is_deduced_from_parameters_that_make_no_sense(epochs: Value | N
 def test_a_size_beyond_all_bounds_is_no_error() -> None:
     rules = learn_rules(_with([math.ceil(run["n"] / run["model.batch"]) * 1.0 for run in _SIZES]))
     assert "n" in fill({"n": 1e308, "model.batch": 5e-324}, rules)
+
+
+def test_with_few_batches_in_an_epoch_it_matters_that_the_last_is_not_full() -> None:
+    runs: list[dict[str, Value]] = [
+        {"n": n, "batch": batch, "epochs": epochs, "@steps": epochs * math.ceil(n / batch)}
+        for n, batch, epochs in ((100.0, 64.0, 3.0), (130.0, 32.0, 7.0), (70.0, 64.0, 5.0), (200.0, 48.0, 2.0))
+    ]
+    rule = learn_rules(runs)["@steps"]
+    assert rule.describe() == "epochs × ⌈n ÷ batch⌉"
+    assert rule.apply({"n": 129.0, "batch": 64.0, "epochs": 10.0}) == pytest.approx(30.0)
