@@ -172,7 +172,6 @@ class Encoder:
     Args:
         runs: Their facts, from :func:`flatten`.
         most: Columns at most; those given most often.
-        keep_constant: Whether columns that never vary are kept; a model across programs meets other values later.
     """
 
     def __init__(self, runs: Sequence[Mapping[str, Value]], *, most: int = MOST_COLUMNS) -> None:
@@ -181,6 +180,13 @@ class Encoder:
         self._given = frozenset(counts)
         columns = (make_column(name, [run.get(name) for run in runs]) for name in sorted(often))
         self.columns: tuple[Column, ...] = tuple(column for column in columns if column is not None)
+        # What all runs have in common says nothing of them, but much of one that differs.
+        first = runs[0] if len(runs) > 1 else {}
+        self._constant = {
+            name: value
+            for name, value in first.items()
+            if not name.startswith("#") and all(run.get(name) == value for run in runs)
+        }
 
     @property
     def groups(self) -> np.ndarray:
@@ -202,6 +208,11 @@ class Encoder:
                 f"{plain_name(name)} is new: no earlier run had it"
                 for name in run
                 if name not in self._given and not name.startswith("#")
+            ]
+            warnings += [
+                f"{plain_name(name)}={run[name]!r} was always {value!r} before"
+                for name, value in self._constant.items()
+                if run.get(name, value) != value
             ]
         return numbers
 

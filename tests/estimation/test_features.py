@@ -115,6 +115,27 @@ def test_what_is_odd_about_a_run_is_said(run: dict[str, Value], warning: str) ->
     assert len(row) == len(usual) == len(encoder.groups) and np.all(np.isfinite(row)) and np.max(np.abs(row)) < 10
 
 
+# what all runs had in common, what the next one has -> what is said of it
+CONSTANT: dict[str, tuple[list[Value], Value, list[str]]] = {
+    "a text": (["mnist"] * 2, "imagenet", ["x='imagenet' was always 'mnist' before"]),
+    "a number": ([5.0] * 3, 50.0, ["x=50.0 was always 5.0 before"]),
+    "numbers are compared exactly": ([5.0] * 3, 5.1, ["x=5.1 was always 5.0 before"]),
+    "the same again": (["mnist"] * 2, "mnist", []),
+    "one run shows no habit": (["mnist"], "imagenet", []),
+    "names of runs": (["wise-crab", "sly-fox"], "red-hen", []),
+}
+
+
+@pytest.mark.parametrize("before, now, said", CONSTANT.values(), ids=CONSTANT)
+def test_a_parameter_that_never_varied_and_now_does_is_said(before: list[Value], now: Value, said: list[str]) -> None:
+    encoder = Encoder([{"x": value, "#gpus": 1.0} for value in before])
+    warnings: list[str] = []
+    encoder.row({"x": now, "#gpus": 2.0}, warnings)
+    assert warnings == said
+    encoder.row({}, warnings)
+    assert warnings == said, "what is missing is no other value"
+
+
 _anything = st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3) | st.just("nan")
 
 
