@@ -7,7 +7,6 @@ the intervals must be is measured on runs that were left out (:mod:`~prefect_gpu
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,6 +47,9 @@ class Estimator:
         seed: For the models that draw random numbers.
         before: An estimator that was learned earlier: of programs that have no new runs, its models are taken over.
 
+    Attributes:
+        calibration: How far the intervals must reach, by target, measured on runs that were left out.
+
     Raises:
         ValueError: The coverage is not between 0 and 1.
 
@@ -82,7 +84,7 @@ class Estimator:
             name: self._model(name, of_program, usual, slopes, before) for name, of_program in telling.items()
         }
         self.learned_from = sum(len(of_program) for of_program in telling.values())
-        self._calibration = Calibration(self.programs, usual, coverage)
+        self.calibration = Calibration(self.programs, usual, coverage)
         self.across = AcrossPrograms(self.programs, seed)
 
     @staticmethod
@@ -105,7 +107,7 @@ class Estimator:
             return self._of_unseen(known)
         row, facts, warnings = model.row(known)
         few = model.completed < kriging.LEAST_RUNS
-        reaches = self._calibration.few if few else self._calibration.known
+        reaches = self.calibration.few if few else self.calibration.known
         widened = 1.0 + _ODD_WIDENS * len(warnings)
         predicted = model.predict(row, facts)
         found = {target: _interval(target, one, reaches[target] * widened) for target, one in predicted.items()}
@@ -114,10 +116,9 @@ class Estimator:
             found[MEMORY_BYTES] = _at_least(found.get(MEMORY_BYTES), least)
             warnings.append(f"a run like it ran out of memory: it is given at least {least / 2**30:.2f} GiB")
         if model.change is not None:
-            when = datetime.fromtimestamp(model.change.at).strftime("%Y-%m-%d %H:%M")
             warnings.append(
-                f"the program seems to have changed: since {when} its {plain_name(model.change.target)} is "
-                f"{model.change.factor:.2g} times what it was before"
+                f"the program seems to have changed: since {_moment(model.change.at)} its "
+                f"{plain_name(model.change.target)} is {model.change.factor:.2g} times what it was before"
             )
         basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
         return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings), model.pace)
@@ -181,12 +182,14 @@ def _interval(target: str, predicted: Prediction, reach: float) -> Interval:
     return Interval(*(predicted.base + from_scale(target, predicted.mean + side * away) for side in (0, -1, 1)))
 
 
+def _moment(at: float) -> str:
+    try:
+        return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):  # a run may say that it ended in the year 300000
+        return f"{at:g}"
+
+
 def _at_least(interval: Interval | None, least: float) -> Interval:
     if interval is None:
         return Interval(least, least, least * 1.5)
     return Interval(max(interval.median, least), interval.low, max(interval.high, least))
-
-
-def relative_error(estimated: float, measured: float) -> float:
-    """How far an estimate is off, as a part of what was measured; infinite where nothing was measured."""
-    return abs(estimated - measured) / measured if measured > 0 else math.inf

@@ -108,7 +108,7 @@ def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5) -> 
         _neighbours(model, known, most_neighbours),
         matters,
         _deduced(model, known),
-        _left_out(model, estimator._calibration.known),
+        _left_out(model, estimator.calibration.known),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.estimation.estimator import Estimator
+from prefect_gpu.estimation.estimator import Estimator, _moment
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
     MEMORY_BYTES,
@@ -339,3 +339,8 @@ def test_asking_needs_no_machine_learning_library() -> None:
     code = "import sys, prefect_gpu.estimation.estimator; print({'sklearn', 'xgboost', 'pandas'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300, 1e13])
+def test_a_moment_beyond_the_calendar_is_no_error(at: float) -> None:
+    assert _moment(at) == f"{at:g}"
