@@ -26,7 +26,7 @@ def test_what_matters_is_found(model: ProgramModel) -> None:
 
 
 def test_training_is_steps_times_seconds_per_step(model: ProgramModel) -> None:
-    assert TRAINING_S not in model.models and model.rules["@steps"].describe() == "epochs × n ÷ batch_size"
+    assert TRAINING_S not in model.models and model.rules["@steps"].describe() == "epochs × ⌈n ÷ batch_size⌉"
     row, facts, _ = model.row(Known("train", {"n": 64_000, "batch_size": 64, "epochs": 3, "width": 64}))
     found = model.predict(row, facts)
     assert found[TRAINING_S].mean == pytest.approx(found[STEP_S].mean + math.log(3000), abs=0.02)
