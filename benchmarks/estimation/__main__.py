@@ -56,13 +56,13 @@ def main() -> int:
 
     runs = [run for run in read_runs(options.data) if run.completed]
     progress = read_progress(options.data)
-    splits = range(2) if options.quick else range(10)
+    splits = range(2) if options.quick else range(8)
     contenders = (PAPERS,) if options.quick else ALL
     scores = figure10.compare(runs, FULL, splits, contenders)
     claims = accuracy_claims(scores)
     details: dict[str, Any] = {"runs": len(runs), "splits": len(splits), "at_300": scores}
     if not options.quick:
-        curve = {size: figure10.compare(runs, size, range(3), contenders) for size in SIZES}
+        curve = {size: figure10.compare(runs, size, range(2), contenders) for size in SIZES}
         details["curve"] = {**curve, FULL: scores}
         details["unseen"] = figure10.unseen(runs, sorted({run.known.program for run in runs}))
         if options.plot is not None:

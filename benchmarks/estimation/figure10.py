@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from prefect_gpu.estimation.runs import (
 
 MEASURED = (TRAINING_S, STEP_S, LAUNCHING_S, SAVING_S, MEMORY_BYTES, CPU_CORES)
 TEST_RUNS = 50  # as in the paper
+PROCESSES = 2
 OURS = "prefect-gpu"
 
 Scores = dict[str, dict[str, dict[str, float]]]  # by way to learn, target, figure
@@ -36,27 +39,35 @@ def split(runs: Sequence[FinishedRun], train: int, seed: int) -> tuple[list[Fini
     return mixed[TEST_RUNS : TEST_RUNS + train], mixed[:TEST_RUNS]
 
 
-def compare(runs: Sequence[FinishedRun], train: int, seeds: Iterable[int], contenders: Sequence[str]) -> Scores:
+def compare(runs: Sequence[FinishedRun], train: int, seeds: Sequence[int], contenders: Sequence[str]) -> Scores:
     """Median figures over some splits: R², RMSE, and for ours how often the 90 % interval held (a mean)."""
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for seed in seeds:
-        learned, asked = split(runs, train, seed)
-        intervals = ours(learned, asked, MEASURED)
-        for target in MEASURED:
-            measured = np.array([run.measured[target] for run in asked])
-            medians = np.array([one.median for one in intervals[target]])
-            held = [one.low <= value <= one.high for one, value in zip(intervals[target], measured, strict=True)]
-            found[OURS, target, "held"].append(float(np.mean(held)))
-            found[OURS, target, "relative"].append(float(np.median(np.abs(medians - measured) / measured)))
-            predictions = {OURS: medians}
-            predictions |= {name: plain(name, learned, asked, target) for name in contenders}
-            for name, predicted in predictions.items():
-                found[name, target, "r2"].append(r2(measured, predicted))
-                found[name, target, "rmse"].append(rmse(measured, predicted))
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        splits = list(pool.map(_one_split, repeat(runs), repeat(train), seeds, repeat(contenders)))
     scores: Scores = defaultdict(lambda: defaultdict(dict))
-    for (name, target, figure), values in found.items():
+    for name, target, figure in splits[0]:
+        values = [found[name, target, figure] for found in splits]
         scores[name][target][figure] = (statistics.mean if figure == "held" else statistics.median)(values)
     return {name: dict(by_target) for name, by_target in scores.items()}
+
+
+def _one_split(
+    runs: Sequence[FinishedRun], train: int, seed: int, contenders: Sequence[str]
+) -> dict[tuple[str, str, str], float]:
+    """By way to learn, target and figure."""
+    found: dict[tuple[str, str, str], float] = {}
+    learned, asked = split(runs, train, seed)
+    intervals = ours(learned, asked, MEASURED)
+    for target in MEASURED:
+        measured = np.array([run.measured[target] for run in asked])
+        medians = np.array([one.median for one in intervals[target]])
+        held = [one.low <= value <= one.high for one, value in zip(intervals[target], measured, strict=True)]
+        found[OURS, target, "held"] = float(np.mean(held))
+        found[OURS, target, "relative"] = float(np.median(np.abs(medians - measured) / measured))
+        predictions = {OURS: medians} | {name: plain(name, learned, asked, target) for name in contenders}
+        for name, predicted in predictions.items():
+            found[name, target, "r2"] = r2(measured, predicted)
+            found[name, target, "rmse"] = rmse(measured, predicted)
+    return found
 
 
 def unseen(runs: Sequence[FinishedRun], programs: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 _LEAST_BEFORE, _LEAST_AFTER = 5, 3  # runs on either side of a change
 _CLEAR = 6.0  # standard errors between the two sides; chance alone finds 4 somewhere in a long row
 _LARGE = math.log(1.15)  # smaller changes are not worth telling
+_FAR = 4.0  # scatters from the middle, and a factor of e, that a single run counts for at most
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,24 @@ def find_change(residuals: np.ndarray, ended_at: Sequence[float], target: str) -
         target: What was measured.
     """
     count = len(residuals)
-    best: tuple[float, int, float] | None = None
-    for first in range(_LEAST_BEFORE, count - _LEAST_AFTER + 1):
-        before, after = residuals[:first], residuals[first:]
-        jump = float(np.median(after) - np.median(before))
-        # Scatter on each side by the median, so that a few slow runs (a busy machine) are no change.
-        scatter = 1.4826 * float(
-            np.median(np.abs(np.concatenate([before - np.median(before), after - np.median(after)])))
-        )
-        error = max(scatter, 0.01) * 1.25 * math.sqrt(1 / first + 1 / (count - first))
-        clear = abs(jump) / error
-        if clear > _CLEAR and abs(jump) > _LARGE and (best is None or clear > best[0]):
-            best = clear, first, jump
-    if best is None:
+    splits = range(_LEAST_BEFORE, count - _LEAST_AFTER + 1)
+    clear, scatter = max((_clearness(residuals, first) for first in splits), default=(0.0, 0.0))
+    if clear <= _CLEAR:
         return None
-    _, first, jump = best
+    # Medians tell that there is a change, squares tell where; a few slow runs (a busy machine) count as less slow ones.
+    middle = float(np.median(residuals))
+    tamed = np.clip(residuals, middle - _FAR * scatter - 1.0, middle + _FAR * scatter + 1.0)
+    first = min(splits, key=lambda at: tamed[:at].var() * at + tamed[at:].var() * (count - at))
+    jump = float(np.median(residuals[first:]) - np.median(residuals[:first]))
+    if abs(jump) <= _LARGE or _clearness(residuals, first)[0] <= _CLEAR:
+        return None
     return Change(first, ended_at[first], math.exp(jump), target)
+
+
+def _clearness(residuals: np.ndarray, first: int) -> tuple[float, float]:
+    """(How many standard errors the medians on both sides of a split are apart, the scatter around them)."""
+    before, after = residuals[:first], residuals[first:]
+    low, high = float(np.median(before)), float(np.median(after))
+    scatter = 1.4826 * float(np.median(np.abs(np.concatenate([before - low, after - high]))))
+    error = max(scatter, 0.01) * 1.25 * math.sqrt(1 / first + 1 / len(after))
+    return abs(high - low) / error, scatter

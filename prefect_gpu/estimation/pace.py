@@ -23,11 +23,11 @@ def learn_pace(runs: Iterable[FinishedRun]) -> Pace | None:
     if len(found) < _LEAST:
         return None
     bias, std = [], []
-    for errors in zip(*found, strict=True):
-        mean = sum(errors) / (len(errors) + 1)
-        squares = sum((error - mean) ** 2 for error in errors) + 2 * _USUAL**2
+    for at_mark in zip(*found, strict=True):
+        mean = sum(at_mark) / (len(at_mark) + 1)
+        squares = sum((error - mean) ** 2 for error in at_mark) + 2 * _USUAL**2
         bias.append(mean)
-        std.append(math.sqrt(squares / (len(errors) + 2)))
+        std.append(math.sqrt(squares / (len(at_mark) + 2)))
     return Pace(tuple(bias), tuple(std))
 
 

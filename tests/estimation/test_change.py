@@ -39,8 +39,7 @@ def test_a_jump_that_lasts_is_found_where_it_is(residuals: np.ndarray, expected:
         assert found is None
     else:
         assert found is not None
-        # Medians do not tell to the run where it was.
-        assert abs(found.first - expected[0]) <= 3
+        assert abs(found.first - expected[0]) <= 1
         assert (found.at, found.target) == (1e9 + found.first, "step_s")
         assert found.factor == pytest.approx(expected[1], rel=0.1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -283,7 +284,9 @@ def test_a_changed_program_is_noticed_and_estimates_follow() -> None:
     runs = before + [replace(run, run_id=f"new-{at}", ended_at=1e6 + at) for at, run in enumerate(after)]
     estimate = Estimator(runs).estimate(asked(before[0]))
     [warning] = estimate.warnings
-    assert "the program seems to have changed: since" in warning and "step_s is 2 times" in warning
+    assert "the program seems to have changed: since 1970-01-12" in warning, "the day of the first run after it"
+    said = re.search(r"its step_s is (\S+) times", warning)
+    assert said is not None and float(said[1]) == pytest.approx(2.0, rel=0.15)
     assert estimate.targets[STEP_S].median == pytest.approx(2 * before[0].measured[STEP_S], rel=0.15)
 
 
