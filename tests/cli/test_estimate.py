@@ -94,6 +94,7 @@ def test_how_good_estimates_have_been(run_cli: InProcess, filled: None) -> None:
     assert [(one["program"], one["runs"]) for one in told["accuracy"]] == [(None, 10), ("train", 9), ("tune", 1)]
 
 
+@pytest.mark.slow
 def test_pictures(run_cli: InProcess, filled: None, tmp_path: Path) -> None:
     png = tmp_path / "accuracy.png"
     assert f"Wrote 10 runs to {png}.\n" in run_cli("estimate", "--plot", str(png)).stdout

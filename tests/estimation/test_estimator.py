@@ -68,6 +68,7 @@ def test_one_run_gives_a_wide_interval_around_it() -> None:
         assert interval.low < run.measured[target] / 3 and interval.high > run.measured[target] * 3
 
 
+@pytest.mark.slow
 def test_more_runs_give_narrower_intervals() -> None:
     runs = runs_of(60, seed=4)
     widths = [_width(Estimator(runs[:count]).estimate(asked(runs[-1])).targets[STEP_S]) for count in (1, 6, 59)]
@@ -290,6 +291,7 @@ def test_a_changed_program_is_noticed_and_estimates_follow() -> None:
     assert estimate.targets[STEP_S].median == pytest.approx(2 * before[0].measured[STEP_S], rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_is_no_change(seed: int) -> None:
     runs = runs_of(24, seed=seed, noise=0.2)
@@ -319,6 +321,7 @@ def test_intervals_hold_as_often_as_they_say() -> None:
         assert 0.84 <= np.mean(hits) <= 0.96, target
 
 
+@pytest.mark.slow
 def test_more_coverage_is_a_wider_interval() -> None:
     runs = runs_of(30, seed=5)
     widths = [_width(Estimator(runs, coverage=of).estimate(asked(runs[0])).targets[STEP_S]) for of in (0.5, 0.8, 0.95)]

@@ -124,6 +124,7 @@ def test_a_few_runs_do_not_tell_what_matters_or_how_good_it_is() -> None:
     assert len(found.neighbours) == 3 and not found.matters and not found.left_out
 
 
+@pytest.mark.slow
 def test_of_a_program_that_is_new_the_choice_across_programs_is_told() -> None:
     runs = [
         replace(run, run_id=f"{name}-{run.run_id}", measured={MEMORY_BYTES: run.measured[MEMORY_BYTES]})
