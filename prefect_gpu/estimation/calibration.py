@@ -78,13 +78,16 @@ def _single(model: ProgramModel, target: str) -> np.ndarray:
 
 
 def _folded(model: ProgramModel, target: str) -> np.ndarray:
-    x, y, groups = model.table(target)
-    folds = np.arange(len(y)) % min(FOLDS, len(y))
-    found = np.zeros(len(y))
-    for fold in range(min(FOLDS, len(y))):
+    rows = np.array(model.rows(target))
+    folds = np.arange(len(rows)) % min(FOLDS, len(rows))
+    found = np.zeros(len(rows))
+    for fold in range(min(FOLDS, len(rows))):
         out = folds == fold
-        mean, std = kriging.fit(x[~out], y[~out], groups).predict(x[out])
-        found[out] = (y[out] - mean) / std
+        # All that is chosen for a model is chosen again: the runs that are left out must have had no say in it.
+        base, fitted = model.fit(target, rows[~out].tolist())
+        x, y, _ = model.table(target, rows[out].tolist(), base)
+        mean, std = fitted.predict(x)
+        found[out] = (y - mean) / std
     return found
 
 

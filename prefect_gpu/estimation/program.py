@@ -95,18 +95,25 @@ class ProgramModel:
         """What the run with this index measured, on the learned scale."""
         return to_scale(target, self.runs[at].measured[target])
 
-    def table(self, target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(Rows of numbers, what was measured, the column of each number) of the runs that tell about a target."""
-        rows, base = self.rows(target), self._base.get(target, 0.0)
-        y = [
-            to_scale(target, self.runs[at].measured[target] - base) - self._common(self.usable[at], target)
-            for at in rows
-        ]
-        return self._x[rows], np.array(y), self._groups
+    def table(
+        self, target: str, rows: Sequence[int] | None = None, base: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(Rows of numbers, what was measured, the column of each number) of the runs that tell about a target.
 
-    def _common(self, facts: Mapping[str, Value], target: str) -> float:
+        Args:
+            rows: Only these of its runs.
+            base: What is taken off before the scale is applied; by default what was found best.
+        """
+        rows = self.rows(target) if rows is None else rows
+        base = self._base.get(target, 0.0) if base is None else base
+        measured = (self.runs[at].measured[target] - base for at in rows)
+        common = (self._common(self.usable[at], target, base) for at in rows)
+        y = [to_scale(target, value) - usual for value, usual in zip(measured, common, strict=True)]
+        return self._x[list(rows)], np.array(y), self._groups
+
+    def _common(self, facts: Mapping[str, Value], target: str, base: float) -> float:
         """What the slopes of all programs make of a run; they are those of costs without a base."""
-        return 0.0 if self._base.get(target) else expected(facts, self._slopes.get(target, {}))
+        return 0.0 if base else expected(facts, self._slopes.get(target, {}))
 
     def _learnable(self, run: Mapping[str, Value]) -> dict[str, Value]:
         """What of a run's facts is known before it starts: its parameters, and what follows from them."""
@@ -123,23 +130,24 @@ class ProgramModel:
         return [target for target in TARGETS if target != derived and self.rows(target)]
 
     def _fit(self, usual_spread: Mapping[str, float]) -> dict[str, kriging.Kriging]:
-        return {target: self._fit_one(target, usual_spread.get(target, 1.0)) for target in self._targets()}
+        models = {}
+        for target in self._targets():
+            self._base[target], models[target] = self.fit(target, self.rows(target), usual_spread.get(target, 1.0))
+        return models
 
-    def _fit_one(self, target: str, usual_spread: float) -> kriging.Kriging:
-        """The model of a target, with the base under which each run is predicted best from the others."""
-        newest = self.rows(target)[-kriging.MOST_SEARCHED :]
-        least = min(self.runs[at].measured[target] for at in self.rows(target))
+    def fit(self, target: str, rows: Sequence[int], usual_spread: float = 1.0) -> tuple[float, kriging.Kriging]:
+        """(The base under which each run is predicted best from the others, the model) for a target and some runs."""
+        newest = rows[-kriging.MOST_SEARCHED :]
+        least = min(self.runs[at].measured[target] for at in rows)
         tried = _BASES if is_logarithmic(target) and len(newest) >= _LEAST_FOR_BASE and least > 0 else (0.0,)
         found: list[tuple[float, float]] = []
         for part in tried if len(tried) > 1 else ():
-            self._base[target] = part * least
-            x, y, groups = self.table(target)
-            model = kriging.fit(x[-len(newest) :], y[-len(newest) :], groups, usual_spread=usual_spread)
+            model = kriging.fit(*self.table(target, newest, part * least), usual_spread=usual_spread)
             # On different scales densities are compared in the target's own unit.
             logs = sum(to_scale(target, self.runs[at].measured[target] - part * least) for at in newest)
             found.append((model.left_out_density() - logs, -part))
-        self._base[target] = -max(found, default=(0.0, 0.0))[1] * least
-        return kriging.fit(*self.table(target), usual_spread=usual_spread)
+        base = -max(found, default=(0.0, 0.0))[1] * least
+        return base, kriging.fit(*self.table(target, rows, base), usual_spread=usual_spread)
 
     def _find_change(self) -> Change | None:
         for target in (STEP_S, TRAINING_S, MEMORY_BYTES):
@@ -165,8 +173,8 @@ class ProgramModel:
         found = {}
         for target, model in self.models.items():
             mean, std = model.predict(row[None, :])
-            mean_now = float(mean[0]) + self._common(facts, target)
-            found[target] = Prediction(mean_now, float(std[0]), self._base[target])
+            base = self._base[target]
+            found[target] = Prediction(float(mean[0]) + self._common(facts, target, base), float(std[0]), base)
         steps = facts.get(STEPS)
         if STEP_S in found and isinstance(steps, float) and steps > 0:
             of_step = found[STEP_S]
