@@ -56,7 +56,7 @@ def main() -> int:
 
     runs = [run for run in read_runs(options.data) if run.completed]
     progress = read_progress(options.data)
-    splits = range(2) if options.quick else range(8)
+    splits = range(2) if options.quick else figure10.splits_of(runs)
     contenders = (PAPERS,) if options.quick else ALL
     scores = figure10.compare(runs, FULL, splits, contenders)
     claims = accuracy_claims(scores)

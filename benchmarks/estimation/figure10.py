@@ -32,11 +32,19 @@ OURS = "prefect-gpu"
 Scores = dict[str, dict[str, dict[str, float]]]  # by way to learn, target, figure
 
 
-def split(runs: Sequence[FinishedRun], train: int, seed: int) -> tuple[list[FinishedRun], list[FinishedRun]]:
-    """Random runs to learn from, and 50 others, the same for the same seed whatever the number to learn from."""
+def split(runs: Sequence[FinishedRun], train: int, number: int) -> tuple[list[FinishedRun], list[FinishedRun]]:
+    """Random runs to learn from, and 50 others; no run is among the others of two numbers up to :func:`splits_of`."""
     mixed = list(runs)
-    random.Random(seed).shuffle(mixed)
-    return mixed[TEST_RUNS : TEST_RUNS + train], mixed[:TEST_RUNS]
+    random.Random(0).shuffle(mixed)
+    asked = mixed[TEST_RUNS * number : TEST_RUNS * (number + 1)]
+    others = mixed[: TEST_RUNS * number] + mixed[TEST_RUNS * (number + 1) :]
+    random.Random(number).shuffle(others)
+    return others[:train], asked
+
+
+def splits_of(runs: Sequence[FinishedRun]) -> range:
+    """As many test sets as there are without a run in common."""
+    return range(len(runs) // TEST_RUNS)
 
 
 def compare(runs: Sequence[FinishedRun], train: int, seeds: Sequence[int], contenders: Sequence[str]) -> Scores:
