@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from prefect_gpu.estimation import runs as r
 
 _LEAST = {
@@ -31,12 +29,6 @@ def from_scale(target: str, value: float) -> float:
     if target in _LEAST:
         return math.exp(min(max(value, math.log(_LEAST[target])), _HUGE))
     return min(max(value, 0.0), _MOST[target])
-
-
-def array_to_scale(target: str, values: np.ndarray) -> np.ndarray:
-    """:func:`to_scale` for many values."""
-    least = _LEAST.get(target)
-    return np.clip(values, 0.0, _MOST[target]) if least is None else np.log(np.maximum(values, least))
 
 
 def is_logarithmic(target: str) -> bool:

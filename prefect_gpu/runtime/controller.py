@@ -227,7 +227,16 @@ class Controller:
             failed = ev.LaunchFailed(launch.job, f"it could not be recorded: {error}", now + _RETRY_S)
             asyncio.get_running_loop().call_soon(self.handle, failed)
             return
+        self._meet(run)
         self._follow(run, self._launch(run))
+
+    def _meet(self, run: TrackedRun) -> None:
+        """Note whom the run shares its devices with: what neighbours do to each other is learned from that."""
+        devices = set(run.record.placement.devices)
+        for other in self.runs.values():
+            if devices.intersection(other.record.placement.devices):
+                run.company.append(other)
+                other.company.append(run)
 
     async def _launch(self, run: TrackedRun) -> None:
         try:

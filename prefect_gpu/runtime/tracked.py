@@ -55,6 +55,9 @@ class TrackedRun:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
+    company: list[TrackedRun] = field(
+        default_factory=list, repr=False, compare=False
+    )  # runs that shared its devices, ended or not
     _pace: dict[int, float] = field(default_factory=dict)  # by mark, seconds from the beginning of training
     _last: tuple[float, int] | None = None  # (those seconds, steps done) at the last report; None: not followed
     _steps: int | None = None  # which the marks are parts of
@@ -179,6 +182,7 @@ class TrackedRun:
             "cpu_mean": cpu_mean,
             "rss_peak_bytes": report.max_rss_bytes or _whole(self._peak("rss_bytes")),
             "net_mean_bytes_per_s": self._mean("net_bytes_per_s"),
+            "neighbours": tuple(sorted({str(other.record.known.get("flow_name")) for other in self.company})),
             "outcome": outcome,
             "exit_code": report.returncode,
             "message": message,

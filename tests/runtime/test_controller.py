@@ -103,6 +103,23 @@ async def test_a_run_is_launched_watched_settled_and_remembered(tmp_path: Path) 
         assert row["cpu_mean"] == 1.5 and row["rss_peak_bytes"] == 123 and row["warm_start"] is True
 
 
+async def test_runs_that_share_a_device_are_each_others_neighbours(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        share = Request(gpu_memory_bytes=1 << 30, exclusive=False)
+        for job in ("a", "b", "alone"):
+            asked = Request() if job == "alone" else share
+            bench.controller.handle(ev.JobSubmitted(job, asked, "q", 1.0, 0.0, f"name of {job}"))
+            await until(lambda: f"launched {job}" in bench.host.said)  # noqa: B023  # called at once
+        for job in ("a", "b", "alone"):
+            handle = bench.controller.runs[job].handle
+            assert isinstance(handle, MemoryHandle)
+            handle.end(0)
+        await bench.controller.wait_idle()
+        rows = {row["run_id"]: row for row in bench.host.rows}
+        assert rows["a"]["devices"] == rows["b"]["devices"] != rows["alone"]["devices"]
+        assert {job: row["neighbours"] for job, row in rows.items()} == {"a": ("train",), "b": ("train",), "alone": ()}
+
+
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         await bench.launch()
