@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -77,6 +77,7 @@ class ProgramModel:
             self._x = np.column_stack([self._x, since])
             self._groups = np.append(self._groups, len(self.encoder.columns))
             self.models = self._fit(usual_spread)
+            self.change = replace(self.change, factor=self._changed_by(self.change.target))
 
     @property
     def completed(self) -> int:
@@ -157,6 +158,14 @@ class ProgramModel:
                 if found is not None:
                     return Change(rows[found.first], found.at, found.factor, target)
         return None
+
+    def _changed_by(self, target: str) -> float:
+        """By which factor the runs before a change would have had more of a target after it: the median of them."""
+        before, after = self._x.copy(), self._x.copy()
+        before[:, -1], after[:, -1] = 0.0, 1.0
+        base, logs = self._base[target], [self.models[target].predict(x)[0] for x in (before, after)]
+        then, now = (base + np.exp(log) for log in logs)
+        return float(np.median(now / then))
 
     def row(self, known: Known) -> tuple[np.ndarray, dict[str, Value], list[str]]:
         """(The numbers, the facts, what is odd about them) of a run that is to be estimated."""
