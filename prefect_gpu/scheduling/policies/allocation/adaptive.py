@@ -73,4 +73,7 @@ def _all_interleave(desk: Desk) -> bool:
             return False
         if not line.entries[0][1].estimate.stages_s:
             return False
-    return all(job.request.shareable and desk.may_stop(job) and job.estimate.stages_s for job in state.running.values())
+    return all(
+        job.request.shareable and job.request.total_gpus and desk.may_stop(job) and job.estimate.stages_s
+        for job in state.running.values()
+    )
