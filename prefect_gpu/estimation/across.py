@@ -12,7 +12,7 @@ from prefect_gpu.estimation.regressors import DEFAULT, REGRESSORS, make_regresso
 from prefect_gpu.estimation.runs import STEP_S, TARGETS, TRAINING_S
 
 LEAST_PROGRAMS = 3  # before anything is said of a program that nobody has seen
-_MOST_RUNS = 2_000  # as many of each program; more say little of programs that nobody has seen
+_MOST_RUNS = 2_000  # in all, as many of each program; more say little of programs that nobody has seen
 _MOST_COMPARED = 250  # runs for choosing a regressor
 _FOLDS = 3
 

@@ -121,7 +121,8 @@ class Estimator:
                 f"{plain_name(model.change.target)} is {model.change.factor:.2g} times what it was before"
             )
         basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
-        return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings), model.pace)
+        out = least is not None
+        return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings), model.pace, out)
 
     def throughput(self, known: Known, max_gpus: int) -> tuple[float, ...]:
         """Steps per second on 1, 2, … GPUs (F-scheduling's f_M); empty if no run of the program has told."""

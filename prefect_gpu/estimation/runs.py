@@ -121,6 +121,7 @@ class RunEstimate:
         coverage: How often the intervals are meant to hold, 0 to 1.
         warnings: What is odd about the submission or its program: values never seen, a program that changed.
         pace: How its trainings' pace goes on; None: nobody knows.
+        ran_out_of_memory: Whether a run that was submitted alike did: its memory is known, though none has completed.
     """
 
     targets: Mapping[str, Interval] = field(default_factory=dict)
@@ -129,6 +130,7 @@ class RunEstimate:
     coverage: float = 0.9
     warnings: tuple[str, ...] = ()
     pace: Pace | None = None
+    ran_out_of_memory: bool = False
 
 
 NOTHING_KNOWN = RunEstimate()

@@ -150,7 +150,7 @@ def to_plan(estimate: RunEstimate) -> Estimate:
     if not estimate.targets:
         return UNKNOWN
     found = estimate.targets
-    own = estimate.from_runs > 0 or "memory" in " ".join(estimate.warnings)
+    own = estimate.from_runs > 0 or estimate.ran_out_of_memory
     memory = found.get(MEMORY_BYTES) if own else None
     use = found.get(UTILISATION) if own else None
     return Estimate(

@@ -82,6 +82,8 @@ def test_times_are_medians_and_memory_is_the_upper_end() -> None:
     assert (plan.service_s, plan.memory_bytes, plan.utilisation) == (10.0, 3_000_000_000, 0.5)
     unseen = to_plan(RunEstimate(targets, from_runs=0))
     assert (unseen.service_s, unseen.memory_bytes, unseen.utilisation) == (10.0, None, None)
+    failed = to_plan(RunEstimate(targets, from_runs=0, ran_out_of_memory=True))
+    assert failed.memory_bytes == 3_000_000_000
 
 
 def test_what_a_run_measures_replaces_what_was_expected_of_it(learned: Estimator) -> None:
