@@ -16,26 +16,27 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from prefect_gpu.estimation.submission import known_of
+from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
+from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
 from prefect_gpu.runtime.run_environment import run_environment
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Abilities
 from prefect_gpu.scheduling.cluster import Node
-from prefect_gpu.scheduling.instructions import Hold, Launch
+from prefect_gpu.scheduling.instructions import Finish, Hold, Instruction, Launch, OpenGate, SetCores, SetShare
 from prefect_gpu.scheduling.jobs import Status
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
-_STATUS_OF_PHASE = {
-    protocol.PREPARING: Status.PREPARING,
-    protocol.TRAINING: Status.TRAINING,
-    protocol.SAVING: Status.SAVING,
-}
+ABILITIES = Abilities(gates=True, cores=True, shares=True, finishes=True)
+"""What this world can carry out."""
 
 _RETRY_S = 2.0  # from a launch that failed to the next try
 
@@ -95,6 +96,7 @@ class Controller:
         state_dir: Folder for what must survive the worker.
         pool: Name of the pool; records of other pools in the same folder are left alone.
         profile: Name of a scheduling profile.
+        abilities: What the scheduler may ask for: all of :data:`ABILITIES`, or less.
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
         clock: Unix seconds; tests may replace it.
     """
@@ -108,27 +110,31 @@ class Controller:
         state_dir: Path,
         pool: str,
         profile: str,
+        abilities: Abilities = ABILITIES,
         channel_host: str = "127.0.0.1",
         channel_port: int = 0,
         keep_days: float = 30.0,
         clock: Callable[[], float] = time.time,
         logger: logging.Logger | None = None,
     ) -> None:
-        self.scheduler = Scheduler(profile)
+        self.scheduler = Scheduler(profile, abilities)
         self.runs: dict[str, TrackedRun] = {}  # launched and not yet settled
         self.estimates = Estimates()
+        self.idle = IdleTime()
         self.node = node
         self._host = host
         self._driver = driver
         self._state_dir = state_dir
         self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)
-        self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile)
+        self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
         self._clock = clock
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._channel = ChannelServer(
             self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
         )
+        self._adjuster = Adjuster(self._channel, node, self._save, clock, self._logger)
+        self._reports = Reports()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -178,13 +184,21 @@ class Controller:
         now = self._clock()
         self._log.write(event, now)
         for instruction in self.scheduler.handle(event, now):
-            if isinstance(instruction, Launch):
-                self._begin(instruction, now)
-            elif isinstance(instruction, Hold):
-                self._host.held(instruction)
-            else:  # the abilities that the scheduler was given rule these out
-                self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
+            self._carry_out(instruction, now)
         self._arm_timer(now)
+
+    def _carry_out(self, instruction: Instruction, now: float) -> None:
+        match instruction:
+            case Launch():
+                self._begin(instruction, now)
+            case Hold():
+                self._host.held(instruction)
+            case OpenGate(job) | SetCores(job) | SetShare(job) | Finish(job):
+                run = self.runs.get(job)
+                if run is not None:  # else it has ended, and this is the last word about it
+                    self._adjuster.carry_out(run, instruction)
+            case _:  # the abilities that the scheduler was given rule these out
+                self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
 
     async def stop(self, run_id: str, grace_seconds: float) -> bool:
         """Stop a launched run's process and everything it started; False if the run is not launched here."""
@@ -217,6 +231,7 @@ class Controller:
         try:
             record = self._host.describe(launch.job)
             record.placement = launch.placement
+            record.behind, record.gated = launch.behind, launch.behind is not None
             record.token = new_token()
             record.times["granted"] = now
             record.known["estimate"] = as_row(self.estimates.of(launch.job))
@@ -232,6 +247,8 @@ class Controller:
 
     def _meet(self, run: TrackedRun) -> None:
         """Note whom the run shares its devices with: what neighbours do to each other is learned from that."""
+        if not run.record.placement.shared:
+            return
         devices = set(run.record.placement.devices)
         for other in self.runs.values():
             if devices.intersection(other.record.placement.devices):
@@ -266,6 +283,7 @@ class Controller:
         run.record.times["launched"] = self._clock()
         run.record.warm = run.handle.warm
         self._save(run)
+        self._adjuster.launched(run)
         if run.cancelling:  # the cancellation came while the process was being made
             await run.handle.stop(0)
         await self._host.launched(run)
@@ -282,6 +300,10 @@ class Controller:
             channel_url=self._channel.url,
             channel_file=self._channel_file,
             checkpoints=self.checkpoint_dir(run.run_id),
+            locks=self._state_dir / "locks",
+            gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
+            shared=run.record.placement.shared,
+            memory_bytes=run.record.placement.memory_bytes,
         )
         return LaunchSpec(
             run_id=run.run_id,
@@ -315,7 +337,7 @@ class Controller:
             default="launching",
         )
         self._channel.admit(record.run_id, record.token, session=record.session)
-        status = _STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)
+        status = STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)
         submitted = record.times.get("submitted", 0.0)
         self._logger.info("Found run %s running (pid %s) and adopted it", record.name, handle.pid)
         self._follow(run, self._watch(run))
@@ -324,8 +346,21 @@ class Controller:
             self._tasks.add(task)
             task.add_done_callback(self._followed)
         self.handle(
-            ev.JobAdopted(record.run_id, record.request, record.queue, submitted, record.placement, status, record.name)
+            ev.JobAdopted(
+                record.run_id,
+                record.request,
+                record.queue,
+                submitted,
+                record.placement,
+                status,
+                record.name,
+                record.behind,
+            )
         )
+        job = self.scheduler.state.running.get(record.run_id)
+        self._adjuster.adopted(run, behind=job.behind if job is not None else None)
+        if run.phase == protocol.TRAINING:
+            self.idle.begins(run.run_id, record.placement.devices, record.times[protocol.TRAINING])
         self._estimate_adopted(run)
 
     def _estimate_adopted(self, run: TrackedRun) -> None:
@@ -335,7 +370,7 @@ class Controller:
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
         self.handle(ev.JobEstimated(run.run_id, self.estimates.submitted(run.run_id, known)))
         if run.phase == protocol.TRAINING:
-            self._handle_estimated(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
+            self._handle(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
 
     async def _return_unlaunched(self, run: TrackedRun) -> None:
         await self._host.unlaunched(run)
@@ -351,6 +386,7 @@ class Controller:
         """The process is gone: free its devices first, then make everybody know."""
         ended_at = report.ended_at or self._clock()
         self._channel.revoke(run.run_id)
+        self.idle.ends(run.run_id, ended_at)
         self.handle(ev.JobEnded(run.run_id, _exit_words(report)))
         outcome, message = await self._host.settle(run, report)
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
@@ -372,6 +408,7 @@ class Controller:
         self._records.remove(run.folder)
         self._unfollow(run)
         self.estimates.forget(run.run_id)
+        self._reports.forget(run.run_id)
         self._host.released(run)
 
     def _follow(self, run: TrackedRun, work: Coroutine[Any, Any, None]) -> None:
@@ -400,22 +437,38 @@ class Controller:
             return
         if kind == protocol.PHASE:
             phase = str(data.get("phase"))
-            if not run.enter(phase, at, data):
+            if not run.enter(phase, at, data) and not run.waiting:
                 return
+            if phase == protocol.TRAINING:
+                run.device_idle_s = self.idle.begins(run_id, run.record.placement.devices, at)
+            elif phase != protocol.PREPARING:  # a try that failed keeps its devices for the next one
+                self.idle.ends(run_id, at)
+            # First of all, since a device may be idle until somebody is told.
+            self._handle(self._reports.phase(run))
             self._save(run)
-            if phase in _STATUS_OF_PHASE:
-                self.handle(ev.PhaseEntered(run_id, _STATUS_OF_PHASE[phase]))
-            self._handle_estimated(self.estimates.entered(run, phase, at))
+            self._handle(self.estimates.entered(run, phase, at))
         elif kind == protocol.PROGRESS:
             run.progressed(data, at)
-            self._handle_estimated(self.estimates.progressed(run, at))
+            self._handle(self.estimates.progressed(run, at), *self._reports.progress(run, data, at))
         elif kind == protocol.USAGE:
             run.used(data)
+            self._handle(*self._reports.usage(run, data))
+        elif kind == protocol.OUT_OF_MEMORY:
+            self._exhausted(run)
         self._host.reported(run, kind)
 
-    def _handle_estimated(self, event: ev.JobEstimated | None) -> None:
-        if event is not None:
-            self.handle(event)
+    def _exhausted(self, run: TrackedRun) -> None:
+        """The run tries again in its own process, and has its devices alone then."""
+        self.handle(ev.MemoryExhausted(run.run_id))
+        job = self.scheduler.state.running.get(run.run_id)
+        if job is not None and job.placement is not None:
+            run.record.request, run.record.placement = job.request, job.placement
+            self._save(run)
+
+    def _handle(self, *events: ev.Event | None) -> None:
+        for event in events:
+            if event is not None:
+                self.handle(event)
 
     def _on_session(self, run_id: str, session: str) -> None:
         run = self.runs.get(run_id)

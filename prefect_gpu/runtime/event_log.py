@@ -9,6 +9,7 @@ from typing import TextIO
 
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling import record
+from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
 
 logger = logging.getLogger("prefect_gpu.events")
 
@@ -18,9 +19,9 @@ _MAX_BYTES = 32 * 1024 * 1024
 class EventLog:
     """Appends events to a file that starts anew with each worker; the previous worker's is kept beside it."""
 
-    def __init__(self, path: Path, profile: str) -> None:
+    def __init__(self, path: Path, profile: str, abilities: Abilities = NOTHING_SPECIAL) -> None:
         self._path = path
-        self._profile = profile
+        self._header = record.header(profile, abilities)
         self._file: TextIO | None = None
         self._broken = False
 
@@ -45,7 +46,7 @@ class EventLog:
             if self._path.exists():
                 self._path.replace(self._path.with_suffix(".previous.jsonl"))
             self._file = self._path.open("w", buffering=1)
-            self._file.write(record.header(self._profile) + "\n")
+            self._file.write(self._header + "\n")
         if self._file.tell() < _MAX_BYTES:
             self._file.write(record.encode(event, now) + "\n")
 

@@ -31,6 +31,9 @@ class RunRecord:
         known: What was known at submission (flow, deployment, parameters, ...), for the history.
         times: Unix seconds of ``submitted``, ``granted``, ``launched`` and of each phase entered.
         attempt: 1 for the first launch of the flow run.
+        gated: Whether it was launched behind another run, and so waits at its gate until that is opened.
+        behind: The run that it waits for; None once its gate is open.
+        weight: Its share of its devices, 1 if it gives way to nobody.
     """
 
     run_id: str
@@ -44,6 +47,9 @@ class RunRecord:
     session: str | None = None
     warm: bool | None = None
     cancelled: bool = False
+    gated: bool = False
+    behind: str | None = None
+    weight: float = 1.0
     known: dict[str, Any] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,11 +21,22 @@ def run_environment(
     channel_url: str,
     channel_file: Path,
     checkpoints: Path,
+    locks: Path,
+    gated: bool = False,
+    shared: bool = False,
+    memory_bytes: int | None = None,
 ) -> dict[str, str]:
     """Everything that the driver adds to a run's environment.
 
     A run sees the GPUs that it was granted, by UUID, and no others: a run on virtual devices, or on none, sees no GPU.
+
+    Args:
+        locks: Folder of the devices' lock files.
+        gated: Whether the run waits until its predecessor trains no more.
+        shared: Whether others may train on its devices.
+        memory_bytes: What it was granted of each device; None: all of it.
     """
+    locks.mkdir(parents=True, exist_ok=True)
     gpus = [device.id for device in devices if not device.virtual]
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
@@ -38,4 +50,12 @@ def run_environment(
         ),
         protocol.ENV_CPUS: ",".join(map(str, cpus)),
         protocol.ENV_CHECKPOINTS: str(checkpoints),
+        protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
+        **({protocol.ENV_GATED: "1"} if gated else {}),
+        **({protocol.ENV_SHARED: "1"} if shared else {}),
+        **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),
     }
+
+
+def _file_name(device_id: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", device_id)

@@ -13,6 +13,8 @@ from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.training import protocol
 
+WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
+
 # A loss curve is kept thin: when it is full, every second point goes.
 _CURVE_POINTS = 512
 
@@ -58,6 +60,9 @@ class TrackedRun:
     company: list[TrackedRun] = field(
         default_factory=list, repr=False, compare=False
     )  # runs that shared its devices, ended or not
+    device_idle_s: float | None = None
+    slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour
+    _demoted: tuple[float, float | None] = (0.0, None)  # seconds so far with less than a full share, and since when
     _pace: dict[int, float] = field(default_factory=dict)  # by mark, seconds from the beginning of training
     _last: tuple[float, int] | None = None  # (those seconds, steps done) at the last report; None: not followed
     _steps: int | None = None  # which the marks are parts of
@@ -69,6 +74,9 @@ class TrackedRun:
 
     def enter(self, phase: str, at: float, data: dict[str, Any]) -> bool:
         """Note a phase; False if it is the one that the run was in already."""
+        if phase == self.phase == protocol.PREPARING and data.get("waiting"):
+            self.record.times[WAITING] = at
+            return False
         if phase == self.phase or phase not in protocol.PHASES:
             return False
         self.phase = phase
@@ -79,6 +87,8 @@ class TrackedRun:
             times["began_again"] = at
         for later in protocol.PHASES[protocol.PHASES.index(phase) + 1 :]:
             times.pop(later, None)
+        if phase == protocol.PREPARING:
+            times.pop(WAITING, None)
         times[phase] = at
         for key in ("steps", "batch_size", "features"):
             if data.get(key) is not None:
@@ -119,6 +129,22 @@ class TrackedRun:
             if done < needed <= step:
                 self._pace[mark] = before + (now - before) * (needed - done) / (step - done)
         return now, step
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is prepared and waits for its devices."""
+        return self.phase == protocol.PREPARING and WAITING in self.record.times
+
+    def weighed(self, weight: float, at: float) -> None:
+        """Note the run's share of its devices from this time on (Unix seconds)."""
+        self._demoted = (self.demoted_s(at) or 0.0, at if weight < 1.0 else None)
+        self.record.weight = weight
+
+    def demoted_s(self, until: float) -> float | None:
+        """Seconds for which the run has had less than a full share; None if it never had."""
+        spent_s, since = self._demoted
+        total_s = spent_s + (max(0.0, until - since) if since is not None else 0.0)
+        return total_s or None
 
     def used(self, data: dict[str, Any]) -> None:
         """Note a usage sample."""
@@ -166,7 +192,8 @@ class TrackedRun:
             "waited_s": _span(max(times.get("submitted", 0.0), times.get("due", 0.0)) or None, granted),
             # Launching ends where training begins (Liquid eq. 1: T_l, then N steps, then T_sa).
             "prepared_s": _span(
-                times.get("began_again", granted), training or (None if preparing is None else finished)
+                times.get("began_again", granted),
+                times.get(WAITING) or training or (None if preparing is None else finished),
             ),
             "trained_s": _span(training, saving or finished or (ended_at if training else None)),
             "saved_s": _span(saving, finished or (ended_at if saving else None)),
@@ -187,6 +214,12 @@ class TrackedRun:
             "exit_code": report.returncode,
             "message": message,
             "warm_start": bool(record.warm),  # a run that never had a process was not started warm
+            "prepared_behind": record.gated,
+            "gate_wait_s": _span(times.get(WAITING), training or ended_at),
+            "device_idle_s": self.device_idle_s,
+            "slowdowns": dict(self.slowdowns),
+            "demoted_s": self.demoted_s(ended_at),
+            "cores": len(record.placement.cpus) or None,
             "out_of_memory": outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
         }
 

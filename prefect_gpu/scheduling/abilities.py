@@ -25,6 +25,7 @@ class Abilities:
         gates: Runs can be prepared behind another (``Launch.behind``, ``OpenGate``).
         cores: The cores of a running job can be changed (``SetCores``).
         shares: The weight of a running job on its device can be changed (``SetShare``).
+        finishes: A running job can be asked to end early, with what it has reached (``Finish``).
     """
 
     preemption: Preemption = Preemption.NONE
@@ -32,6 +33,7 @@ class Abilities:
     gates: bool = False
     cores: bool = False
     shares: bool = False
+    finishes: bool = False
 
 
 NOTHING_SPECIAL = Abilities()

@@ -56,7 +56,11 @@ class JobWithdrawn:
 
 @dataclass(frozen=True)
 class JobAdopted:
-    """A job that an earlier worker placed is still running."""
+    """A job that an earlier worker placed is still running.
+
+    Attributes:
+        behind: The job that it was launched behind, if its gate has not been opened since.
+    """
 
     job: str
     request: Request
@@ -65,6 +69,7 @@ class JobAdopted:
     placement: Placement
     status: Status
     name: str = ""
+    behind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,24 @@ class UtilisationMeasured:
 
     job: str
     utilisation: float
+
+
+@dataclass(frozen=True)
+class SpeedMeasured:
+    """How fast a run trains, in steps per second: the mean since its last report of it.
+
+    It stands for the use of its devices where that cannot be measured.
+    """
+
+    job: str
+    steps_per_s: float
+
+
+@dataclass(frozen=True)
+class MemoryExhausted:
+    """A running job has run out of the memory that it was granted, and tries again: it needs its devices alone."""
+
+    job: str
 
 
 @dataclass(frozen=True)
@@ -176,6 +199,8 @@ Event = (
     | Progressed
     | LossReported
     | UtilisationMeasured
+    | SpeedMeasured
+    | MemoryExhausted
     | SlowdownMeasured
     | PressureMeasured
     | JobStopped

@@ -79,9 +79,10 @@ class SetCores:
 
 @dataclass(frozen=True)
 class SetShare:
-    """Give the running job this weight on its device; 1 is a full share (convergence, after SpeCon).
+    """Give the running job this weight on its device; 1 is a full share (convergence, after SpeCon), 0 lets it pause.
 
-    It keeps it when it is moved, or stopped and started again, until it ends or is given another one.
+    A run that pauses keeps its memory and waits between two steps for another weight. A job keeps its weight when it is
+    moved, or stopped and started again, until it ends or is given another one.
     """
 
     job: str
@@ -89,4 +90,12 @@ class SetShare:
     reason: str
 
 
-Instruction = Launch | Hold | Preempt | Move | OpenGate | SetCores | SetShare
+@dataclass(frozen=True)
+class Finish:
+    """Let the running job end its training early, save what it has reached, and complete."""
+
+    job: str
+    reason: str
+
+
+Instruction = Launch | Hold | Preempt | Move | OpenGate | SetCores | SetShare | Finish

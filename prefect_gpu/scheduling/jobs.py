@@ -27,6 +27,8 @@ class Request:
         priority: Higher goes first under the order ``Priority``.
         kind: The program, as contention is known per program (DeepShare).
         features: Names of the parameters that say what the run needs; empty: all may. For those who learn.
+        converged: What happens when the run's loss moves no more: "yield", it gives way to runs beside it that still
+            learn; "stop", it also ends early; "" is neither.
     """
 
     gpus: int = 1
@@ -43,6 +45,7 @@ class Request:
     priority: int = 0
     kind: str = ""
     features: tuple[str, ...] = ()
+    converged: str = ""
 
     @property
     def shareable(self) -> bool:
@@ -73,6 +76,7 @@ class Estimate:
         throughput: Steps per second on 1, 2, 3 … devices (F-scheduling's f_M); 0 where it cannot run.
         stages_s: Seconds of each iteration on each of several resources (Muri's resource model).
         iteration_s: Seconds of one iteration alone; with ``stages_s``.
+        waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
     """
 
     service_s: float | None = None
@@ -83,6 +87,7 @@ class Estimate:
     throughput: tuple[float, ...] = ()
     stages_s: tuple[float, ...] = ()
     iteration_s: float = 0.0
+    waits: bool = True
 
 
 UNKNOWN = Estimate()

@@ -154,7 +154,19 @@ class Scheduler:
             case ev.DrainRequested():
                 state.draining = True
                 return True, True
-            case ev.LossReported(job_id) | ev.UtilisationMeasured(job_id) | ev.SlowdownMeasured(job_id):
+            case ev.MemoryExhausted(job_id):
+                job = state.running.get(job_id)
+                if job is None or not job.request.shareable or job.placement is None or job.placement.others:
+                    return False, False
+                job.story.append((now, "ran out of the memory that it was granted: it needs its devices alone"))
+                state.take_alone(job)
+                return True, True
+            case (
+                ev.LossReported(job_id)
+                | ev.UtilisationMeasured(job_id)
+                | ev.SpeedMeasured(job_id)
+                | ev.SlowdownMeasured(job_id)
+            ):
                 return job_id in state.running, False
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
@@ -193,15 +205,25 @@ class Scheduler:
         job = Job(event.job, event.request, event.queue, event.submitted_at, event.submitted_at, event.name)
         job.story.append((now, f"found running on {names(event.placement.all_devices)} and adopted"))
         status = event.status if event.status in _PHASES else Status.LAUNCHING
-        self.state.take_as_found(job, event.placement, status, now)
+        # Whoever it was prepared behind may be gone by now, or may have begun to save: then its gate is open.
+        ahead = self.state.running.get(event.behind or "")
+        waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
+        behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
+        self.state.take_as_found(job, event.placement, status, now, behind)
         return True
 
     def _enter_phase(self, job_id: str, status: Status, desk: Desk) -> tuple[bool, bool]:
         job = self.state.jobs.get(job_id)
         if job is None or not job.active or status not in _PHASES or job.status is status:
             return False, False
-        job.status = status
+        before, job.status = job.status, status
         job.story.append((desk.now, f"is {status.value}"))
+        if job.behind is not None and status in (Status.TRAINING, Status.SAVING):
+            # It trains although its gate is closed: its worker was away for too long. What is, is.
+            self.state.pass_gate(job, desk.now)
+            self.state.accept(job)
+        elif before is Status.SAVING:  # it tries again, while its successor may train already
+            self.state.accept(job)
         if status is Status.TRAINING:
             job.trains_since = desk.now
             self.state.progress(job, job.done_s, desk.now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -156,10 +157,28 @@ class State(DeviceBooks):
         if self.ranking is not None:
             self.ranking.add(job)
 
-    def take_as_found(self, job: Job, placement: Placement, status: Status, now: float) -> None:
+    def take_as_found(
+        self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None
+    ) -> None:
         """Give a job a placement that it has in fact, whether we would have decided so or not."""
-        self.take(job, placement, status, now)
-        self._overfilled |= {id_ for id_ in placement.all_devices if self._conflict(id_)}
+        self.take(job, placement, status, now, behind)
+        self.accept(job)
+
+    def accept(self, job: Job) -> None:
+        """What a job does on its devices is a fact, whether we would have decided so or not."""
+        if job.placement is not None:
+            self._overfilled |= {id_ for id_ in job.placement.all_devices if self._conflict(id_)}
+
+    def take_alone(self, job: Job) -> None:
+        """A running job needs the whole of its devices from now on: nobody joins it, whoever is there stays."""
+        placement = job.placement
+        assert placement is not None
+        self._enter(job, -1)
+        job.request = replace(job.request, exclusive=True)
+        whole = min((self.device(id_).memory_bytes for id_ in placement.all_devices), default=0)
+        job.placement = replace(placement, memory_bytes=whole, shared=False)
+        self._enter(job, 1)
+        self.accept(job)
 
     def release(self, job: Job, now: float) -> None:
         """Take a job's placement away. It neither waits nor runs then: :meth:`admit` or :meth:`forget` it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import (
+    Finish,
     Hold,
     Instruction,
     Launch,
@@ -118,6 +119,11 @@ class Desk:
         """Give a running job another weight on its device."""
         job.story.append((self.now, f"has weight {weight:g}: {reason}"))
         self.instructions.append(SetShare(job.id, weight, reason))
+
+    def finish(self, job: Job, reason: str) -> None:
+        """Ask a running job to end its training early. It keeps its place until it has ended."""
+        job.story.append((self.now, f"is to end early: {reason}"))
+        self.instructions.append(Finish(job.id, reason))
 
     def look_again_at(self, moment: float) -> None:
         """Ask for a ``TimePassed`` at that moment."""

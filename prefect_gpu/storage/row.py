@@ -46,6 +46,12 @@ class HistoryRow:
             ``basis``; empty if nothing was.
         pace: Seconds from the beginning of training until 1, 2, 3, 5, 7, 10, 15, 25, 50 and 75 per cent of the steps
             were done, by per cent; empty: it was not followed from its first step on.
+        prepared_behind: Whether it was launched while its predecessor still trained on the same devices.
+        gate_wait_s: Seconds for which it was prepared and waited for its devices.
+        device_idle_s: Seconds for which nobody trained on its devices before it did; None if it was their first run.
+        slowdowns: By flow of a neighbour on its devices, its speed alone divided by its speed beside it.
+        demoted_s: Seconds for which it trained with less than a full share.
+        cores: Cores that it had when it ended.
 
     Raises:
         ValueError: The outcome is none of the four, or `run_id` is empty.
@@ -94,6 +100,12 @@ class HistoryRow:
     neighbours: tuple[str, ...] = ()
     estimate: Mapping[str, Any] = field(default_factory=dict)
     pace: Mapping[str, float] = field(default_factory=dict)
+    prepared_behind: bool = False
+    gate_wait_s: float | None = None
+    device_idle_s: float | None = None
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
+    demoted_s: float | None = None
+    cores: int | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -115,6 +127,7 @@ class HistoryRow:
         values["neighbours"] = tuple(values["neighbours"] or ())
         values["estimate"] = values["estimate"] or {}
         values["pace"] = values["pace"] or {}
+        values["slowdowns"] = values["slowdowns"] or {}
         return cls(**values)
 
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateColumn
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 metadata = MetaData()
 
@@ -77,22 +77,38 @@ runs_table = Table(
     Column("neighbours", JSON(none_as_null=True)),
     Column("estimate", JSON(none_as_null=True)),
     Column("pace", JSON(none_as_null=True)),
+    Column("prepared_behind", Boolean, nullable=False, server_default=false()),
+    Column("gate_wait_s", Double),
+    Column("device_idle_s", Double),
+    Column("slowdowns", JSON(none_as_null=True)),
+    Column("demoted_s", Double),
+    Column("cores", Integer),
     Index("prefect_gpu_runs_ended_at", "ended_at"),
     Index("prefect_gpu_runs_flow_name", "flow_name", "ended_at"),
 )
 
 _ADDED_IN_2 = ("device_util_std", "out_of_memory", "neighbours", "estimate", "pace")
+_ADDED_IN_3 = ("prepared_behind", "gate_wait_s", "device_idle_s", "slowdowns", "demoted_s", "cores")
 
 
 def _to_2(connection: Connection) -> None:
     """What the learning side needs. Older rows keep the defaults."""
-    for name in _ADDED_IN_2:
+    _add_columns(connection, _ADDED_IN_2)
+
+
+def _to_3(connection: Connection) -> None:
+    """What pre-scheduling, sharing, demotion and core tuning did to a run. Older rows keep the defaults."""
+    _add_columns(connection, _ADDED_IN_3)
+
+
+def _add_columns(connection: Connection, names: tuple[str, ...]) -> None:
+    for name in names:
         column = CreateColumn(runs_table.c[name]).compile(dialect=connection.dialect)
         connection.execute(text(f"ALTER TABLE {runs_table.name} ADD COLUMN {column}"))
 
 
 #: ``MIGRATIONS[n]`` brings a database of version n to version n + 1, inside the caller's transaction.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2, 2: _to_3}
 
 _ADVISORY_LOCK = 0x67707568  # "gpuh": one number that all workers agree on
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefect_gpu.training.device_lock import DeviceLock, own_lock
 from prefect_gpu.training.mailbox import Mailbox
 from prefect_gpu.training.protocol import (
     ENV_CHANNEL,
@@ -32,11 +33,12 @@ GATE_PATIENCE_SECONDS = 60.0  # how long a gated run waits for a controller that
 
 
 class Link:
-    """A channel client, the instructions that came through it, and the run that it currently serves."""
+    """A channel client, the instructions that came through it, the devices, and the run that it currently serves."""
 
-    def __init__(self, client: ChannelClient, mailbox: Mailbox) -> None:
+    def __init__(self, client: ChannelClient, mailbox: Mailbox, lock: DeviceLock) -> None:
         self.client = client
         self.mailbox = mailbox
+        self.lock = lock
         self.owner: TrainingRun | None = None
 
 
@@ -75,7 +77,7 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
             if not _fork_hook_registered:
                 _fork_hook_registered = True
                 os.register_at_fork(after_in_child=_forget)
-            _link = Link(client, mailbox)
+            _link = Link(client, mailbox, own_lock(environ))
         return _link
 
 
@@ -95,15 +97,14 @@ def wait_at_gate(link: Link, patience: float = GATE_PATIENCE_SECONDS) -> None:
     """Wait until the controller opens the gate.
 
     A controller that can be reached is waited for without end: it knows when the device is free. One that cannot be
-    reached is waited for ``patience`` seconds; then the run goes on by itself, with a warning, because a run that
-    waits for ever wastes a device for certain. (The run does not know whether its device is free. A way to find
-    out belongs here.)
+    reached is waited for ``patience`` seconds; then the run goes on by itself as soon as its devices are free, which
+    their locks tell (:mod:`~prefect_gpu.training.device_lock`).
     """
     while not link.mailbox.gate.wait(min(1.0, patience / 4)):
         broken = link.client.broken_seconds()
         if broken > patience:
             logger.warning(
-                "The controller has been out of reach for %.0f s (%s): training starts without its permission.",
+                "The controller has been out of reach for %.0f s (%s): training starts as soon as the device is free.",
                 broken,
                 link.client.refused or "its worker may have ended",
             )

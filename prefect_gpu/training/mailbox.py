@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from prefect_gpu.training import cpus
-from prefect_gpu.training.protocol import OPEN_GATE, SAVE_CHECKPOINT, STOP, USE_CPUS
+from prefect_gpu.training.protocol import OPEN_GATE, SAVE_CHECKPOINT, SET_SHARE, STOP, USE_CPUS
 
 
 class Mailbox:
@@ -18,6 +18,8 @@ class Mailbox:
         stop: Why the run should stop, or None.
         save: Why a checkpoint is wanted, or None.
         threads: How many threads numeric libraries should use from now on, or None.
+        weight: Part of the time for which the run should train, 0 to 1.
+        news: Set when an instruction has come; whoever waits clears it first.
     """
 
     def __init__(self, *, gated: bool = False) -> None:
@@ -28,6 +30,8 @@ class Mailbox:
         self.stop: str | None = None
         self.save: str | None = None
         self.threads: int | None = None
+        self.weight = 1.0
+        self.news = threading.Event()
 
     def put(self, kind: str, data: dict[str, Any]) -> None:
         """Take an instruction in. Unknown kinds are ignored: a newer controller may know more words."""
@@ -47,3 +51,8 @@ class Mailbox:
                 # OpenMP's thread count belongs to the thread that sets it, so the training has to.
                 self.threads = len(cores)
                 self.pending = True
+        elif kind == SET_SHARE:
+            weight = data.get("weight")
+            if isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 <= weight <= 1:
+                self.weight = float(weight)
+        self.news.set()

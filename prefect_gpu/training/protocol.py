@@ -34,6 +34,9 @@ ENV_DEVICES = "PREFECT_GPU_DEVICES"  # JSON list of {"id", "kind", "memory_bytes
 ENV_CPUS = "PREFECT_GPU_CPUS"  # core numbers, "0,1"
 ENV_CHECKPOINTS = "PREFECT_GPU_CHECKPOINTS"  # folder that belongs to this run alone
 ENV_GATED = "PREFECT_GPU_GATED"  # "1": wait in ready() until the gate opens
+ENV_LOCKS = "PREFECT_GPU_LOCKS"  # JSON list of files, one for each device: locked while the run trains
+ENV_SHARED = "PREFECT_GPU_SHARED"  # "1": other runs may train on the same devices
+ENV_MEMORY = "PREFECT_GPU_MEMORY"  # bytes granted on each device; not set for a run that has its devices alone
 
 # Kinds of event.
 PHASE = "phase"  # {"phase": one of PHASES, "step", "steps"?, "batch_size"?, "features"?, "waiting"?: true}
@@ -42,6 +45,7 @@ PROGRESS = "progress"  # {"step", "steps"?, "loss"?, "metrics"?, "losses": [[ste
 #   "nonfinite_step"?}; "step" counts finished steps; "losses" are the points since the last such event
 USAGE = "usage"  # {"cpu_fraction"? (in cores: 1.5 is one and a half), "rss_bytes"?, "rss_peak_bytes"?,
 #   "net_bytes_per_s"? (of the network namespace), "device_util"? (0..1), "device_memory_bytes"?}
+OUT_OF_MEMORY = "out_of_memory"  # {"error"}: the try that ends now had not memory enough
 CHECKPOINT = "checkpoint"  # {"step", "path", "bytes", "seconds"}, or {"step", "error"} when it could not be saved
 
 PREPARING, TRAINING, SAVING, FINISHED = "preparing", "training", "saving", "finished"
@@ -54,6 +58,7 @@ SAVE_CHECKPOINT = "checkpoint"  # {"reason"}
 STOP = "stop"  # {"reason"}: save if possible, then leave steps(). The function goes on after its loop (and so
 #   uploads and completes): this is for "enough", not for "carry on elsewhere".
 USE_CPUS = "use_cpus"  # {"cpus": [0, 1]}
+SET_SHARE = "share"  # {"weight", "reason"}: train for this part of the time, 0 to 1; 0 is to pause between two steps
 
 # WebSocket close codes (4000-4999 are for applications).
 CLOSE_FORGED = 4401  # the token is not the one made for this run

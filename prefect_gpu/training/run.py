@@ -34,6 +34,7 @@ from prefect_gpu.training.protocol import (
     TRAINING,
 )
 from prefect_gpu.training.saver import Saver
+from prefect_gpu.training.share import Pacer
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -130,6 +131,7 @@ class TrainingRun:
         self._link: Link | None = None
         self._client: Any = None  # self._link.client; report() looks at it every time
         self._saver = Saver(None, None, self._on_saved)
+        self._pacer = Pacer(self._mailbox, lambda: 0.0)
 
     # Phases
 
@@ -155,6 +157,7 @@ class TrainingRun:
         if link is not None:
             link.owner = self
             self._link, self._client, self._mailbox = link, link.client, link.mailbox
+            self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
             link.client.source = self._progress
         self._enter_phase(PREPARING)
         return self
@@ -178,11 +181,14 @@ class TrainingRun:
             return
         if self._phase != PREPARING:
             raise TrainingRunError("ready() after saving() has begun: call training_run() again for another training.")
-        if self._link is not None and not self._mailbox.gate.is_set():
+        link = self._link
+        if link is not None and not (self._mailbox.gate.is_set() and link.lock.try_acquire()):
             self._enter_phase(PREPARING, waiting=True)
-            wait_at_gate(self._link)
+            wait_at_gate(link)
+            link.lock.acquire()
         self._progress.begin(self.step, monotonic())
         self._saver.begin()
+        self._pacer.begin()
         self._enter_phase(TRAINING)
 
     @contextmanager
@@ -202,6 +208,8 @@ class TrainingRun:
         if self._phase is None:
             raise TrainingRunError("saving() before training: use it after `with training_run(...) as run:`.")
         self._send_progress()
+        if self._link is not None:
+            self._link.lock.release()
         self._enter_phase(SAVING)
         yield
         self._enter_phase(FINISHED)
@@ -294,6 +302,8 @@ class TrainingRun:
         client = self._client
         if client is not None and client.asleep:
             client.wake()
+        if self._mailbox.weight < 1.0 and step != self.total_steps:  # whoever is done need not give way
+            self._pacer.pause()
 
     # Checkpoints
 

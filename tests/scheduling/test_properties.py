@@ -7,6 +7,7 @@ instructions.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -76,7 +77,8 @@ def adoptions(draw: st.DrawFn) -> ev.JobAdopted:
     memory = request.gpu_memory_bytes if request.shareable else draw(sizes)
     cpus = tuple(draw(st.sets(st.integers(0, 9), max_size=4)))
     place = Placement(name, devices, cpus, memory or 0, request.shareable)
-    return ev.JobAdopted(draw(job_ids), request, draw(st.sampled_from(QUEUES)), 0.0, place, draw(statuses))
+    queue, behind = draw(st.sampled_from(QUEUES)), draw(st.none() | job_ids)
+    return ev.JobAdopted(draw(job_ids), request, queue, 0.0, place, draw(statuses), behind=behind)
 
 
 moments = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0])
@@ -105,6 +107,8 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.Progressed, st.lists(st.tuples(job_ids, moments), max_size=2).map(tuple)),
     st.builds(ev.LossReported, job_ids, fractions),
     st.builds(ev.UtilisationMeasured, job_ids, fractions),
+    st.builds(ev.SpeedMeasured, job_ids, st.floats(0, 4)),
+    st.builds(ev.MemoryExhausted, job_ids),
     st.builds(ev.SlowdownMeasured, job_ids, st.floats(1, 4)),
     st.builds(ev.PressureMeasured, st.sampled_from("nmop"), fractions),
 )
@@ -141,6 +145,7 @@ class AnyHistory(RuleBasedStateMachine):
     def send(self, event: ev.Event) -> None:
         self.believe(event)
         said = self.scheduler.handle(event, self.now)
+        self.widen(event)
         for one in said:
             if isinstance(one, Launch):
                 self.launch(one)
@@ -179,6 +184,16 @@ class AnyHistory(RuleBasedStateMachine):
                 self.retry.pop(job, None)
             case ev.DrainRequested():
                 self.draining = True
+
+    def widen(self, event: ev.Event) -> None:
+        """A run that ran out of memory has its devices for itself, as far as the books go."""
+        for one in event.events if isinstance(event, ev.Together) else (event,):
+            if isinstance(one, ev.MemoryExhausted) and one.job in self.running:
+                place, request, queue = self.running[one.job]
+                if request.shareable:
+                    whole = min(self.scheduler.state.device(device).memory_bytes for device in place.devices)
+                    alone = replace(place, memory_bytes=whole, shared=False)
+                    self.running[one.job] = (alone, replace(request, exclusive=True), queue)
 
     def launch(self, launch: Launch) -> None:
         job, place = launch.job, launch.placement

@@ -193,13 +193,13 @@ def test_rows_of_version_1_are_kept_with_what_was_not_known_then(history_url: st
     with History(history_url) as history:
         history.record(row())
         with history._writer.begin() as connection:  # as version 1 had it
-            for name in ("device_util_std", "out_of_memory", "neighbours", "estimate", "pace"):
+            for name in (*schema._ADDED_IN_2, *schema._ADDED_IN_3):
                 connection.execute(text(f"ALTER TABLE prefect_gpu_runs DROP COLUMN {name}"))
             connection.execute(schema.version_table.update().values(version=1))
     with History(history_url) as history:
         [old] = history.rows()
         assert (old.out_of_memory, old.neighbours, dict(old.estimate), old.device_util_std) == (False, (), {}, None)
-        assert old.pace == {}
+        assert (dict(old.pace), old.prepared_behind, old.gate_wait_s, dict(old.slowdowns)) == ({}, False, None, {})
         new = row("run-2", out_of_memory=True, neighbours=("bert",), estimate={"training_s": [1.0, 0.5, 2.0]})
         history.record(new)
         assert history.rows()[-1] == new or history.rows()[0] == new

@@ -68,6 +68,18 @@ class RunHandle(abc.ABC):
     async def wait(self) -> ExitReport:
         """Wait until the process and everything it started are gone. May be awaited by several callers."""
 
+    def bind(self, cpus: tuple[int, ...]) -> bool:
+        """Bind everything that the run has started to these cores of its node, now. False: that cannot be done here."""
+        return False
+
+    def set_priority(self, weight: float) -> bool:
+        """Give the run this share of the processor beside others; 1 is a full one.
+
+        Returns:
+            Whether it was done. It is not done where it could not be undone.
+        """
+        return False
+
     @abc.abstractmethod
     async def stop(self, grace_seconds: float) -> None:
         """Send SIGTERM, and after the grace SIGKILL to whatever is left; return when nothing is left."""

@@ -12,7 +12,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers import priority, supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.drivers.output import OutputTail, tail_lines
 from prefect_gpu.training.protocol import ENV_RUN_ID
@@ -62,6 +62,14 @@ class ProcessHandle(RunHandle):
                 await _within(supervisor.LEFTOVER_GRACE_SECONDS + _HUNG_SECONDS, self.wait())
             await self._kill()
         await self.wait()
+
+    def bind(self, cpus: tuple[int, ...]) -> bool:
+        return priority.bind([process.pid for process in self._left()], cpus)
+
+    def set_priority(self, weight: float) -> bool:
+        if self._main is None or self._watcher.done() or not priority.adjustable():
+            return False
+        return priority.set_priority(self._main[0], [process.pid for process in self._left()], weight)
 
     def when_over(self, call: Callable[[], object]) -> None:
         """Call this when the run is over, or is watched no more."""

@@ -23,7 +23,7 @@ from prefect_gpu.estimation.runs import (
 from prefect_gpu.estimation.submission import declared_of
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate
+from prefect_gpu.scheduling.jobs import Estimate
 from prefect_gpu.training import protocol
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _MOVED = 0.02  # part of the expected training time from which on the scheduler is told that it has changed
 _EVERY_S = 1.0  # and not more often than this
+NOTHING_TOLD = Estimate(waits=False)
+"""Of a program that nobody has seen run, it is not even known that it waits at its gate."""
+
 _MEASURED_USE = 10  # samples of the usage from which on their mean stands for the utilisation
 
 
@@ -39,7 +42,7 @@ class _Followed:
     known: Known
     max_gpus: int | None = None
     prior: RunEstimate = NOTHING_KNOWN
-    told: Estimate = UNKNOWN
+    told: Estimate = NOTHING_TOLD
     told_at: float = float("-inf")
     training: Training | None = None
 
@@ -121,7 +124,7 @@ class Estimates:
         return None if run is None or run.training is None else run.training.drift()
 
     def _plan(self, run: _Followed) -> None:
-        run.prior, run.told = self._estimate(run.known), UNKNOWN
+        run.prior, run.told = self._estimate(run.known), NOTHING_TOLD
         if self.estimator is not None:
             speeds = self.estimator.throughput(run.known, run.max_gpus) if run.max_gpus else ()
             run.told = replace(to_plan(run.prior), throughput=speeds)
@@ -148,7 +151,7 @@ def to_plan(estimate: RunEstimate) -> Estimate:
     have shown them: a run of which nothing is known gets whole devices.
     """
     if not estimate.targets:
-        return UNKNOWN
+        return NOTHING_TOLD
     found = estimate.targets
     own = estimate.from_runs > 0 or estimate.ran_out_of_memory
     memory = found.get(MEMORY_BYTES) if own else None
@@ -159,6 +162,7 @@ def to_plan(estimate: RunEstimate) -> Estimate:
         saving_s=found[SAVING_S].median if SAVING_S in found else 0.0,
         utilisation=use.median if use is not None else None,
         memory_bytes=int(memory.high) if memory is not None else None,
+        waits=estimate.from_runs > 0 and LAUNCHING_S in found and TRAINING_S in found,
     )
 
 

@@ -298,6 +298,8 @@ def _place_behind(job: Job, waiting: Job, desk: Desk) -> Placement | None:
     """
     request, placement, state = waiting.request, job.placement, desk.state
     assert placement is not None
+    if not waiting.estimate.waits:
+        return None
     gpus = request.gpus
     stops = desk.abilities.preemption is not Preemption.NONE and job.request.preemptible
     if gpus == 0 or (stops and not request.preemptible):

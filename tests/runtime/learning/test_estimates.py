@@ -19,12 +19,12 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
-from prefect_gpu.runtime.learning.estimates import Estimates, as_row, to_plan
+from prefect_gpu.runtime.learning.estimates import NOTHING_TOLD, Estimates, as_row, to_plan
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import UNKNOWN, Request
+from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.training import protocol
 
 
@@ -54,7 +54,7 @@ def a_run() -> TrackedRun:
 
 def test_nothing_is_told_of_a_run_that_nothing_is_known_of() -> None:
     estimates = Estimates()
-    assert estimates.submitted("a", Known("train")) == UNKNOWN
+    assert estimates.submitted("a", Known("train")) == NOTHING_TOLD
     assert estimates.renewed("a") is None
     assert as_row(estimates.of("a")) == {}
     assert as_row(estimates.of("never heard of")) == {}

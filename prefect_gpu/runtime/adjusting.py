@@ -1,0 +1,118 @@
+"""What the scheduler asks of runs that run already: their gate, their cores, their share, their end.
+
+Each change is written to the run's record before it is carried out: a new worker makes up for what its predecessor may
+not have come to. All of it may be done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.scheduling.instructions import Finish, OpenGate, SetCores, SetShare
+from prefect_gpu.training import protocol
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.tracked import TrackedRun
+
+PREPARING_WEIGHT = 0.02  # share of the processor of a run that prepares while another one trains
+
+
+class Adjuster:
+    """Carries out changes of running runs.
+
+    Args:
+        channel: Reaches the runs.
+        node: Their devices.
+        save: Writes a run's record.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        channel: ChannelServer,
+        node: Node,
+        save: Callable[[TrackedRun], None],
+        clock: Callable[[], float],
+        logger: logging.Logger,
+    ) -> None:
+        self._channel = channel
+        self._virtual = {device.id: device.virtual for device in node.devices}
+        self._save = save
+        self._clock = clock
+        self._logger = logger
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def carry_out(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish) -> None:
+        """Begin a change; several of one run reach it in the order in which they were begun."""
+        match change:
+            case OpenGate():
+                run.record.behind = None
+                self._save(run)
+                self.open_gate(run)
+            case SetCores(_, cpus):
+                run.record.placement = replace(run.record.placement, cpus=cpus)
+                self._save(run)
+                self.bind(run)
+            case SetShare(_, weight):
+                run.weighed(weight, self._clock())
+                self._save(run)
+                self.weigh(run)
+            case Finish(_, reason):
+                self._send(run, protocol.STOP, {"reason": reason})
+
+    def launched(self, run: TrackedRun) -> None:
+        """The run's process exists: whoever prepares while another one trains must not be in its way."""
+        if run.handle is None:
+            return
+        if run.record.behind is not None:
+            run.handle.set_priority(PREPARING_WEIGHT)
+        elif run.record.weight != 1.0:
+            self.weigh(run)
+
+    def adopted(self, run: TrackedRun, *, behind: str | None) -> None:
+        """Make up for what an earlier worker may not have come to, now that the scheduler has looked at the run.
+
+        Args:
+            behind: The run that it still waits for.
+        """
+        if run.record.gated and behind is None:
+            run.record.behind = None
+            self.open_gate(run)
+        if run.record.weight != 1.0:
+            self.weigh(run)
+
+    def open_gate(self, run: TrackedRun) -> None:
+        """The run may train: at once, and with the full share of the processor."""
+        # Not admitted to the channel yet, it is launched without a gate; see the controller.
+        self._send(run, protocol.OPEN_GATE, {})
+        if run.handle is not None:
+            run.handle.set_priority(run.record.weight or 1.0)
+
+    def bind(self, run: TrackedRun) -> None:
+        """Let the run have the cores that its record says: everything that it has started, and its libraries."""
+        cpus = run.record.placement.cpus
+        if run.handle is not None and cpus:
+            run.handle.bind(cpus)
+        self._send(run, protocol.USE_CPUS, {"cpus": list(cpus)})
+
+    def weigh(self, run: TrackedRun) -> None:
+        """Give the run its share. The processor is shared out by priority, a GPU by pauses between steps.
+
+        A priority leaves nothing idle, but it does not reach a GPU: its kernels take turns whatever the host does.
+        """
+        weight = run.record.weight
+        lowered = run.handle is not None and run.handle.set_priority(weight if weight > 0.0 else 1.0)
+        on_gpu = any(not self._virtual.get(device, True) for device in run.record.placement.devices)
+        paced = weight if weight == 0.0 or on_gpu or not lowered else 1.0
+        self._send(run, protocol.SET_SHARE, {"weight": paced})
+
+    def _send(self, run: TrackedRun, kind: str, data: dict[str, object]) -> None:
+        task = asyncio.get_running_loop().create_task(self._channel.instruct(run.run_id, kind, data))
+        self._tasks.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self._tasks.discard)  # type: ignore[arg-type]

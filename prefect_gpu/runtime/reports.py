@@ -1,0 +1,65 @@
+"""What a run reports, as the events that the scheduler understands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.training import protocol
+
+STATUS_OF_PHASE = {
+    protocol.PREPARING: Status.PREPARING,
+    protocol.TRAINING: Status.TRAINING,
+    protocol.SAVING: Status.SAVING,
+}
+
+_EVERY_S = 1.0  # losses and speeds are told the scheduler once in this time: it looks at intervals
+
+
+class Reports:
+    """Turns the reports of runs into events. Estimates are not its business."""
+
+    def __init__(self) -> None:
+        self._told_at: dict[str, float] = {}
+
+    def phase(self, run: TrackedRun) -> ev.PhaseEntered | None:
+        """The phase that the run is in now; None if that is nothing to the scheduler.
+
+        A run that was launched behind another one is *preparing*, for the scheduler, when it waits for its devices:
+        from then on it could train. What comes before is part of its launch.
+        """
+        status = STATUS_OF_PHASE.get(run.phase)
+        if status is None or (status is Status.PREPARING and run.record.gated and not run.waiting):
+            return None
+        return ev.PhaseEntered(run.run_id, status)
+
+    def progress(self, run: TrackedRun, data: dict[str, Any], at: float) -> Iterator[ev.Event]:
+        """Its loss and its speed, at a time in Unix seconds."""
+        if run.phase != protocol.TRAINING or at - self._told_at.get(run.run_id, -math.inf) < _EVERY_S:
+            return
+        loss: object = data.get("loss")
+        speed: object = data.get("steps_per_s")
+        if _is_number(loss) or _is_number(speed):
+            self._told_at[run.run_id] = at
+        if _is_number(loss):
+            yield ev.LossReported(run.run_id, float(loss))
+        if _is_number(speed) and speed > 0:
+            yield ev.SpeedMeasured(run.run_id, float(speed))
+
+    def usage(self, run: TrackedRun, data: dict[str, Any]) -> Iterator[ev.Event]:
+        """The use of its devices."""
+        use: object = data.get("device_util")
+        if run.phase == protocol.TRAINING and _is_number(use) and 0 <= use <= 1:
+            yield ev.UtilisationMeasured(run.run_id, float(use))
+
+    def forget(self, run_id: str) -> None:
+        """The run is over."""
+        self._told_at.pop(run_id, None)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

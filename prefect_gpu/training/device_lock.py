@@ -1,0 +1,109 @@
+"""The devices of this process, locked while it trains: what the books say must not happen, the kernel prevents.
+
+A lock belongs to the process and its children, and the kernel takes it back when they end, however that happens. So a
+run that was prepared behind another one can tell whether the device is free even if no worker is there to ask.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+
+from prefect_gpu.training.protocol import ENV_LOCKS, ENV_SHARED
+
+logger = logging.getLogger("prefect_gpu.training")
+
+_LOOK_AGAIN_SECONDS = 0.02  # only while somebody else trains although our gate is open
+_SAY_SECONDS = 30.0
+
+
+class DeviceLock:
+    """The locks of the devices that this run was given.
+
+    Args:
+        files: One lock file for each device; empty for a run without devices, or outside the pool.
+        shared: Whether runs that share, too, may train on them at the same time.
+
+    Example:
+        >>> lock = DeviceLock([])
+        >>> lock.acquire()
+        True
+        >>> lock.release()
+    """
+
+    def __init__(self, files: list[str], shared: bool = False) -> None:
+        self._files = sorted(set(files))  # always in one order
+        self.shared = shared
+        self._held: list[int] = []
+        self._alone = False
+
+    @property
+    def held(self) -> bool:
+        """Whether the devices are ours."""
+        return bool(self._held)
+
+    def try_acquire(self) -> bool:
+        """Lock all devices, or none of them, without waiting. True if they are ours, or cannot be locked at all."""
+        if self._held and (self.shared or self._alone):
+            return True
+        self.release()
+        taken: list[int] = []
+        for file in self._files:
+            try:
+                taken.append(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                fcntl.flock(taken[-1], (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _close(taken)
+                return False
+            except OSError as error:  # a file system without locks, or a full one: the worker's books must do
+                logger.debug("%s cannot be locked: %s", file, error)
+                _close(taken)
+                return True
+        self._held, self._alone = taken, not self.shared
+        return True
+
+    def acquire(self, give_up: threading.Event | None = None) -> bool:
+        """Wait until the devices are ours.
+
+        Args:
+            give_up: When set, the wait is over.
+
+        Returns:
+            Whether they are ours (or cannot be locked at all).
+        """
+        waited = 0.0
+        while not self.try_acquire():
+            if waited % _SAY_SECONDS < _LOOK_AGAIN_SECONDS:
+                logger.warning("Another run still trains on this run's device: waiting until it is free.")
+            waited += _LOOK_AGAIN_SECONDS
+            if (give_up or threading.Event()).wait(_LOOK_AGAIN_SECONDS):
+                return False
+        return True
+
+    def release(self) -> None:
+        """Others may train."""
+        for descriptor in self._held:
+            with suppress(OSError):  # children that hold a copy do not keep it: it is unlocked, not only closed
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        _close(self._held)
+        self._held, self._alone = [], False
+
+
+def own_lock(environ: Mapping[str, str]) -> DeviceLock:
+    """The lock of this process's devices, as its environment names them."""
+    try:
+        files = json.loads(environ.get(ENV_LOCKS) or "[]")
+    except ValueError:
+        files = []
+    return DeviceLock([file for file in files if isinstance(file, str)], environ.get(ENV_SHARED) == "1")
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
