@@ -1,0 +1,20 @@
+"""Pre-scheduling, live: the next run prepares while the one before it trains, and trains when that one saves."""
+
+from __future__ import annotations
+
+from prefect_gpu.storage.history import History
+from tests.live.pool import LivePool
+
+
+async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: LivePool) -> None:
+    pool.start_worker(virtual_devices="1")
+    runs = [await pool.submit("train", steps=20, step_s=0.1, saving_s=0.5) for _ in range(10)]
+    for run in runs:
+        assert (await pool.until(run)).name == "Completed"
+    with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
+        rows = sorted(history.rows(), key=lambda row: row.granted_at)
+    for row in rows:
+        print(row.run_name, row.prepared_behind, row.gate_wait_s, row.device_idle_s, row.prepared_s, row.trained_s, row.saved_s)
+    assert any(row.prepared_behind for row in rows)
+    assert all(row.gate_wait_s is not None for row in rows if row.prepared_behind)
+    assert pool.noted("finished") == {str(run): 1 for run in runs}
