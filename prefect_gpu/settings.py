@@ -51,6 +51,11 @@ class GpuSettings(PrefectBaseSettings):
         description="Learn from the history what runs need. Without it, nothing is estimated: runs get what they "
         "declare, or whole devices.",
     )
+    prescheduling: bool = Field(
+        default=True,
+        description="Start the next run while the one before it still trains, so that it is prepared when the device "
+        "is free. It needs memory and some CPU time of the node meanwhile.",
+    )
     cancel_grace_seconds: float = Field(
         default=15.0, ge=0, description="Time a cancelled run has to end by itself before it is killed."
     )

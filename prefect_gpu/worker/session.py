@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,7 +26,7 @@ from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.claims import Claims
-from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
@@ -130,6 +131,7 @@ class PoolSession:
             state_dir=self._state_dir,
             pool=pool.name,
             profile=self._settings.profile,
+            abilities=replace(ABILITIES, gates=self._settings.prescheduling),
             channel_host=self._settings.channel_host,
             channel_port=self._settings.channel_port,
             keep_days=self._settings.keep_days,
