@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer, new_token
+from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.idle import IdleTime
@@ -121,6 +122,7 @@ class Controller:
         self.runs: dict[str, TrackedRun] = {}  # launched and not yet settled
         self.estimates = Estimates()
         self.idle = IdleTime()
+        self.chronicle = Chronicle()
         self.node = node
         self._host = host
         self._driver = driver
@@ -192,11 +194,13 @@ class Controller:
             case Launch():
                 self._begin(instruction, now)
             case Hold():
+                self.chronicle.held(instruction)
                 self._host.held(instruction)
             case OpenGate(job) | SetCores(job) | SetShare(job) | Finish(job):
                 run = self.runs.get(job)
                 if run is not None:  # else it has ended, and this is the last word about it
                     self._adjuster.carry_out(run, instruction)
+                    self.chronicle.adjusted(run, instruction, now)
             case _:  # the abilities that the scheduler was given rule these out
                 self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
 
@@ -243,6 +247,7 @@ class Controller:
             asyncio.get_running_loop().call_soon(self.handle, failed)
             return
         self._meet(run)
+        self.chronicle.granted(run, now)
         self._follow(run, self._launch(run))
 
     def _meet(self, run: TrackedRun) -> None:
@@ -336,6 +341,7 @@ class Controller:
             key=lambda phase: record.times[phase],
             default="launching",
         )
+        self.chronicle.adopted(run, self._clock())
         self._channel.admit(record.run_id, record.token, session=record.session)
         status = STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)
         submitted = record.times.get("submitted", 0.0)
@@ -387,8 +393,10 @@ class Controller:
         ended_at = report.ended_at or self._clock()
         self._channel.revoke(run.run_id)
         self.idle.ends(run.run_id, ended_at)
+        self.chronicle.ended(run, ended_at)
         self.handle(ev.JobEnded(run.run_id, _exit_words(report)))
         outcome, message = await self._host.settle(run, report)
+        self.chronicle.over(run, ended_at, outcome, message)
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
             await asyncio.to_thread(shutil.rmtree, self.checkpoint_dir(run.run_id), ignore_errors=True)
         if outcome is not None:
@@ -405,6 +413,7 @@ class Controller:
 
     def _release(self, run: TrackedRun) -> None:
         """Nothing is left of the launch; from here on the run may be submitted again."""
+        self.chronicle.over(run, self._clock())
         self._records.remove(run.folder)
         self._unfollow(run)
         self.estimates.forget(run.run_id)
@@ -455,6 +464,7 @@ class Controller:
             self._handle(*self._reports.usage(run, data))
         elif kind == protocol.OUT_OF_MEMORY:
             self._exhausted(run)
+        self.chronicle.reported(run, kind, at)
         self._host.reported(run, kind)
 
     def _exhausted(self, run: TrackedRun) -> None:

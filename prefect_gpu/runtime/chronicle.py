@@ -1,0 +1,271 @@
+"""What happened to the runs of a worker, kept for looking at: phases with their times, gates, weights, cores, losses.
+
+The controller tells it; nobody decides anything by it. It holds every launched run and the newest finished ones.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prefect_gpu.runtime.tracked import WAITING, TrackedRun
+from prefect_gpu.scheduling.instructions import Finish, Hold, OpenGate, SetCores, SetShare
+from prefect_gpu.training import protocol
+
+LAUNCHING, GATE, ENDING = "launching", "gate", "ending"
+"""Beside the phases that a run reports: its process starts, it waits for its devices, its process ends."""
+
+NOT_STARTED = "not started"  # an outcome: the launch was taken back before there was a process
+
+MOST_FINISHED = 1000
+CURVE_POINTS = 100
+
+
+@dataclass
+class Entry:
+    """One launch of one run. Times are Unix seconds.
+
+    Attributes:
+        number: 1 for the first launch that the chronicle heard of, and so on.
+        run: What the controller knows of it; None once it is over.
+        version: Of the chronicle, when the entry changed last.
+        spans: [phase, start, end], in order; the end of the last is None while it lasts.
+        weights: [since, weight] whenever its share of its devices changed.
+        cores: [since, how many] whenever that changed.
+        behind: Name of the run that it was prepared behind.
+        gate_opened: When it was let through its gate.
+        finishing: Why it was asked to end early.
+        ended: When its process was gone.
+        outcome: As in the history, or :data:`NOT_STARTED`; None while it is not known.
+        kept: What is shown of a run that is over, in the form of :meth:`as_row`.
+    """
+
+    number: int
+    run: TrackedRun | None
+    version: int = 0
+    spans: list[list[Any]] = field(default_factory=list)
+    weights: list[list[float]] = field(default_factory=list)
+    cores: list[list[float]] = field(default_factory=list)
+    behind: str | None = None
+    gate_opened: float | None = None
+    finishing: str | None = None
+    ended: float | None = None
+    outcome: str | None = None
+    message: str = ""
+    kept: dict[str, Any] = field(default_factory=dict)
+    curve: list[tuple[float, float]] = field(default_factory=list)
+
+    def enter(self, phase: str, at: float) -> None:
+        """A phase begins, and the one before it ends."""
+        self.close(at)
+        self.spans.append([phase, at, None])
+
+    def close(self, at: float) -> None:
+        """The phase that lasts ends."""
+        if self.spans and self.spans[-1][2] is None:
+            self.spans[-1][2] = max(at, self.spans[-1][1])
+
+    @property
+    def losses(self) -> list[tuple[float, float]]:
+        """The (step, loss) curve, at most :data:`CURVE_POINTS` of it; first and last are always there."""
+        return thinned(self.run.losses) if self.run is not None else self.curve
+
+    def as_row(self) -> dict[str, Any]:
+        """What a list of runs shows of it; see :func:`prefect_gpu.runtime.overview.overview`."""
+        if self.run is None:
+            return self.kept
+        record, progress = self.run.record, self.run.record.progress
+        return {
+            "n": self.number,
+            "id": record.run_id,
+            "name": record.name,
+            "flow": str(record.known.get("flow_name") or ""),
+            "attempt": record.attempt,
+            "queue": record.queue,
+            "devices": list(record.placement.devices),
+            "shared": record.placement.shared,
+            "memory_bytes": record.placement.memory_bytes,
+            "submitted": record.times.get("submitted"),
+            "granted": record.times.get("granted"),
+            "phase": self.spans[-1][0] if self.spans and self.outcome is None else None,
+            "spans": self.spans,
+            "weights": self.weights,
+            "cores": self.cores,
+            "behind": self.behind,
+            "gated": record.behind is not None and self.outcome is None,
+            "gate_opened": self.gate_opened,
+            "finishing": self.finishing,
+            "idle_before_s": self.run.device_idle_s,
+            "neighbours": sorted({other.record.name for other in self.run.company}),
+            "step": progress.get("step"),
+            "steps": progress.get("steps") or record.known.get("features", {}).get("steps"),
+            "steps_per_s": progress.get("steps_per_s"),
+            "loss": progress.get("loss"),
+            "best_loss": self.run.best_loss,
+            "warm": record.warm,
+            "ended": self.ended,
+            "outcome": self.outcome,
+            "message": self.message,
+        }
+
+
+class Chronicle:
+    """Follows what the controller does.
+
+    Attributes:
+        version: Grows with every change.
+        most: Finished launches that are kept.
+    """
+
+    def __init__(self, most: int = MOST_FINISHED) -> None:
+        self.version = 0
+        self.most = most
+        self._number = 0
+        self._active: dict[str, Entry] = {}  # by run
+        self._over: OrderedDict[int, Entry] = OrderedDict()  # by number, in the order in which they ended
+        self._holds: dict[str, Hold] = {}
+
+    # -- what the controller tells ----------------------------------------------------------------------------------
+
+    def granted(self, run: TrackedRun, at: float) -> None:
+        """The run has got its place, and is being launched."""
+        entry = self._new(run)
+        entry.enter(LAUNCHING, at)
+        self._follow_cores(entry, at)
+
+    def adopted(self, run: TrackedRun, at: float) -> None:
+        """A run of an earlier worker goes on: its record says what happened before."""
+        entry, times = self._new(run), run.record.times
+        names = {"granted": LAUNCHING, WAITING: GATE} | {phase: phase for phase in protocol.PHASES}
+        names[protocol.FINISHED] = ENDING
+        for name in sorted((name for name in names if name in times), key=lambda name: times[name]):
+            entry.enter(names[name], times[name])
+        if not entry.spans:
+            entry.enter(LAUNCHING, at)
+        self._follow_cores(entry, entry.spans[0][1])
+        if run.record.weight != 1.0:
+            entry.weights.append([at, run.record.weight])
+
+    def reported(self, run: TrackedRun, kind: str, at: float) -> None:
+        """The run reported something, and ``run`` is up to date."""
+        entry = self._active.get(run.run_id)
+        if entry is None:
+            return
+        if kind == protocol.PHASE:
+            phase = GATE if run.waiting else ENDING if run.phase == protocol.FINISHED else run.phase
+            if not entry.spans or entry.spans[-1][0] != phase:
+                entry.enter(phase, at)
+        elif kind not in (protocol.PROGRESS, protocol.OUT_OF_MEMORY):
+            return
+        self._changed(entry)
+
+    def adjusted(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish, at: float) -> None:
+        """A change of a running run was begun, and its record is up to date."""
+        entry = self._active.get(run.run_id)
+        if entry is None:
+            return
+        match change:
+            case OpenGate():
+                entry.gate_opened = at
+            case SetCores():
+                self._follow_cores(entry, at)
+            case SetShare(_, weight):
+                entry.weights.append([at, weight])
+            case Finish(_, reason):
+                entry.finishing = reason
+        self._changed(entry)
+
+    def held(self, hold: Hold) -> None:
+        """The run waits, for a reason."""
+        self._holds[hold.job] = hold
+
+    def ended(self, run: TrackedRun, at: float) -> None:
+        """The run's process is gone; how it ended is not known yet."""
+        entry = self._active.get(run.run_id)
+        if entry is not None:
+            entry.close(at)
+            entry.ended = at
+            self._changed(entry)
+
+    def over(self, run: TrackedRun, at: float, outcome: str | None = None, message: str = "") -> None:
+        """The launch is settled. A second word about it changes nothing.
+
+        Args:
+            outcome: How the run ended; None: it never began.
+        """
+        entry = self._active.get(run.run_id)
+        if entry is None or entry.run is not run:
+            return
+        del self._active[run.run_id]
+        entry.close(at)
+        entry.ended = entry.ended or at
+        entry.outcome, entry.message = outcome or NOT_STARTED, message
+        # Copied, so that nothing holds on to the run, its neighbours, and theirs.
+        entry.curve, entry.kept, entry.run = entry.losses, entry.as_row(), None
+        self._over[entry.number] = entry
+        while len(self._over) > self.most:
+            self._over.popitem(last=False)
+        self._changed(entry)
+
+    # -- what may be asked ------------------------------------------------------------------------------------------
+
+    def since(self, version: int) -> Iterator[Entry]:
+        """The entries that have changed after that version, in the order in which they were launched."""
+        changed = [entry for entry in self._over.values() if entry.version > version]
+        changed += [entry for entry in self._active.values() if entry.version > version]
+        yield from sorted(changed, key=lambda entry: entry.number)
+
+    def entry(self, number: int) -> Entry | None:
+        """The launch with that number; None if it is not kept (any more)."""
+        active = (entry for entry in self._active.values() if entry.number == number)
+        return self._over.get(number) or next(active, None)
+
+    def hold_of(self, run_id: str) -> Hold | None:
+        """Why a run waits, as was said last."""
+        return self._holds.get(run_id)
+
+    # -- within -----------------------------------------------------------------------------------------------------
+
+    def _new(self, run: TrackedRun) -> Entry:
+        self._number += 1
+        self._holds.pop(run.run_id, None)
+        entry = Entry(self._number, run)
+        behind = self._active.get(run.record.behind or "")
+        if behind is not None and behind.run is not None:
+            entry.behind = behind.run.record.name
+        self._active[run.run_id] = entry
+        self._changed(entry)
+        for other in run.company:  # they have got a neighbour
+            if other.run_id in self._active:
+                self._changed(self._active[other.run_id])
+        return entry
+
+    def forget_holds(self, waiting: set[str]) -> None:
+        """Keep only why these runs wait."""
+        for run_id in [run_id for run_id in self._holds if run_id not in waiting]:
+            del self._holds[run_id]
+
+    @staticmethod
+    def _follow_cores(entry: Entry, at: float) -> None:
+        count = len(entry.run.record.placement.cpus) if entry.run is not None else 0
+        if not entry.cores or entry.cores[-1][1] != count:
+            entry.cores.append([at, count])
+
+    def _changed(self, entry: Entry) -> None:
+        self.version += 1
+        entry.version = self.version
+
+
+def thinned(points: list[tuple[float, float]], most: int = CURVE_POINTS) -> list[tuple[float, float]]:
+    """At most so many points of a curve, evenly; the first and the last are always there.
+
+    Example:
+        >>> thinned([(0, 5.0), (1, 4.0), (2, 3.0), (3, 2.0), (4, 1.0)], most=3)
+        [(0, 5.0), (2, 3.0), (4, 1.0)]
+    """
+    if len(points) <= most:
+        return list(points)
+    last = len(points) - 1
+    return [points[round(position * last / (most - 1))] for position in range(most)]

@@ -1,0 +1,120 @@
+"""The pool at one moment, as plain data: for the page, for the terminal, for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from prefect_gpu.runtime.chronicle import Entry
+from prefect_gpu.scheduling.forecast import Outlook
+from prefect_gpu.scheduling.jobs import Job
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.controller import Controller
+
+MOST_QUEUED = 200  # waiting runs that are listed; of the others only the number is told
+
+
+def overview(
+    controller: Controller, now: float, *, since: int = 0, expected: Callable[[str], Outlook | None] = lambda _: None
+) -> dict[str, Any]:
+    """What the worker's devices do, who runs, and who waits. Times are Unix seconds, sizes bytes.
+
+    Args:
+        controller: Whose runs. Call this on its event loop.
+        now: The present.
+        since: A ``version`` that the caller has seen: only runs that changed after it are listed.
+        expected: What is expected of a waiting run; None: nothing is known.
+
+    Returns:
+        A dictionary that JSON can hold:
+
+        - ``version``: to be handed in as ``since`` next time; ``now``; ``most_finished``: how many finished runs are
+          kept, the newest; ``node``, ``cores`` (of the node, for runs), ``profile``, ``draining``.
+        - ``devices``: of each ``id``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s`` and ``gaps`` (how long it
+          stood idle between two trainings, and how many such gaps there were).
+        - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
+          ``flow``, ``attempt``, ``queue``, ``devices``, ``shared``, ``memory_bytes`` (granted), ``submitted``,
+          ``granted``, ``ended``; ``phase`` (``launching``, ``preparing``, ``gate``, ``training``, ``saving``,
+          ``ending``; None once it is over); ``spans`` ([phase, start, end], the last without end while it lasts);
+          ``weights`` and ``cores`` ([since, value] at each change); ``behind`` (name of the run that it was prepared
+          behind), ``gated`` (its gate is shut), ``gate_opened``, ``finishing`` (why it was asked to end early),
+          ``idle_before_s`` (idle time of its devices before it trained), ``neighbours`` (names), ``step``, ``steps``,
+          ``steps_per_s``, ``loss``, ``best_loss``, ``warm``, ``outcome``, ``message``. Runs that are not over also have
+          ``losses`` ([step, loss], at most 100) and ``expected_end``.
+        - ``queue``: the first waiting runs in order: ``id``, ``name``, ``submitted``, ``due``, ``code``, ``reason``,
+          ``expected_start``, ``expected_end``; ``queued``: how many wait in all.
+    """
+    chronicle, scheduler = controller.chronicle, controller.scheduler
+    waiting = scheduler.state.waiting()
+    chronicle.forget_holds({job.id for job in waiting})
+    return {
+        "version": chronicle.version,
+        "now": now,
+        "most_finished": chronicle.most,
+        "node": controller.node.id,
+        "cores": len(controller.node.cpus),
+        "profile": scheduler.profile.name,
+        "draining": scheduler.state.draining,
+        "devices": [_device(controller, position) for position in range(len(controller.node.devices))],
+        "runs": [_run(controller, entry, now) for entry in chronicle.since(since)],
+        "queue": [_queued(controller, job, expected(job.id)) for job in _in_order(controller, waiting)],
+        "queued": len(waiting),
+    }
+
+
+def details(controller: Controller, number: int, now: float) -> dict[str, Any] | None:
+    """Everything about one launch: its row in :func:`overview`, ``losses``, and its ``story`` as [time, sentence].
+
+    Returns:
+        None if the launch is not kept (any more).
+    """
+    entry = controller.chronicle.entry(number)
+    if entry is None:
+        return None
+    row = _run(controller, entry, now)
+    return {**row, "losses": entry.losses, "story": controller.scheduler.state.story(row["id"])}
+
+
+def _device(controller: Controller, position: int) -> dict[str, Any]:
+    device = controller.node.devices[position]
+    idle_s, gaps = controller.idle.total(device.id)
+    return {
+        "id": device.id,
+        "kind": device.kind,
+        "virtual": device.virtual,
+        "memory_bytes": device.memory_bytes,
+        "idle_s": idle_s,
+        "gaps": gaps,
+    }
+
+
+def _run(controller: Controller, entry: Entry, now: float) -> dict[str, Any]:
+    if entry.run is None:
+        return entry.kept
+    outlook = controller.estimates.outlook(entry.run.run_id, now)
+    end = None if outlook is None else now + outlook.remaining_s.median
+    return {**entry.as_row(), "losses": entry.losses, "expected_end": end}
+
+
+def _in_order(controller: Controller, waiting: list[Job]) -> list[Job]:
+    """The first of the waiting jobs: those that are due in the order of the queue, then the others."""
+    line = controller.scheduler.state.queue_of_waiting
+    first = [job for _, job in islice(line.in_order(), MOST_QUEUED)]
+    later = sorted(line.not_due(), key=lambda job: job.due_at)
+    return [*first, *later][:MOST_QUEUED]
+
+
+def _queued(controller: Controller, job: Job, outlook: Outlook | None) -> dict[str, Any]:
+    hold = controller.chronicle.hold_of(job.id)
+    return {
+        "id": job.id,
+        "name": job.label,
+        "submitted": job.submitted_at,
+        "due": job.due_at if job.due_at > job.submitted_at else None,
+        "code": hold.code if hold else None,
+        "reason": hold.reason if hold else "",
+        "expected_start": outlook.start if outlook else None,
+        "expected_end": outlook.end if outlook else None,
+    }

@@ -1,0 +1,200 @@
+"""What is kept for looking at, as the controller tells it: from the controller's own stand-ins, and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import weakref
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.chronicle import NOT_STARTED, Chronicle
+from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.overview import details, overview
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.forecast import Outlook
+from prefect_gpu.scheduling.instructions import Finish, Hold, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.training import protocol
+from tests.runtime.stand_ins import MemoryHandle
+from tests.runtime.test_controller import Bench, running, until
+
+
+def a_run(run_id: str = "a", behind: str | None = None) -> TrackedRun:
+    place = Placement("here", ("virtual-0",), (0,))
+    record = RunRecord(
+        run_id, f"name of {run_id}", "pool", "q", "t", Request(), place, gated=bool(behind), behind=behind
+    )
+    record.known = {"flow_name": "train"}
+    return TrackedRun(record, Path("nowhere"))
+
+
+def enter(chronicle: Chronicle, run: TrackedRun, phase: str, at: float, **data: Any) -> None:
+    run.enter(phase, at, data)
+    chronicle.reported(run, protocol.PHASE, at)
+
+
+def row(chronicle: Chronicle, run_id: str = "a") -> dict[str, Any]:
+    [found] = [entry.as_row() for entry in chronicle.since(0) if entry.as_row()["id"] == run_id]
+    return found
+
+
+def test_a_run_passes_its_phases() -> None:
+    chronicle, run = Chronicle(), a_run()
+    chronicle.granted(run, 10.0)
+    enter(chronicle, run, protocol.PREPARING, 11.0)
+    enter(chronicle, run, protocol.TRAINING, 15.0)
+    assert row(chronicle)["spans"] == [["launching", 10.0, 11.0], ["preparing", 11.0, 15.0], ["training", 15.0, None]]
+    enter(chronicle, run, protocol.SAVING, 20.0)
+    enter(chronicle, run, protocol.FINISHED, 21.0)
+    chronicle.ended(run, 22.0)
+    chronicle.over(run, 22.0, "completed", "fine")
+    told = row(chronicle)
+    assert told["spans"][3:] == [["saving", 20.0, 21.0], ["ending", 21.0, 22.0]]
+    assert told["outcome"] == "completed" and told["phase"] is None and told["ended"] == 22.0
+
+
+def test_a_gate_is_waited_at_and_opened() -> None:
+    chronicle, first, second = Chronicle(), a_run("a"), a_run("b", behind="a")
+    chronicle.granted(first, 1.0)
+    chronicle.granted(second, 2.0)
+    enter(chronicle, second, protocol.PREPARING, 3.0)
+    enter(chronicle, second, protocol.PREPARING, 4.0, waiting=True)
+    told = row(chronicle, "b")
+    assert told["behind"] == "name of a" and told["gated"] and told["phase"] == "gate"
+    second.record.behind = None
+    chronicle.adjusted(second, OpenGate("b", "it saves"), 6.0)
+    enter(chronicle, second, protocol.TRAINING, 6.1)
+    told = row(chronicle, "b")
+    assert told["spans"][2:] == [["gate", 4.0, 6.1], ["training", 6.1, None]]
+    assert told["gate_opened"] == 6.0 and not told["gated"] and told["behind"] == "name of a"
+
+
+def test_weights_cores_and_early_ends_are_kept_with_their_times() -> None:
+    chronicle, run = Chronicle(), a_run()
+    chronicle.granted(run, 1.0)
+    chronicle.adjusted(run, SetShare("a", 0.25, "it has converged"), 2.0)
+    run.record.placement = Placement("here", ("virtual-0",), (0, 1, 2))
+    chronicle.adjusted(run, SetCores("a", (0, 1, 2), "it is slow"), 3.0)
+    chronicle.adjusted(run, Finish("a", "enough"), 4.0)
+    told = row(chronicle)
+    assert told["weights"] == [[2.0, 0.25]] and told["cores"] == [[1.0, 1], [3.0, 3]] and told["finishing"] == "enough"
+
+
+def test_an_adopted_run_brings_its_past_along() -> None:
+    chronicle, run = Chronicle(), a_run()
+    run.record.times = {
+        "submitted": 0.0,
+        "granted": 1.0,
+        "launched": 1.5,
+        "preparing": 2.0,
+        "waiting": 3.0,
+        "training": 4.0,
+    }
+    run.record.weight = 0.5
+    chronicle.adopted(run, 9.0)
+    told = row(chronicle)
+    assert [span[0] for span in told["spans"]] == ["launching", "preparing", "gate", "training"]
+    assert told["spans"][-1] == ["training", 4.0, None] and told["weights"] == [[9.0, 0.5]]
+
+
+def test_only_what_changed_is_told_again() -> None:
+    chronicle, first, second = Chronicle(), a_run("a"), a_run("b")
+    chronicle.granted(first, 1.0)
+    chronicle.granted(second, 1.0)
+    seen = chronicle.version
+    assert not list(chronicle.since(seen))
+    chronicle.reported(second, protocol.USAGE, 2.0)
+    assert not list(chronicle.since(seen)), "nothing of it is shown"
+    chronicle.reported(second, protocol.PROGRESS, 2.0)
+    assert [entry.number for entry in chronicle.since(seen)] == [2]
+
+
+def test_the_oldest_finished_go_and_nothing_is_held_on_to() -> None:
+    chronicle, stays = Chronicle(most=3), a_run("stays")
+    chronicle.granted(stays, 0.0)
+    gone = []
+    for number in range(6):
+        run = a_run(str(number))
+        run.company.append(stays)
+        run.losses = [(step, 1.0 / step) for step in range(1, 400)]
+        chronicle.granted(run, 1.0)
+        chronicle.over(run, 2.0, "completed")
+        gone.append(weakref.ref(run))
+        del run
+    gc.collect()
+    assert [entry.as_row()["id"] for entry in chronicle.since(0)] == ["stays", "3", "4", "5"]
+    assert not any(ref() for ref in gone)
+    kept = chronicle.entry(7)
+    assert kept is not None and len(kept.losses) == 100 and kept.losses[0][0] == 1 and kept.losses[-1][0] == 399
+    assert kept.as_row()["neighbours"] == ["name of stays"] and chronicle.entry(2) is None
+
+
+def test_a_second_word_about_a_launch_changes_nothing_and_the_next_launch_is_another() -> None:
+    chronicle, run = Chronicle(), a_run()
+    chronicle.granted(run, 1.0)
+    chronicle.over(run, 2.0, "failed", "no luck")
+    chronicle.over(run, 3.0)
+    again = a_run()
+    chronicle.granted(again, 4.0)
+    chronicle.over(run, 5.0)
+    first, second = (entry.as_row() for entry in chronicle.since(0))
+    assert (first["outcome"], first["ended"]) == ("failed", 2.0) and second["outcome"] is None
+
+
+async def test_the_controller_tells_everything_from_the_queue_to_the_end(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handles = [await bench.launch(job) for job in "ab"]
+        bench.submit("c")
+        bench.submit("d", due=5000.0)
+        expected = {"c": Outlook(1100.0, 1200.0, "")}
+        told = overview(bench.controller, bench.now, expected=expected.get)
+        json.dumps(told)
+        assert [device["id"] for device in told["devices"]] == ["GPU-1", "virtual-0"] and told["queued"] == 2
+        assert [(run["name"], run["phase"]) for run in told["runs"]] == [
+            ("name of a", "launching"),
+            ("name of b", "launching"),
+        ]
+        c, d = told["queue"]
+        assert c["name"] == "name of c" and c["expected_start"] == 1100.0 and c["code"] == "devices" and c["reason"]
+        assert d["due"] == 5000.0
+        seen = told["version"]
+        bench.now = 1010.0
+        handles[0].end(0)
+        await until(lambda: "launched c" in bench.host.said)
+        await until(lambda: "a" not in bench.controller.runs)
+        told = overview(bench.controller, bench.now, since=seen)
+        assert {run["id"]: run["outcome"] for run in told["runs"]} == {"a": "completed", "c": None}
+        [story] = [details(bench.controller, run["n"], bench.now) for run in told["runs"] if run["id"] == "a"]
+        assert story is not None and story["story"][0][1] == "submitted"
+        assert story["story"][-1][1] == "ended: its process ended"
+        assert details(bench.controller, 99, bench.now) is None
+        await end_all(bench)
+
+
+async def test_a_launch_that_fails_is_told_as_not_started(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.host.prepare_errors = [LaunchError("not now")]
+        bench.submit("a")
+        await until(lambda: bench.host.free_again)
+        [told] = overview(bench.controller, bench.now)["runs"]
+        assert told["outcome"] == NOT_STARTED
+
+
+async def end_all(bench: Bench) -> None:
+    for run in list(bench.controller.runs.values()):
+        if isinstance(run.handle, MemoryHandle):
+            run.handle.end(0)
+    await asyncio.wait_for(bench.controller.wait_idle(), 10)
+
+
+def test_a_hold_is_forgotten_when_nobody_waits_for_it() -> None:
+    chronicle = Chronicle()
+    chronicle.held(Hold("a", "devices", "all are in use"))
+    chronicle.forget_holds({"a"})
+    assert chronicle.hold_of("a") is not None
+    chronicle.forget_holds(set())
+    assert chronicle.hold_of("a") is None
