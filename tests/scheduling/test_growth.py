@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.estimation.growth import LossGrowth
+from prefect_gpu.scheduling.policies.growth import LossGrowth
 from tests.support import traces_folder
 
 ALPHA = 0.01  # SpeCon's threshold

@@ -30,17 +30,26 @@ class LossGrowth:
     Args:
         interval_s: Seconds of an interval (30 in the paper). Intervals without a report are waited out, so a run that
             reports once an epoch is looked at once an epoch.
+        errors: How many standard errors a slope must have before it counts: with 1 noise looks like growth now and
+            then, with more small growth is overlooked.
 
     Attributes:
         growth: The latest; None before three intervals.
+        level: Where the line ends now, without the noise; None before three intervals.
+        noise: Standard deviation of an interval's value about the line.
+        covered: The range of the lines' ends so far: what the run has learned.
         intervals: How many have ended with a report in them.
     """
 
-    def __init__(self, interval_s: float = 30.0) -> None:
+    def __init__(self, interval_s: float = 30.0, *, errors: float = 1.0) -> None:
         if not 0 < interval_s < math.inf:
             raise ValueError(f"interval_s is {interval_s}: give seconds above 0, such as 30")
         self.interval_s = interval_s
         self.growth: float | None = None
+        self.level: float | None = None
+        self.noise = 0.0
+        self.covered = 0.0
+        self._errors = errors
         self.intervals = 0
         self._reported: list[float] = []
         self._values: deque[float] = deque(maxlen=_WINDOW)
@@ -89,7 +98,9 @@ class LossGrowth:
         end = level + slope * (len(values) - 1)
         self._low, self._high = min(self._low, level, end), max(self._high, level, end)
         covered = self._high - self._low
+        self.level, self.covered = end, covered
         off = statistics.median(abs(value - level - slope * at) for at, value in numbered)
-        error = _TO_STD * off * math.sqrt(12.0 / (len(values) ** 3 - len(values)))
+        self.noise = _TO_STD * off
+        error = self._errors * self.noise * math.sqrt(12.0 / (len(values) ** 3 - len(values)))
         self.growth = min(1.0, max(0.0, abs(slope) - error) / covered) if covered > 0 else 0.0
         return self.growth
