@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.policies.cores import STEP_S, CoreHistory, CoreTuner
 from prefect_gpu.scheduling.policies.eliminator import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.policies.free_cores import free_cores
+from prefect_gpu.scheduling.policies.knee import KneeTuner
 from prefect_gpu.scheduling.policies.reaction import Reaction
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
+
+REPORTS = 5
+"""Reports of its step rate after which a count of cores has been measured."""
 
 
 @dataclass
@@ -23,40 +29,56 @@ class _Search:
     Attributes:
         since: From when on the run has had the cores that it has, and trains.
         total, count: The measurements since then.
+        rates: Step rates since then. The first is left out: a part of its time lies before that.
     """
 
-    tuner: CoreTuner
+    tuner: CoreTuner | KneeTuner
     owner: str
     category: str | None
     gpus: int
     since: float
     total: float = 0.0
     count: int = 0
+    rates: list[float] = field(default_factory=list)
+    settled: bool = False
+
+    @property
+    def by_speed(self) -> bool:
+        """Whether it goes by the run's step rate, for want of its devices' use."""
+        return isinstance(self.tuner, KneeTuner)
 
     def restart(self, now: float) -> None:
-        """The run's cores have changed."""
-        self.since, self.total, self.count = now, 0.0, 0
+        """The run's cores have changed, or something else has."""
+        self.since, self.total, self.count, self.rates, self.settled = now, 0.0, 0, [], False
 
 
 class CoreTuning(Reaction):
-    """Tunes the number of cores of running training jobs on the use of their GPUs that is measured.
+    """Tunes the number of cores of running training jobs on how busy their GPUs are, or on how fast they train.
 
     A run is first brought to N_start, from what jobs of its owner and category needed. Then each count that the search
-    of :class:`.CoreTuner` asks for is measured for a step of 90 s. The search needs the run's utilisation as events;
-    without them, without cores that can be handed out, or in a world that cannot change them, nothing happens. A run
-    gets only cores that nobody else is bound to: where too few are free it waits with what there are, and gets the rest
-    as they become free. What is measured while the node's memory bandwidth is short counts for nothing.
+    asks for is measured. Without measurements, without cores that can be handed out, or in a world that cannot change
+    them, nothing happens. A run gets only cores that nobody else is bound to: where too few are free it waits with what
+    there are, and gets the rest as they become free. What is measured while the node's memory bandwidth is short counts
+    for nothing.
 
-    Only runs on one node are tuned, for those on several need two cores at most (§IV.B).
+    - Where the use of the GPUs is measured, that is CODA's search (:class:`.CoreTuner`), in steps of 90 s.
+    - Where it is not, the step rate stands for it (:class:`.KneeTuner`). A count has been measured after some reports,
+      so that a run of minutes profits too; a run that shares its devices is not measured, since its neighbours change
+      its speed more than its cores do. The median counts: an evaluation now and then is no change of speed.
+
+    Only runs on one node are tuned, for those on several need two cores at most (§IV.B). A number of cores that was
+    asked for is kept to where nobody can be stopped: what is given to others could not be taken back when it is missed.
 
     Args:
         history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
-        step_s: Seconds for which each count is measured.
+        step_s: Seconds for which each count is measured at most.
+        reports: Reports of the step rate with which it is measured at the latest.
     """
 
-    def __init__(self, history: CoreHistory | None = None, step_s: float = STEP_S) -> None:
+    def __init__(self, history: CoreHistory | None = None, step_s: float = STEP_S, reports: int = REPORTS) -> None:
         self.history = history if history is not None else CoreHistory()
         self._step_s = step_s
+        self._reports = reports
         self._searches: dict[str, _Search] = {}
         self._short: set[str] = set()  # nodes whose memory bandwidth is short
 
@@ -65,26 +87,34 @@ class CoreTuning(Reaction):
         match event:
             case ev.UtilisationMeasured(job_id, utilisation):
                 return desk.abilities.cores and self._measured(desk.state.running[job_id], utilisation, desk)
+            case ev.SpeedMeasured(job_id, speed):
+                return desk.abilities.cores and self._paced(desk.state.running[job_id], speed, desk)
             case ev.PressureMeasured(node, fraction):
                 (self._short.add if fraction >= BANDWIDTH_LIMIT else self._short.discard)(node)
             case ev.JobEnded(job_id):
                 search = self._searches.pop(job_id, None)
+                self.history.needs.pop(job_id, None)
                 if search is not None and search.tuner.asked is None:
                     self.history.finished(search.owner, search.category, search.tuner.best, search.gpus)
             case ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
                 self._searches.pop(job_id, None)
+                self.history.needs.pop(job_id, None)
         return False
 
     def _measured(self, job: Job, utilisation: float, desk: Desk) -> bool:
         placement = job.placement
-        if placement is None or placement.others or not placement.devices or not placement.cpus:
-            return False
-        if job.status is not Status.TRAINING or job.behind is not None or not 0 <= utilisation <= 1:
+        if placement is None or not _tunable(job, desk) or not 0 <= utilisation <= 1:
             return False
         cores = len(placement.cpus)
         search = self._searches.get(job.id)
+        if search is not None and search.by_speed:
+            if search.tuner.measurements:
+                return False
+            search = None
         if search is None:
-            search = self._searches[job.id] = self._begin(job, desk)
+            start, most = self._range(job, desk)
+            tuner = CoreTuner(start, most, 1, len(placement.devices))
+            search = self._searches[job.id] = self._begin(job, tuner, desk)
         elif placement.node in self._short:
             search.restart(desk.now)
         elif cores == search.tuner.asked:
@@ -92,15 +122,52 @@ class CoreTuning(Reaction):
             if desk.now - search.since >= self._step_s - 1e-6:
                 search.tuner.observe(cores, search.total / search.count)
                 search.restart(desk.now)
-        wanted = search.tuner.asked if search.tuner.asked is not None else search.tuner.best
-        return wanted != cores and self._give(job, wanted, search, desk)
+        return self._go_on(job, search, desk)
 
-    def _begin(self, job: Job, desk: Desk) -> _Search:
+    def _paced(self, job: Job, speed: float, desk: Desk) -> bool:
+        placement = job.placement
+        if placement is None or not _tunable(job, desk) or not 0 < speed < float("inf"):
+            return False
+        cores = len(placement.cpus)
+        search = self._searches.get(job.id)
+        if search is None:
+            search = self._searches[job.id] = self._begin(job, KneeTuner(*self._range(job, desk)), desk)
+        tuner = search.tuner
+        if not isinstance(tuner, KneeTuner):
+            return False
+        alone = all(len(desk.state.occupants(device)) == 1 for device in placement.devices)
+        if placement.node in self._short or not alone:
+            search.restart(desk.now)
+            return False
+        if cores == tuner.asked:
+            if search.settled:
+                search.rates.append(speed)
+            search.settled = True
+            late = desk.now - search.since >= self._step_s
+            if search.rates and (late or len(search.rates) >= self._reports):
+                free = free_cores(placement.node, len(desk.state.nodes[placement.node].cpus), desk.state)
+                tuner.observe(cores, statistics.median(search.rates), cores + len(free))
+                search.restart(desk.now)
+        return self._go_on(job, search, desk)
+
+    def _range(self, job: Job, desk: Desk) -> tuple[int, int]:
+        """N_start, and the most cores that there are."""
         request = job.request
         assert job.placement is not None
-        gpus, most = len(job.placement.devices), len(desk.state.nodes[job.placement.node].cpus)
-        start = min(most, self.history.start(request.owner, request.category, gpus))
-        return _Search(CoreTuner(start, most, 1, gpus), request.owner, request.category, gpus, desk.now)
+        most = len(desk.state.nodes[job.placement.node].cpus)
+        return min(most, self.history.start(request.owner, request.category, len(job.placement.devices))), most
+
+    def _begin(self, job: Job, tuner: CoreTuner | KneeTuner, desk: Desk) -> _Search:
+        request = job.request
+        assert job.placement is not None
+        return _Search(tuner, request.owner, request.category, len(job.placement.devices), desk.now)
+
+    def _go_on(self, job: Job, search: _Search, desk: Desk) -> bool:
+        assert job.placement is not None
+        wanted = search.tuner.asked
+        if wanted is None:
+            wanted = self.history.needs[job.id] = search.tuner.best
+        return wanted != len(job.placement.cpus) and self._give(job, wanted, search, desk)
 
     def _give(self, job: Job, wanted: int, search: _Search, desk: Desk) -> bool:
         placement = job.placement
@@ -114,11 +181,22 @@ class CoreTuning(Reaction):
             return False
         best = search.tuner.best
         if search.tuner.asked is None:
-            reason = f"{best} were found to keep its GPUs busiest"
+            why = "train it as fast as more do" if search.by_speed else "keep its GPUs busiest"
+            reason = f"{best} were found to {why}"
         elif search.tuner.measurements == 0:
             reason = f"so many are known to suit such runs of {search.owner or 'its owner'}"
         else:
-            reason = f"to see whether its GPUs are busier than with {best}"
+            what = "it trains faster" if search.by_speed else "its GPUs are busier"
+            reason = f"to see whether {what} than with {best}"
         desk.set_cores(job, cpus, reason)
         search.restart(desk.now)
         return len(cpus) < len(own)
+
+
+def _tunable(job: Job, desk: Desk) -> bool:
+    placement = job.placement
+    if placement is None or placement.others or not placement.devices or not placement.cpus:
+        return False
+    if job.request.cpus is not None and desk.abilities.preemption is Preemption.NONE:
+        return False
+    return job.status is Status.TRAINING and job.behind is None and placement.node in desk.state.nodes

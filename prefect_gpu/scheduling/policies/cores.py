@@ -38,9 +38,13 @@ class CoreHistory:
 
     Counts are kept per GPU, so that a job of four GPUs says something about one of one. Jobs that span nodes say
     nothing here, for they need two cores at most.
+
+    Attributes:
+        needs: Cores that were found for running jobs, by job.
     """
 
     def __init__(self) -> None:
+        self.needs: dict[str, int] = {}
         self._largest: dict[tuple[str, str | None], int] = {}
 
     def finished(self, owner: str, category: str | None, cores: int, gpus: int, nodes: int = 1) -> None:

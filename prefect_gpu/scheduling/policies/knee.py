@@ -1,0 +1,100 @@
+"""Finds the fewest cores with which a run trains as fast as it can, from its step rate, in few large strides."""
+
+from __future__ import annotations
+
+import math
+
+MOST_MEASUREMENTS = 4
+"""Counts that are measured at most: as many as CODA reports for its search (§VI)."""
+
+
+class KneeTuner:
+    """Searches the knee of a run's step rate over its cores.
+
+    The step rate rises about linearly with the cores up to the knee, and hardly changes beyond it (§IV.B). So half as
+    many cores are tried first, twice as many next, and then the count at which the line through the lower of the two
+    points around the knee reaches the upper one. CODA's own search goes on core by core, which takes as many
+    measurements as its start is away from the knee; on a GPU's use, :class:`.CoreTuner` does just that.
+
+    Args:
+        start: Core count to begin with, N_start.
+        most: Most cores that the run can be given.
+        tolerance: Part of the highest step rate by which another may be lower and still counts as the same.
+
+    Attributes:
+        best: The fewest cores known to do as well as the best.
+        measurements: Counts measured so far.
+
+    Raises:
+        ValueError: The start is not within 1 to ``most``, or the tolerance not within 0 to 1.
+
+    Example:
+        >>> tuner = KneeTuner(start=4, most=16)
+        >>> [tuner.observe(cores, min(cores, 6) * 10.0) for cores in (4, 2, 8, 6)]
+        [2, 8, 6, None]
+        >>> tuner.best
+        6
+    """
+
+    def __init__(self, start: int, most: int, tolerance: float = 0.03) -> None:
+        if not 1 <= start <= most:
+            raise ValueError(f"start is {start}, outside of 1 to most {most}: give 1 <= start <= most")
+        if not 0 <= tolerance < 1:
+            raise ValueError(f"tolerance is {tolerance}: give a part of the step rate, such as 0.03")
+        self.best = start
+        self._start, self._most, self._tolerance = start, most, tolerance
+        self._asked: int | None = start
+        self._rates: dict[int, float] = {}
+
+    @property
+    def measurements(self) -> int:
+        """Counts measured so far."""
+        return len(self._rates)
+
+    @property
+    def asked(self) -> int | None:
+        """The core count to measure next; None once the search is over."""
+        return self._asked
+
+    def observe(self, cores: int, rate: float, most: int | None = None) -> int | None:
+        """Take a measurement and say which count to measure next; None once :attr:`best` is found.
+
+        A measurement at another count than the one asked for changes nothing.
+
+        Args:
+            cores: Cores that the run had while it was measured.
+            rate: Steps per second, or anything else that grows with the speed.
+            most: Most cores that the run can be given now; None: as many as ever.
+
+        Raises:
+            ValueError: The rate is not a positive number.
+        """
+        if not (math.isfinite(rate) and rate > 0):
+            raise ValueError(f"rate is {rate}: give steps per second, above 0")
+        if self._asked is None or cores != self._asked:
+            return self._asked
+        self._rates[cores] = rate
+        enough = max(self._rates.values()) * (1 - self._tolerance)
+        self.best = min(count for count, seen in self._rates.items() if seen >= enough)
+        self._asked = self._next(min(self._most, most or self._most))
+        return self._asked
+
+    def _next(self, most: int) -> int | None:
+        if len(self._rates) >= MOST_MEASUREMENTS:
+            return None
+        below = max((count for count in self._rates if count < self.best), default=None)
+        if below is None and self.best > 1:
+            return self.best // 2
+        if max(self._rates) == self.best < most and (self.best == self._start or self._linear(below)):
+            return min(most, 2 * self.best)
+        if below is None:
+            return None
+        knee = math.ceil(below * self._rates[self.best] / self._rates[below] * (1 - 1e-9))
+        knee = min(max(knee, below + 1), self.best - 1)
+        return knee if knee > below else None
+
+    def _linear(self, below: int | None) -> bool:
+        """Whether the rate still rises in proportion up to the best count."""
+        if below is None:
+            return True
+        return self._rates[self.best] / self.best >= (1 - self._tolerance) * self._rates[below] / below
