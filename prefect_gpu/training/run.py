@@ -219,6 +219,18 @@ class TrainingRun:
 
     # The loop
 
+    def expect(self, steps: int) -> None:
+        """Say how many steps the training has, where only the framework knows: callbacks call it before the loop.
+
+        Args:
+            steps: All steps, those of a restored checkpoint included. Replaces what :func:`training_run` was told.
+
+        Raises:
+            ValueError: ``steps`` is no whole number of at least 1.
+        """
+        steps = checks.count(steps, "steps", least=1, remedy="pass how many steps the training has.")
+        self.total_steps = self._progress.steps = self._about["steps"] = steps
+
     @property
     def steps_left(self) -> int | None:
         """Steps that are still to do, or None if the total is unknown."""
@@ -336,6 +348,15 @@ class TrainingRun:
         loaded = found.path if load is None else load(found.path)
         self.step = found.step
         return loaded
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a report that offers a checkpoint would save it now.
+
+        For loops that cannot save inside :meth:`report`, such as a framework's: they look here after a step, have the
+        framework save, and then offer what it saved. Whoever looks has offered: a stop waits for that save.
+        """
+        return self._saver.due(self._mailbox)
 
     # Inside
 

@@ -45,6 +45,14 @@ class Saver:
         """Note that the loop offers checkpoints: from now on, a stop waits for one."""
         self._offered = True
 
+    def due(self, mailbox: Mailbox) -> bool:
+        """Whether a checkpoint that were offered now would be saved. Whoever asks will offer one."""
+        if self.store is None:
+            return False
+        self._offered = True
+        asked = mailbox.save is not None or (mailbox.stop is not None and self.stopped is None)
+        return asked or monotonic() >= self.due_at
+
     def stop_unsaved(self, mailbox: Mailbox) -> None:
         """Stop between two steps if the controller wants that, unless a later report can save first."""
         if mailbox.stop is not None and not self._offered:
