@@ -62,7 +62,8 @@ def gpu(
         cpus: CPU cores needed. Default: the pool decides.
         category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
             reinforcement or other.
-        exclusive: Whether the GPUs are for this run alone. Default: the pool's own default.
+        exclusive: Whether the GPUs are for this run alone. True: always. False: it may share them, if ``gpu_memory``
+            says how much it needs. Default: the pool decides, by what earlier runs of the program needed.
         features: Names of the parameters that say what a run needs, with dots for nested ones, for example
             ``["lr", "model.width"]``: estimates rest on these alone. Default: all parameters are looked at.
         env: Environment variables of the run.

@@ -21,7 +21,7 @@ _REMEDIES = {
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
     "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
-    "exclusive": "give True or False",
+    "exclusive": "give True or False, or leave it out to let the pool decide",
     "features": 'give a list of parameter names, such as ["lr", "model.width"], or leave it out',
 }
 
@@ -57,11 +57,12 @@ class GpuRequest(BaseModel):
         description="What kind of model is trained: cv (images), nlp (text), speech, tabular, recommendation, "
         "reinforcement or other. It is kept in the history.",
     )
-    exclusive: bool = Field(
-        default=True,
+    exclusive: bool | None = Field(
+        default=None,
         title="GPUs for this run alone",
-        description="Whether the run's GPUs are for it alone. Switch off to let it share a GPU with other runs "
-        "that fit beside it.",
+        description="Whether the run's GPUs are for it alone. Leave empty to let the pool decide: it shares a GPU once "
+        "earlier runs have shown what the program needs. No: it shares with runs that fit beside it, if it says "
+        "how much memory it needs.",
     )
 
     features: list[str] | None = Field(

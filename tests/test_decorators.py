@@ -110,7 +110,7 @@ def test_a_deployment_takes_pool_and_request_from_the_decorator() -> None:
 def test_the_request_reads_sizes_and_accepts_an_emptied_form_field() -> None:
     assert check_request(gpu_memory="6GiB").gpu_memory_bytes == 6 * 1024**3
     assert check_request(gpu_memory="").gpu_memory is None
-    assert check_request() == GpuRequest(gpus=1, exclusive=True)
+    assert check_request() == GpuRequest(gpus=1, exclusive=None)
 
 
 def test_the_form_explains_every_field() -> None:

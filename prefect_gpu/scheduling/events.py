@@ -60,6 +60,7 @@ class JobAdopted:
 
     Attributes:
         behind: The job that it was launched behind, if its gate has not been opened since.
+        trains_since: Since when it trains, if it does: its end is predicted from that.
     """
 
     job: str
@@ -70,6 +71,7 @@ class JobAdopted:
     status: Status
     name: str = ""
     behind: str | None = None
+    trains_since: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,26 @@ class MemoryExhausted:
 
 @dataclass(frozen=True)
 class SlowdownMeasured:
-    """A run's speed alone, divided by its speed now (DeepShare's contention sensitivity; 1 is undisturbed)."""
+    """A run's speed alone, divided by its speed now (DeepShare's contention sensitivity; 1 is undisturbed).
+
+    Attributes:
+        beside: Program of the only other run that trains on its devices; "": not known, or there are several.
+    """
 
     job: str
     slowdown: float
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class CompanyLearned:
+    """What earlier runs have shown of programs beside each other on a device.
+
+    Attributes:
+        pairs: The newest measurement of each pair, (program, the one beside it, its speed alone ÷ beside that one).
+    """
+
+    pairs: tuple[tuple[str, str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -202,6 +220,7 @@ Event = (
     | SpeedMeasured
     | MemoryExhausted
     | SlowdownMeasured
+    | CompanyLearned
     | PressureMeasured
     | JobStopped
     | JobEnded

@@ -168,6 +168,8 @@ class Scheduler:
                 | ev.SlowdownMeasured(job_id)
             ):
                 return job_id in state.running, False
+            case ev.CompanyLearned():
+                return True, False
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")
@@ -210,6 +212,9 @@ class Scheduler:
         waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
         behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
         self.state.take_as_found(job, event.placement, status, now, behind)
+        if status is Status.TRAINING:
+            job.trains_since = now if event.trains_since is None else min(event.trains_since, now)
+            self.state.progress(job, job.done_s, job.trains_since)
         return True
 
     def _enter_phase(self, job_id: str, status: Status, desk: Desk) -> tuple[bool, bool]:

@@ -79,7 +79,8 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         gpus=request.gpus,
         gpu_memory_bytes=request.gpu_memory_bytes,
         cpus=request.cpus,
-        exclusive=request.exclusive,
+        exclusive=request.exclusive is not False,
+        automatic=request.exclusive is None and request.gpus > 0,
         category=request.category,
         features=tuple(request.features or ()),
     )

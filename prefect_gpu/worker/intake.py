@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.policies.sharing import decided
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.pool import PoolView, is_waiting
@@ -75,6 +77,7 @@ class Intake:
         self._shown: dict[str, Shown] = {}
         self._expectations = Expectations(logger)
         self._settled_at: dict[str, float] = {}
+        self._needs_all: set[str] = set()  # runs that have run out of the memory that they were granted
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
         self._quotas_stale = True
@@ -208,16 +211,19 @@ class Intake:
             return
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
         known = await self._known_of(flow_run, request)
+        estimate = self.controller.estimates.submitted(run_id, known, request.max_gpus)
+        if run_id in self._needs_all:
+            request = replace(request, exclusive=True, automatic=False)
         self.known[run_id] = flow_run
         self.controller.handle(
             ev.JobSubmitted(
                 job=run_id,
-                request=request,
+                request=replace(decided(request, estimate), kind=known.program),
                 queue=str(flow_run.work_queue_id),
                 submitted_at=_submitted_at(flow_run, read_at),
                 not_before=due.timestamp() if due else read_at,
                 name=flow_run.name,
-                estimate=self.controller.estimates.submitted(run_id, known, request.max_gpus),
+                estimate=estimate,
             )
         )
 
@@ -233,6 +239,10 @@ class Intake:
         if job is not None and not job.active:
             self.controller.handle(ev.JobWithdrawn(run_id, reason))
             self._forget(run_id)
+
+    def exhausted(self, run_id: str) -> None:
+        """A launch ran out of the memory that it was granted: if the run is tried again, it gets whole devices."""
+        self._needs_all.add(run_id)
 
     def settled(self, run_id: str) -> None:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""
@@ -256,6 +266,10 @@ class Intake:
         await self._worker._propose_crashed_state(flow_run, message)
 
     # -- waiting ----------------------------------------------------------------------------------------------------
+
+    def expected(self, run_id: str) -> Outlook | None:
+        """What is expected of a waiting run, as of the last look ahead; None: nothing is known."""
+        return self._expectations.of(run_id)
 
     def held(self, hold: Hold) -> None:
         """Show in Prefect why the run waits: a little later, and only if it still does."""

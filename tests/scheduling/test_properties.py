@@ -28,12 +28,15 @@ QUEUES = ["q", "r", "unknown"]
 job_ids = st.sampled_from(JOBS)
 sizes = st.integers(1, 10)
 statuses = st.sampled_from(list(Status))
+kinds = st.sampled_from(["", "a", "b"])
 requests = st.builds(
     Request,
     gpus=st.sampled_from([1, 1, 1, 1, 2, 2, 3, 0]),
     gpu_memory_bytes=st.none() | st.integers(1, 5) | sizes,
     cpus=st.none() | st.integers(1, 6),
     exclusive=st.sampled_from([False, False, True]),
+    kind=kinds,
+    automatic=st.sampled_from([False, False, True]),
 )
 limits = st.sampled_from([None, None, None, 1, 2, 3, 4])
 queues = st.builds(
@@ -109,7 +112,8 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.UtilisationMeasured, job_ids, fractions),
     st.builds(ev.SpeedMeasured, job_ids, st.floats(0, 4)),
     st.builds(ev.MemoryExhausted, job_ids),
-    st.builds(ev.SlowdownMeasured, job_ids, st.floats(1, 4)),
+    st.builds(ev.SlowdownMeasured, job_ids, st.floats(1, 4), kinds),
+    st.builds(ev.CompanyLearned, st.lists(st.tuples(kinds, kinds, st.floats(0, 4)), max_size=3).map(tuple)),
     st.builds(ev.PressureMeasured, st.sampled_from("nmop"), fractions),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -38,10 +39,12 @@ def a_pool(
     return WorkPool(name="gpus", type="gpu", base_job_template=template, default_queue_id=uuid4())
 
 
+asked = partial(Request, automatic=True)  # nothing is said of company: the pool decides
+
 # the pool, the deployment's variables, the run's own, and what is asked for in the end
 TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
-    "nothing is said": (a_pool(), {}, {}, Request()),
-    "the deployment says": (a_pool(), {"gpus": 2, "gpu_memory": "6GiB"}, {}, Request(2, 6 * GIB)),
+    "nothing is said": (a_pool(), {}, {}, asked()),
+    "the deployment says": (a_pool(), {"gpus": 2, "gpu_memory": "6GiB"}, {}, asked(2, 6 * GIB)),
     "the run says": (a_pool(), {}, {"cpus": 3, "exclusive": False}, Request(cpus=3, exclusive=False)),
     "the run has the last word": (a_pool(), {"gpus": 2, "cpus": 4}, {"gpus": 0}, Request(0, cpus=4)),
     "the pool has other defaults": (
@@ -50,26 +53,28 @@ TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
         {},
         Request(4, 2 * GIB, exclusive=False),
     ),
-    "the pool fixes a value": (a_pool(job={"gpus": 1, "cpus": 2}), {"gpus": 8}, {"cpus": 8}, Request(1, cpus=2)),
-    "the pool fixes a value as text": (a_pool(job={"gpus": "2"}), {}, {}, Request(2)),
+    "the pool fixes a value": (a_pool(job={"gpus": 1, "cpus": 2}), {"gpus": 8}, {"cpus": 8}, asked(1, cpus=2)),
+    "the pool fixes a value as text": (a_pool(job={"gpus": "2"}), {}, {}, asked(2)),
     "the pool takes a value from another variable": (
         a_pool(job={"category": "{{ name }}"}),
         {},
         {"name": "cv"},
-        Request(category="cv"),
+        asked(category="cv"),
     ),
-    "the pool has taken a field out": (a_pool(without=("gpu_memory",)), {"gpu_memory": "6GiB"}, {}, Request()),
-    "an emptied field of the form": (a_pool(), {"gpu_memory": ""}, {}, Request()),
-    "a kind of training": (a_pool(), {"category": "nlp"}, {}, Request(category="nlp")),
-    "named features": (a_pool(), {"features": ["lr", " lr", "m.w "]}, {}, Request(features=("lr", "m.w"))),
+    "the pool has taken a field out": (a_pool(without=("gpu_memory",)), {"gpu_memory": "6GiB"}, {}, asked()),
+    "an emptied field of the form": (a_pool(), {"gpu_memory": ""}, {}, asked()),
+    "alone in any case": (a_pool(defaults={"exclusive": False}), {}, {"exclusive": True}, Request()),
+    "the pool decides, as the form says it": (a_pool(), {"exclusive": None}, {}, asked()),
+    "a kind of training": (a_pool(), {"category": "nlp"}, {}, asked(category="nlp")),
+    "named features": (a_pool(), {"features": ["lr", " lr", "m.w "]}, {}, asked(features=("lr", "m.w"))),
     "the run names other features": (
         a_pool(defaults={"features": ["a"]}),
         {"features": ["b"]},
         {"features": ["c"]},
-        Request(features=("c",)),
+        asked(features=("c",)),
     ),
-    "no feature is named": (a_pool(), {"features": []}, {}, Request()),
-    "variables that say nothing of the place": (a_pool(), {"env": {"A": "1"}, "image": "x"}, {}, Request()),
+    "no feature is named": (a_pool(), {"features": []}, {}, asked()),
+    "variables that say nothing of the place": (a_pool(), {"env": {"A": "1"}, "image": "x"}, {}, asked()),
 }
 
 
@@ -79,7 +84,7 @@ def test_requests(pool: WorkPool, deployment: dict[str, Any], run: dict[str, Any
 
 
 def test_a_run_without_a_deployment_says_all_itself() -> None:
-    assert read_request(a_run(gpus=3), None, a_pool()) == Request(3)
+    assert read_request(a_run(gpus=3), None, a_pool()) == asked(3)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cluster import Device
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.jobs import Job
+    from prefect_gpu.scheduling.jobs import Estimate, Job, Request
+    from prefect_gpu.scheduling.policies.apart import Apart
     from prefect_gpu.scheduling.state import State
 
 
@@ -89,6 +91,46 @@ class EstimatedUse(DeclaredMemory):
             return False
         company = state.occupants(device.id)
         return not company or sum(map(_utilisation, (job, *company))) <= self._most + 1e-9
+
+
+class KnownCompany(DeclaredMemory):
+    """Memory decides for those who said themselves that they share; Liquid's whole rule (§6.2) where the pool says it.
+
+    A run that shares because the pool decided so joins others, or is joined, only while the estimated mean utilisations
+    of all of them sum to one device at most. Programs that were found to be better off one after the other never meet.
+
+    Args:
+        apart: Those programs; it is taught elsewhere.
+    """
+
+    def __init__(self, apart: Apart) -> None:
+        self._apart = apart
+
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device is free and large enough, or has room beside runs that share."""
+        if not super().fits(job, device, state):
+            return False
+        company = state.occupants(device.id)
+        if not company:
+            return True
+        if any(self._apart.are(job.request.kind, other.request.kind) for other in company):
+            return False
+        together = (job, *company)
+        by_use = any(one.request.automatic for one in together)
+        return not by_use or sum(map(_utilisation, together)) <= 1.0 + 1e-9
+
+
+def decided(request: Request, estimate: Estimate) -> Request:
+    """The request of a run whose user leaves company to the pool, with the pool's decision; any other as it is.
+
+    The run shares where runs of its own program have shown both their memory and their use of a device. It is then
+    granted, and capped at, the upper estimate of its peak memory or, if that is more, what it declares.
+    """
+    if not request.automatic:
+        return request
+    if estimate.memory_bytes is None or estimate.utilisation is None:
+        return replace(request, exclusive=True)
+    return replace(request, exclusive=False, gpu_memory_bytes=max(request.gpu_memory_bytes or 0, estimate.memory_bytes))
 
 
 def planned_bytes(job: Job) -> int:

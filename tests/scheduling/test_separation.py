@@ -1,0 +1,118 @@
+"""Pairs that were measured to hold each other up too much take turns, and are not brought together again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Abilities
+from prefect_gpu.scheduling.instructions import SetShare
+from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.policies.apart import Apart
+from tests.scheduling.world import World, asks, node
+
+SHARES = asks(gib=2, shares=True)
+ABLE = Abilities(shares=True)
+
+
+def two_together(abilities: Abilities = ABLE) -> World:
+    """Runs a1 and b1, of programs a and b, train on one device."""
+    world = World(node("n", 8), profile="adaptive", abilities=abilities)
+    for program in "ab":
+        world.submit(f"{program}1", request=replace(SHARES, kind=program))
+        world.now += 1.0
+    world.train("a1", "b1")
+    return world
+
+
+def measure(world: World, of_a: float, of_b: float) -> None:
+    world.handle(ev.SlowdownMeasured("a1", of_a, "b"))
+    world.handle(ev.SlowdownMeasured("b1", of_b, "a"))
+
+
+def weights(world: World) -> list[tuple[str, float]]:
+    return [(said.job, said.weight) for said in world.instructions if isinstance(said, SetShare)]
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "said"),
+    [
+        (1.1, 1.1, []),
+        (2.0, 2.0, []),
+        (3.0, 1.5, []),
+        (3.0, 3.0, [("b1", 0.0)]),
+        (10.0, 1.5, [("b1", 0.0)]),
+    ],
+    ids=["hardly slower", "they take turns", "unfair, but nothing is lost", "both lose", "one is stalled"],
+)
+def test_the_younger_pauses_where_time_is_lost_to_being_together(
+    of_a: float, of_b: float, said: list[tuple[str, float]]
+) -> None:
+    world = two_together()
+    measure(world, of_a, of_b)
+    assert weights(world) == said
+
+
+@pytest.mark.parametrize("ending", ["it saves", "it ends", "it begins again"])
+def test_it_trains_on_when_the_other_trains_no_more(ending: str) -> None:
+    world = two_together()
+    measure(world, 3.0, 3.0)
+    match ending:
+        case "it saves":
+            world.handle(ev.PhaseEntered("a1", Status.SAVING))
+        case "it ends":
+            world.end("a1")
+        case _:
+            world.handle(ev.PhaseEntered("a1", Status.PREPARING))
+    assert weights(world) == [("b1", 0.0), ("b1", 1.0)]
+
+
+def test_when_the_paused_one_ends_nothing_more_is_said() -> None:
+    world = two_together()
+    measure(world, 3.0, 3.0)
+    world.end("b1")
+    assert weights(world) == [("b1", 0.0)]
+
+
+def test_the_pair_of_programs_is_not_brought_together_again() -> None:
+    world = two_together()
+    measure(world, 3.0, 3.0)
+    world.end("b1")
+    world.submit("b2", request=replace(SHARES, kind="b"))
+    world.submit("c1", request=replace(SHARES, kind="c"))
+    assert world.launched == ["a1", "b1", "c1"]
+    world.end("a1")
+    assert "b2" in world.launched
+
+
+def test_nothing_is_decided_on_half_a_pair_nor_where_nobody_says_beside_whom() -> None:
+    world = two_together()
+    world.handle(ev.SlowdownMeasured("a1", 9.0, "b"))
+    world.handle(ev.SlowdownMeasured("b1", 9.0))
+    assert weights(world) == []
+
+
+def test_nobody_is_paused_where_shares_cannot_be_changed() -> None:
+    world = two_together(Abilities())
+    measure(world, 3.0, 3.0)
+    assert weights(world) == []
+
+
+def test_a_newcomer_beside_its_match_pauses_as_it_begins_to_train() -> None:
+    world = two_together()
+    world.handle(ev.PhaseEntered("b1", Status.PREPARING))
+    measure(world, 3.0, 3.0)
+    assert weights(world) == []
+    world.train("b1")
+    assert weights(world) == [("b1", 0.0)]
+
+
+def test_a_pair_once_found_stays_apart_whatever_is_measured_later() -> None:
+    apart = Apart()
+    apart.learn("a", "a", 3.0)
+    assert apart.are("a", "a")
+    assert apart.learn("a", "a", 1.0)
+    with pytest.raises(ValueError, match="least_together is 0"):
+        Apart(0)
