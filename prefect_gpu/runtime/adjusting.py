@@ -52,9 +52,7 @@ class Adjuster:
         """Begin a change; several of one run reach it in the order in which they were begun."""
         match change:
             case OpenGate():
-                run.record.behind = None
-                self._save(run)
-                self.open_gate(run)
+                self._pass_gate(run)
             case SetCores(_, cpus):
                 run.record.placement = replace(run.record.placement, cpus=cpus)
                 self._save(run)
@@ -86,6 +84,16 @@ class Adjuster:
             self.open_gate(run)
         if run.record.weight != 1.0:
             self.weigh(run)
+
+    def trains(self, run: TrackedRun) -> None:
+        """The run trains. If its gate was closed, it was cut off for so long that it went on by itself."""
+        if run.record.behind is not None:
+            self._pass_gate(run)
+
+    def _pass_gate(self, run: TrackedRun) -> None:
+        run.record.behind = None
+        self._save(run)
+        self.open_gate(run)
 
     def open_gate(self, run: TrackedRun) -> None:
         """The run may train: at once, and with the full share of the processor."""

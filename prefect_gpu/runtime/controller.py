@@ -338,7 +338,7 @@ class Controller:
         run.record.warm = handle.warm  # the worker before us may have died before it knew
         run.phase = max(
             (phase for phase in protocol.PHASES if phase in record.times),
-            key=lambda phase: record.times[phase],
+            key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
             default="launching",
         )
         self.chronicle.adopted(run, self._clock())
@@ -361,6 +361,7 @@ class Controller:
                 status,
                 record.name,
                 record.behind,
+                record.times[protocol.TRAINING] if status is Status.TRAINING else None,
             )
         )
         job = self.scheduler.state.running.get(record.run_id)
@@ -446,7 +447,8 @@ class Controller:
             return
         if kind == protocol.PHASE:
             phase = str(data.get("phase"))
-            if not run.enter(phase, at, data) and not run.waiting:
+            waits = phase == protocol.PREPARING and data.get("waiting")
+            if not run.enter(phase, at, data) and not waits:
                 return
             if phase == protocol.TRAINING:
                 run.device_idle_s = self.idle.begins(run_id, run.record.placement.devices, at)
@@ -454,6 +456,8 @@ class Controller:
                 self.idle.ends(run_id, at)
             # First of all, since a device may be idle until somebody is told.
             self._handle(self._reports.phase(run))
+            if phase == protocol.TRAINING:
+                self._adjuster.trains(run)
             self._save(run)
             self._handle(self.estimates.entered(run, phase, at))
         elif kind == protocol.PROGRESS:

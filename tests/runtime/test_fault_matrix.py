@@ -1,0 +1,332 @@
+"""Pre-scheduling under every fault, in any order: nothing is lost, nothing runs twice, nobody trains beside another.
+
+Real controllers, one after another, on a simulated machine (:mod:`tests.runtime.fault_world`). A run that is *moved* is
+no part of it: this worker cannot move runs yet.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.training import protocol
+from tests.runtime.fault_world import Process, World
+
+ESTIMATE = Estimate(service_s=20.0, launching_s=6.0, saving_s=2.0)
+REQUESTS = (
+    Request(),
+    Request(),
+    Request(gpu_memory_bytes=3 << 30, exclusive=False),
+    Request(gpus=0),
+)
+MANY = 2000
+
+
+class Faults(RuleBasedStateMachine):
+    """What may happen to runs, to their channel and to their worker."""
+
+    launched_behind = 0
+
+    @initialize(devices=st.integers(1, 2), far=st.integers(0, 3))
+    def begin(self, devices: int, far: int) -> None:
+        """Some begin where a run is prepared behind each that trains: most of what may go wrong goes wrong there."""
+        self.folder = tempfile.TemporaryDirectory(
+            prefix="faults-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+        )
+        self.world = World(Path(self.folder.name), devices)
+        self.world.set_quota(None)
+        for _ in range(2 * devices):
+            self.world.submit(Request(), "q", ESTIMATE)
+        for happens in (self.every_flow_goes_on, self.every_flow_goes_on, lambda: self.time_passes(13.0))[:far]:
+            happens()
+
+    def one(self, number: int, *stages: str) -> Process | None:
+        """One of the processes in these stages; None if there are none."""
+        found = [p for p in self.world.processes.values() if p.stage in stages or (not stages and p.stage != "gone")]
+        return found[number % len(found)] if found else None
+
+    # -- what usually happens -----------------------------------------------------------------------------------------
+
+    @rule(request=st.sampled_from(REQUESTS), queue=st.sampled_from(["q", "q", "urgent"]), waits=st.booleans())
+    def submit(self, request: Request, queue: str, waits: bool) -> None:
+        if len(self.world.submitted) < 8:
+            service = ESTIMATE if waits else Estimate(service_s=20.0, launching_s=6.0, waits=False)
+            self.world.submit(request, queue, service)
+
+    @rule(number=st.integers(0, 7))
+    def a_flow_goes_on(self, number: int) -> None:
+        process = self.one(number)
+        if process is not None:
+            process.go()
+            self.world.do(lambda: None)
+
+    @rule()
+    def every_flow_goes_on(self) -> None:
+        for process in list(self.world.processes.values()):
+            process.go()
+            self.world.do(lambda: None)
+
+    @rule(seconds=st.sampled_from([0.01, 2.0, 13.0, 70.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule(number=st.integers(0, 7), step=st.integers(1, 99))
+    def a_run_reports(self, number: int, step: int) -> None:
+        process = self.one(number, "training")
+        if process is not None:
+            process.post(protocol.PROGRESS, {"step": step, "steps": 100, "loss": 1.0 / step, "steps_per_s": 5.0})
+            self.world.do(lambda: None)
+
+    @rule(number=st.integers(0, 7), service=st.sampled_from([None, 1.0, 15.0, 200.0]))
+    def an_estimate_changes(self, number: int, service: float | None) -> None:
+        run_id = f"run-{number % len(self.world.submitted)}"
+        event = ev.JobEstimated(run_id, Estimate(service_s=service, launching_s=6.0))
+        self.world.do(lambda: self.world.worker.controller.handle(event))
+
+    @rule(limit=st.sampled_from([None, 1, 2]))
+    def the_limit_changes(self, limit: int | None) -> None:
+        self.world.set_quota(limit)
+
+    # -- faults of runs -----------------------------------------------------------------------------------------------
+
+    @rule(number=st.integers(0, 7), code=st.sampled_from([0, 1, -9, None]))
+    def a_process_ends(self, number: int, code: int | None) -> None:
+        process = self.one(number)
+        if process is not None:
+            process.end(code)
+            self.world.do(lambda: None)
+
+    @rule(number=st.integers(0, 7))
+    def a_run_tries_again(self, number: int) -> None:
+        process = self.one(number, "preparing", "training", "saving", "finished")
+        if process is not None:
+            process.prepare()
+            self.world.do(lambda: None)
+
+    @rule(number=st.integers(0, 7))
+    def a_run_is_cancelled(self, number: int) -> None:
+        self.world.cancel(f"run-{number % len(self.world.submitted)}")
+
+    # -- faults of launches -------------------------------------------------------------------------------------------
+
+    @rule(what=st.sampled_from(["launch", "prepare", "claim"]))
+    def a_launch_will_fail(self, what: str) -> None:
+        self.world.refusals[what] = True
+
+    @rule(what=st.sampled_from(["prepare", "launch", "answer", "settle"]))
+    def something_takes_long(self, what: str) -> None:
+        self.world.set_slow(what)
+
+    @precondition(lambda self: self.world.slow)
+    @rule()
+    def what_took_long_is_done(self) -> None:
+        self.world.hurry()
+
+    # -- faults of the channel and of the worker ----------------------------------------------------------------------
+
+    @rule(number=st.integers(0, 7))
+    def a_channel_is_cut(self, number: int) -> None:
+        process = self.one(number)
+        if process is not None and not process.cut:
+            process.cut = True
+            process.broken_since = self.world.now if process.broken_since is None else process.broken_since
+
+    @rule()
+    def all_channels_are_cut_for_long(self) -> None:
+        for process in self.world.processes.values():
+            process.cut = True
+        self.world.pass_time(70.0)
+
+    @rule(number=st.integers(0, 7))
+    def a_channel_is_back(self, number: int) -> None:
+        cut = [process for process in self.world.processes.values() if process.cut]
+        if cut:
+            cut[number % len(cut)].cut = False
+            self.world.do(lambda: None)
+
+    @rule()
+    def the_worker_is_killed(self) -> None:
+        self.world.kill_worker()
+
+    @rule(after=st.integers(0, 12))
+    def the_worker_will_be_killed_in_the_middle(self, after: int) -> None:
+        self.world.fuse = after
+
+    # -- what must hold -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def all_is_well(self) -> None:
+        if hasattr(self, "world"):
+            self.world.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            try:
+                self.world.recover()
+                type(self).launched_behind += self.world.behind
+            finally:
+                self.folder.cleanup()
+
+
+# -- each event at each phase, one by one -------------------------------------------------------------------------------
+
+
+class Pair:
+    """Run 1 is prepared behind run 0 on the only device, and run 2 waits."""
+
+    def __init__(self, folder: Path, far: str) -> None:
+        self.world = world = World(folder)
+        world.set_quota(None)
+        for _ in range(3):
+            world.submit(Request(), "q", ESTIMATE)
+        self.first.go()
+        world.pass_time(0.0)
+        self.first.go()
+        world.pass_time(0.0)
+        assert self.first.stage == "training"
+        if far in ("prepare", "launch", "answer"):
+            world.set_slow(far)
+        world.pass_time(13.0)
+        assert world.behind == 1
+        if far == "answer":
+            world.hurry()
+        for _ in range({"preparing": 1, "gate": 2}.get(far, 0)):
+            self.second.go()
+            world.pass_time(0.0)
+        assert far in ("prepare", "launch") or self.second.stage == ("starting" if far == "answer" else far)
+
+    @property
+    def first(self) -> Process:
+        return self.process("run-0")
+
+    @property
+    def second(self) -> Process:
+        return self.process("run-1")
+
+    def process(self, run_id: str) -> Process:
+        return next(process for process in self.world.processes.values() if process.run_id == run_id)
+
+    def go(self, *processes: Process) -> None:
+        for process in processes:
+            process.go()
+        self.world.pass_time(0.0)
+
+    def retry(self) -> None:
+        self.first.prepare()
+        self.world.pass_time(0.0)
+
+    def cut(self, *processes: Process) -> None:
+        for process in processes:
+            process.cut, process.broken_since = True, self.world.now
+
+    def launched(self) -> list[Process]:
+        return [process for process in self.world.processes.values() if process.run_id != "run-0"]
+
+    def urgent(self) -> None:
+        self.world.submit(Request(priority=9), "urgent", ESTIMATE)
+        self.go(self.first)
+
+
+EVENTS: dict[str, Callable[[Pair], object]] = {
+    "the predecessor is late": lambda pair: pair.world.pass_time(500.0),
+    "the predecessor saves early": lambda pair: pair.go(pair.first),
+    "the predecessor crashes": lambda pair: pair.first.end(-9),
+    "the predecessor vanishes": lambda pair: pair.first.end(None),
+    "the predecessor is cancelled": lambda pair: pair.world.cancel("run-0"),
+    "the predecessor tries again": lambda pair: pair.retry(),
+    "the predecessor tries again after saving": lambda pair: (pair.go(pair.first), pair.retry(), pair.go(pair.first)),
+    "the successor is cancelled": lambda pair: pair.world.cancel("run-1"),
+    "the successor crashes": lambda pair: [process.end(1) for process in pair.launched()],
+    "the successor cannot be launched": lambda pair: (pair.world.refusals.update(launch=True), pair.world.hurry()),
+    "Prefect is out of reach": lambda pair: (pair.world.refusals.update(prepare=True), pair.world.hurry()),
+    "another worker takes the successor": lambda pair: (pair.world.refusals.update(claim=True), pair.world.hurry()),
+    "a more urgent run comes": lambda pair: pair.urgent(),
+    "nothing more is known of the predecessor": lambda pair: pair.world.do(
+        lambda: pair.world.worker.controller.handle(ev.JobEstimated("run-0", Estimate()))
+    ),
+    "the predecessor's channel is cut": lambda pair: (pair.cut(pair.first), pair.go(pair.first)),
+    "the successor's channel is cut": lambda pair: (pair.cut(*pair.launched()), pair.go(pair.first)),
+    "all channels are cut for long": lambda pair: (
+        pair.cut(pair.first, *pair.launched()),
+        pair.go(pair.first),
+        pair.world.pass_time(70.0),
+    ),
+    "the worker is killed": lambda pair: pair.world.kill_worker(),
+    "the worker is killed and the predecessor saves": lambda pair: (pair.go(pair.first), pair.world.kill_worker()),
+    "the worker is killed while nobody can reach it": lambda pair: (
+        pair.cut(pair.first, *pair.launched()),
+        pair.world.kill_worker(),
+        pair.go(pair.first),
+        pair.world.pass_time(70.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("far", ["prepare", "launch", "answer", "preparing", "gate"])
+@pytest.mark.parametrize("event", EVENTS)
+def test_whatever_happens_while_a_run_is_prepared_all_come_to_their_end(tmp_path: Path, event: str, far: str) -> None:
+    pair = Pair(tmp_path, far)
+    EVENTS[event](pair)
+    pair.world.pass_time(0.0)
+    pair.world.check()
+    pair.world.pass_time(5.0)
+    pair.world.check()
+    for process in pair.launched():
+        process.cut = False  # the successor's reports arrive before those of its predecessor
+    pair.world.pass_time(5.0)
+    pair.world.check()
+    pair.world.recover()
+
+
+@pytest.mark.parametrize("fuse", range(16))
+@pytest.mark.parametrize("far", ["prepare", "answer", "preparing", "gate"])
+def test_the_worker_may_be_killed_at_any_border_while_a_gate_opens(tmp_path: Path, far: str, fuse: int) -> None:
+    pair = Pair(tmp_path, far)
+    pair.world.fuse = fuse
+    pair.world.hurry()
+    pair.go(pair.first)
+    pair.world.check()
+    pair.world.recover()
+
+
+# -- all of it, in any order --------------------------------------------------------------------------------------------
+
+
+def explore(sequences: int, steps: int) -> None:
+    """Look for a sequence of events that does harm."""
+    Faults.launched_behind = 0
+    run_state_machine_as_test(
+        Faults,
+        settings=settings(
+            max_examples=sequences,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )
+    assert Faults.launched_behind > sequences / 5  # else this would be about something else
+
+
+def test_no_fault_does_harm() -> None:
+    explore(15, 15)
+
+
+@pytest.mark.slow
+def test_no_fault_does_harm_in_thousands_of_sequences() -> None:
+    explore(MANY, 25)
