@@ -14,6 +14,7 @@ from prefect_gpu.scheduling.policies.eliminator import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.policies.free_cores import free_cores
 from prefect_gpu.scheduling.policies.knee import KneeTuner
 from prefect_gpu.scheduling.policies.reaction import Reaction
+from prefect_gpu.scheduling.policies.weights import Weights
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -29,6 +30,7 @@ class _Search:
     Attributes:
         since: From when on the run has had the cores that it has, and trains.
         total, count: The measurements since then.
+        cores: Those that it has had since then.
         rates: Step rates since then. The first is left out: a part of its time lies before that.
     """
 
@@ -39,6 +41,7 @@ class _Search:
     since: float
     total: float = 0.0
     count: int = 0
+    cores: int = 0
     rates: list[float] = field(default_factory=list)
     settled: bool = False
 
@@ -73,10 +76,18 @@ class CoreTuning(Reaction):
         history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
         step_s: Seconds for which each count is measured at most.
         reports: Reports of the step rate with which it is measured at the latest.
+        weights: Shares of runs: one that has less than a full share gives way, and its cores are left as they are.
     """
 
-    def __init__(self, history: CoreHistory | None = None, step_s: float = STEP_S, reports: int = REPORTS) -> None:
+    def __init__(
+        self,
+        history: CoreHistory | None = None,
+        step_s: float = STEP_S,
+        reports: int = REPORTS,
+        weights: Weights | None = None,
+    ) -> None:
         self.history = history if history is not None else CoreHistory()
+        self._weights = weights if weights is not None else Weights()
         self._step_s = step_s
         self._reports = reports
         self._searches: dict[str, _Search] = {}
@@ -103,7 +114,7 @@ class CoreTuning(Reaction):
 
     def _measured(self, job: Job, utilisation: float, desk: Desk) -> bool:
         placement = job.placement
-        if placement is None or not _tunable(job, desk) or not 0 <= utilisation <= 1:
+        if placement is None or not self._tunable(job, desk) or not 0 <= utilisation <= 1:
             return False
         cores = len(placement.cpus)
         search = self._searches.get(job.id)
@@ -124,9 +135,12 @@ class CoreTuning(Reaction):
                 search.restart(desk.now)
         return self._go_on(job, search, desk)
 
+    def _tunable(self, job: Job, desk: Desk) -> bool:
+        return self._weights.of(job.id) >= 1.0 and _tunable(job, desk)
+
     def _paced(self, job: Job, speed: float, desk: Desk) -> bool:
         placement = job.placement
-        if placement is None or not _tunable(job, desk) or not 0 < speed < float("inf"):
+        if placement is None or not self._tunable(job, desk) or not 0 < speed < float("inf"):
             return False
         cores = len(placement.cpus)
         search = self._searches.get(job.id)
@@ -139,6 +153,9 @@ class CoreTuning(Reaction):
         if placement.node in self._short or not alone:
             search.restart(desk.now)
             return False
+        if cores != search.cores:  # somebody else may have changed them
+            search.cores = cores
+            search.restart(desk.now)
         if cores == tuner.asked:
             if search.settled:
                 search.rates.append(speed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.abilities import Preemption
@@ -12,6 +13,7 @@ from prefect_gpu.scheduling.policies.allocation.filling import Filling
 from prefect_gpu.scheduling.policies.allocation.interleaved import Interleaved
 from prefect_gpu.scheduling.policies.allocation.multi_array import MultiArray
 from prefect_gpu.scheduling.policies.cores import CoreHistory
+from prefect_gpu.scheduling.policies.cpu_array import CpuArray
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.state import State
@@ -23,7 +25,8 @@ class Adaptive(Allocation):
 
     - Moving is free: :class:`Interleaved` if all jobs that wait or run may share and say how long their stages take;
       else :class:`Filling`, the set of jobs that is worth most.
-    - Jobs that only need cores are about, and cores can be changed: :class:`MultiArray`, CODA's.
+    - Jobs that only need cores are about, and cores can be changed: :class:`MultiArray`, CODA's; where nobody can be
+      stopped, those jobs are placed by :class:`.CpuArray`, and all others as ever.
     - Gangs wait, or nobody can be stopped: :class:`BatchWindow`, Liquid's, without a window: a burst of gangs is
       placed together, and everybody else by backfilling, with reservations for those who have waited long.
     - Else :class:`Displace`: a job makes room for one that is clearly better, because stopping it costs something.
@@ -40,6 +43,7 @@ class Adaptive(Allocation):
         self._interleaved, self._filling = Interleaved(), Filling()
         self._batch, self._arrays = BatchWindow(window_s=0.0), MultiArray(history)
         self._needs_arrays = False
+        self._history = history if history is not None else CoreHistory()
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""
@@ -49,17 +53,22 @@ class Adaptive(Allocation):
 
     def allocate(self, desk: Desk) -> None:
         """See the class."""
-        self._how(desk).allocate(desk)
+        how, profile = self._how(desk), desk.profile
+        if how is self._batch and desk.abilities.cores and desk.abilities.preemption is Preemption.NONE:
+            desk.profile = replace(profile, placement=CpuArray(profile.placement, self._history))
+        how.allocate(desk)
+        desk.profile = profile
 
     def _how(self, desk: Desk) -> Allocation:
         if desk.abilities.free_moves:
             return self._interleaved if _all_interleave(desk) else self._filling
         lines = desk.state.queue_of_waiting.lines()
-        if desk.abilities.cores and not self._needs_arrays:
+        stops = desk.abilities.preemption is not Preemption.NONE
+        if desk.abilities.cores and stops and not self._needs_arrays:
             self._needs_arrays = any(line.request.gpus == 0 and line.request.cpus for line in lines)
         if self._needs_arrays:
             return self._arrays
-        if desk.abilities.preemption is Preemption.NONE or any(line.request.is_gang for line in lines):
+        if not stops or any(line.request.is_gang for line in lines):
             return self._batch
         return self._displace
 

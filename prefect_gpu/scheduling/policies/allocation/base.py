@@ -58,6 +58,9 @@ def why_not(desk: Desk, line: Line, capability: Capability) -> tuple[str, Callab
         return "devices", lambda: "no node is known yet"
     if not capability.possible(request):
         return "never", lambda: explain_impossible(request, state)
+    if not request.total_gpus:
+        cores = request.cpus or 1
+        return "cores", lambda: f"it needs {cores} core{'s' if cores != 1 else ''}, and no node has so many to give"
     expected = line.room_bytes > (request.gpu_memory_bytes or 0)
     least = line.room_bytes if expected else request.gpu_memory_bytes
     memory = f" with {gibibytes(least)}{', judging by earlier runs,' if expected else ''}" if least else ""
