@@ -56,6 +56,17 @@ class GpuSettings(PrefectBaseSettings):
         description="Start the next run while the one before it still trains, so that it is prepared when the device "
         "is free. It needs memory and some CPU time of the node meanwhile.",
     )
+    page: bool = Field(
+        default=True,
+        description="Serve the pool's own page: devices over time, queue, losses. `prefect-gpu status` needs it, too.",
+    )
+    page_host: str = Field(
+        default="127.0.0.1",
+        description="Address that the page listens on. It has no password: whoever reaches it may read it.",
+    )
+    page_port: int = Field(
+        default=4280, ge=0, le=65535, description="Port of the page; if it is taken, the next free one. 0 takes any."
+    )
     cancel_grace_seconds: float = Field(
         default=15.0, ge=0, description="Time a cancelled run has to end by itself before it is killed."
     )

@@ -1,9 +1,9 @@
-"""What a run's page shows while it trains, its progress, losses and estimate; and how good the pool's estimates are."""
+"""What a run's page in Prefect shows: progress, losses, estimate, story; and what the pool shows of itself."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
@@ -15,23 +15,38 @@ from prefect_gpu.reporting.sparkline import sparkline
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.worker.estimate_words import estimate_markdown, estimate_of, to_go
+from prefect_gpu.worker.story_words import story_markdown
 
 
 class RunArtifacts:
     """The artifacts of one run; they are made when there is something to show and then kept up to date.
 
     Args:
-        every_s: The shortest time between two updates, in seconds; of the estimate, five times that.
+        every_s: The shortest time between two updates, in seconds; of the estimate and the story, five times that.
+        story: What happened to the run so far, as (Unix seconds, sentence).
+        page: Address of the pool's page; empty if there is none.
     """
 
-    def __init__(self, client: PrefectClient, run: TrackedRun, estimates: Estimates, *, every_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        client: PrefectClient,
+        run: TrackedRun,
+        estimates: Estimates,
+        *,
+        every_s: float = 1.0,
+        story: Callable[[], Sequence[tuple[float, str]]] = tuple,
+        page: str = "",
+    ) -> None:
         self._run = run
+        self._story_of = story
+        self._page = page
         self._estimates = estimates
         # One key for all runs of a flow: Prefect's page of artifacts then shows them as one series.
         flow, run_id = slugify(str(run.record.known.get("flow_name", "run"))), UUID(run.run_id)
         self._progress = _Artifact(client, f"{flow}-progress", "progress", run_id, every_s)
         self._losses = _Artifact(client, f"{flow}-losses", "markdown", run_id, every_s)
         self._estimate = _Artifact(client, f"{flow}-estimate", "markdown", run_id, 5 * every_s)
+        self._story = _Artifact(client, f"{flow}-story", "markdown", run_id, 5 * every_s)
 
     async def show(self, *, final: bool = False, measured: Mapping[str, float] | None = None) -> float:
         """Bring the artifacts up to date, except for those that were a moment ago.
@@ -47,8 +62,12 @@ class RunArtifacts:
             await self._progress.show(self._percent(), self._description(), now=final),
             await self._losses.show(self._losses_markdown(), "The loss as it comes", now=final),
             await self._estimate.show(self._estimate_markdown(measured), "What it was expected to need", now=final),
+            await self._story.show(self._story_markdown(), "What happened to it, and why", now=final),
         ]
         return min((wait for wait in waits if wait), default=0.0)
+
+    def _story_markdown(self) -> str:
+        return story_markdown(self._run, self._story_of(), now=time.time(), page=self._page)
 
     def _percent(self) -> float | None:
         progress = self._run.record.progress
@@ -89,12 +108,18 @@ class RunArtifacts:
         )
 
 
-class AccuracyArtifact:
-    """How good a pool's estimates have been: one artifact, which a worker that comes later goes on with."""
+class PoolArtifact:
+    """Something about a pool: one artifact, which a worker that comes later goes on with.
 
-    def __init__(self, client: PrefectClient, pool: str) -> None:
+    Args:
+        key: The pool's name is added to it.
+        description: What it is about.
+    """
+
+    def __init__(self, client: PrefectClient, pool: str, key: str, description: str) -> None:
         self._client = client
-        self._key = f"gpu-estimates-{slugify(pool)}"
+        self._key = f"{key}-{slugify(pool)}"
+        self._description = description
         self._artifact: _Artifact | None = None
 
     async def show(self, text: str) -> None:
@@ -105,7 +130,17 @@ class AccuracyArtifact:
             )
             self._artifact = _Artifact(self._client, self._key, "markdown", None, 0.0)
             self._artifact.id = found[0].latest_id if found else None
-        await self._artifact.show(text, "How good the pool's estimates have been", now=True)
+        await self._artifact.show(text, self._description, now=True)
+
+
+def accuracy_artifact(client: PrefectClient, pool: str) -> PoolArtifact:
+    """How good a pool's estimates have been."""
+    return PoolArtifact(client, pool, "gpu-estimates", "How good the pool's estimates have been")
+
+
+def page_artifact(client: PrefectClient, pool: str) -> PoolArtifact:
+    """Where the pool's own page is."""
+    return PoolArtifact(client, pool, "gpu-page", "Where the pool's own page is")
 
 
 class _Artifact:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
@@ -32,6 +32,7 @@ class RunDisplay:
         warn: Writes a warning into the run's own log.
         lane: Held while Prefect is written to. A server on SQLite takes one write at a time and grows many times
             slower when several are tried at once; what is only for show must not be in the way of runs.
+        story, page: See :class:`~prefect_gpu.worker.artifacts.RunArtifacts`.
     """
 
     def __init__(
@@ -42,6 +43,9 @@ class RunDisplay:
         warn: Callable[[str], None],
         lane: asyncio.Lock,
         logger: logging.Logger,
+        *,
+        story: Callable[[], Sequence[tuple[float, str]]] = tuple,
+        page: str = "",
     ) -> None:
         self._client = client
         self._run = run
@@ -50,7 +54,7 @@ class RunDisplay:
         self._drift_said = False
         self._lane = lane
         self._logger = logger
-        self._artifacts = RunArtifacts(client, run, estimates)
+        self._artifacts = RunArtifacts(client, run, estimates, story=story, page=page)
         self._news = asyncio.Event()
         self._closing = False
         self._shown_phase = ""

@@ -22,6 +22,7 @@ from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.scheduling.policies.sharing import decided

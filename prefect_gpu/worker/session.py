@@ -24,6 +24,7 @@ from prefect.settings import get_current_settings
 
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.estimation.runs import FinishedRun
+from prefect_gpu.page.server import PageServer
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
@@ -41,13 +42,14 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.artifacts import AccuracyArtifact
+from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.settle import Settlement, persist
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
@@ -85,6 +87,7 @@ class PoolSession:
         self._learner: Learner | None = None
         self._accuracy = ""  # how good estimates have been, in Markdown
         self._accuracy_news = asyncio.Event()
+        self._page: PageServer | None = None
         self._displays: dict[str, RunDisplay] = {}
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -142,6 +145,11 @@ class PoolSession:
             pool.id, on_event=self._intake.on_event, on_connect=self._on_connect, logger=self._logger
         )
         await self.controller.start()
+        source = PoolSource(self.controller, pool.name, self._intake.expected)
+        self._page = await open_page(source, self._settings, pool.name, self._logger)
+        if self._page is not None:
+            self._printer(f"Watch the pool at {self._page.url} or with `prefect-gpu status`")
+            self._spawn(self._link_page(page_artifact(client, pool.name), self._page.url))
         for work in (
             self._stream.run(),
             self._intake.follow_news(),
@@ -153,7 +161,7 @@ class PoolSession:
         if self._settings.learn:
             self._learner = Learner(self._finished_runs, self._learned, self._logger)
             self._spawn(self._learner.run())
-            self._spawn(self._show_accuracy(AccuracyArtifact(client, pool.name)))
+            self._spawn(self._show_accuracy(accuracy_artifact(client, pool.name)))
         self.is_open = True
 
     async def close(self) -> None:
@@ -161,6 +169,8 @@ class PoolSession:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._page is not None:
+            await self._page.close()
         if hasattr(self, "controller"):
             await self.controller.close()
         await self._stack.aclose()
@@ -309,7 +319,16 @@ class PoolSession:
             else:
                 self._worker.get_flow_run_logger(flow_run).warning("%s", text)
 
-        return RunDisplay(self._client, run, self.controller.estimates, warn, self._lane, self._logger)
+        return RunDisplay(
+            self._client,
+            run,
+            self.controller.estimates,
+            warn,
+            self._lane,
+            self._logger,
+            story=lambda: self.controller.scheduler.state.story(run.run_id),
+            page=self._page.url if self._page is not None else "",
+        )
 
     def reported(self, run: TrackedRun, kind: str) -> None:
         """See :class:`Host`."""
@@ -422,7 +441,17 @@ class PoolSession:
 
         self._spawn(renew())
 
-    async def _show_accuracy(self, artifact: AccuracyArtifact) -> None:
+    async def _link_page(self, artifact: PoolArtifact, url: str) -> None:
+        """Tell Prefect where the pool's page is."""
+        host = self.host_prefix[:-1]
+        text = f"[What the devices of the pool do, who waits, and why]({url}), while its worker runs on {host}."
+        try:
+            async with self._lane:
+                await artifact.show(text)
+        except Exception as error:  # it is only for show
+            self._logger.debug("The pool's page could not be linked: %r", error)
+
+    async def _show_accuracy(self, artifact: PoolArtifact) -> None:
         """Keep the pool's page of estimates up to date, until cancelled."""
         while True:
             await self._accuracy_news.wait()

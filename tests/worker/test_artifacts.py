@@ -20,7 +20,7 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.artifacts import AccuracyArtifact, RunArtifacts
+from prefect_gpu.worker.artifacts import RunArtifacts, accuracy_artifact
 
 
 class KeepingClient:
@@ -214,13 +214,13 @@ async def test_the_estimate_is_written_more_seldom_than_the_progress() -> None:
 
 async def test_the_pools_page_is_made_once_and_a_later_worker_goes_on_with_it() -> None:
     client = KeepingClient()
-    page = AccuracyArtifact(client, "My pool")  # type: ignore[arg-type]
+    page = accuracy_artifact(client, "My pool")  # type: ignore[arg-type]
     await page.show("")
     assert client.calls == 0
     for text in ("a", "b", "b"):
         await page.show(text)
-    await AccuracyArtifact(client, "My pool").show("c")  # type: ignore[arg-type]
-    await AccuracyArtifact(client, "another").show("d")  # type: ignore[arg-type]
+    await accuracy_artifact(client, "My pool").show("c")  # type: ignore[arg-type]
+    await accuracy_artifact(client, "another").show("d")  # type: ignore[arg-type]
     assert {key: one.data for key, one in client.artifacts.items()} == {
         "gpu-estimates-my-pool": "c",
         "gpu-estimates-another": "d",

@@ -1,0 +1,144 @@
+"""The page's web application: four files and two questions, nothing that changes anything.
+
+The page is not protected by a password. It tells names of runs, flows and devices, losses and the scheduler's reasons;
+no parameters, no results, no tokens. It answers to this machine only, unless the worker is told another address, and
+only under names that are this machine's: a foreign web site whose name is made to point here (DNS rebinding) learns
+nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import secrets
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+"""Sent with every answer: nothing from elsewhere is loaded, and no other site may embed or read the page."""
+
+
+class Source(Protocol):
+    """Whoever knows what the page shows. Both are called on the event loop that serves it."""
+
+    def overview(self, since: int) -> dict[str, Any]:
+        """The pool now; see :func:`prefect_gpu.runtime.overview.overview`."""
+
+    def details(self, number: int) -> dict[str, Any] | None:
+        """One launch; see :func:`prefect_gpu.runtime.overview.details`."""
+
+
+def page_app(source: Source, *, names: Iterable[str] = ()) -> ASGIApp:
+    """The application.
+
+    Args:
+        source: What to show.
+        names: Host names under which the page may be asked for, beside ``localhost``, this machine's own name, and
+            addresses.
+    """
+    # Numbers of versions mean nothing to another worker: a page that outlives its worker must begin anew.
+    epoch = secrets.token_hex(4)
+
+    async def overview(request: Request) -> Response:
+        since = request.query_params.get("since", "")
+        same = request.query_params.get("epoch") == epoch
+        return _json({"epoch": epoch, **source.overview(int(since) if same and since.isdecimal() else 0)})
+
+    async def details(request: Request) -> Response:
+        found = source.details(request.path_params["number"])
+        if found is None:
+            return PlainTextResponse("This run is not kept any more: see the history.\n", 404)
+        return _json(found)
+
+    routes = [Route("/api/overview", overview), Route("/api/runs/{number:int}", details)]
+    for path in sorted(_STATIC.iterdir()):
+        if path.suffix in _TYPES:
+            routes.append(Route("/" if path.name == "index.html" else f"/{path.name}", _file(path)))
+    allowed = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, names=frozenset(allowed))])
+
+
+def _json(data: dict[str, Any]) -> Response:
+    # Python writes NaN, which no browser reads; a loss may be one.
+    try:
+        text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(data), separators=(",", ":"))
+    return Response(text, media_type="application/json")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0.0 else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _file(path: Path) -> Any:
+    content, kind = path.read_bytes(), _TYPES[path.suffix]
+
+    async def send(_: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return send
+
+
+class _Guard:
+    """Refuses names that are not ours, and adds the headers."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        host = next((value.decode("latin-1") for key, value in scope["headers"] if key == b"host"), "")
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        if is_ours(host, self._names):
+            await self._app(scope, receive, with_headers)
+        else:
+            words = "This name is not one of the worker's: ask for the address that the worker printed.\n"
+            await PlainTextResponse(words, 421)(scope, receive, with_headers)
+
+
+def is_ours(host: str, names: Iterable[str]) -> bool:
+    """Whether a Host header names this machine. An address always may: a rebound name is a name.
+
+    Example:
+        >>> [is_ours(host, {"localhost"}) for host in ("localhost:4280", "[::1]:80", "10.0.0.7", "evil.example", "")]
+        [True, True, True, False, False]
+    """
+    name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    if name.lower().rstrip(".") in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,231 @@
+// The devices as lanes over time. A bar is a run; its height while training is its share of the device.
+
+import { bytes, seconds } from "./words.js";
+
+const LABEL = 190, TRACK = 24, GAP = 4, HEAD = 13, AXIS = 24, AHEAD = 0.12;
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
+
+/** Runs by device, in tracks that do not overlap. */
+function arranged(pool, from) {
+  const lanes = new Map(pool.devices.map((device) => [device.id, { device, runs: [] }]));
+  const without = { device: null, runs: [] };
+  for (const run of pool.runs.values()) {
+    if ((run.ended ?? Infinity) < from || !run.spans.length) continue;
+    for (const id of run.devices) lanes.get(id)?.runs.push(run);
+    if (!run.devices.length) without.runs.push(run);
+  }
+  const all = [...lanes.values()];
+  if (without.runs.length) all.push(without);
+  for (const lane of all) {
+    lane.runs.sort((one, other) => one.spans[0][1] - other.spans[0][1] || one.n - other.n);
+    const free = [];
+    lane.placed = lane.runs.map((run) => {
+      let track = free.findIndex((end) => end <= run.spans[0][1]);
+      if (track < 0) track = free.length;
+      free[track] = run.ended ?? Infinity;
+      return { run, track };
+    });
+    lane.tracks = Math.max(1, free.length);
+  }
+  return all;
+}
+
+/** When anybody trained on the lane, as [start, end], joined. */
+function trained(runs, now) {
+  const spans = runs.flatMap((run) => run.spans.filter((span) => span[0] === "training").map((span) => [span[1], span[2] ?? now]));
+  spans.sort((one, other) => one[0] - other[0]);
+  const joined = [];
+  for (const span of spans) {
+    const last = joined[joined.length - 1];
+    if (last && span[0] <= last[1]) last[1] = Math.max(last[1], span[1]);
+    else joined.push([...span]);
+  }
+  return joined;
+}
+
+/** Parts of a training with the same weight: [start, end, weight]. */
+function weighted(run, start, end) {
+  const parts = [];
+  let at = start, weight = 1;
+  for (const [since, next] of run.weights) {
+    if (since > at && since < end) { parts.push([at, since, weight]); at = since; }
+    if (since < end) weight = next;
+  }
+  parts.push([at, end, weight]);
+  return parts;
+}
+
+export class Lanes {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.seconds = 300;
+    this.boxes = []; // what is where, for the pointer
+  }
+
+  /** The run at a place of the canvas, in CSS pixels. */
+  at(x, y) {
+    return this.boxes.findLast((box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h)?.run ?? null;
+  }
+
+  draw(pool, now) {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    const first = Math.min(now - 10, ...Array.from(pool.runs.values(), (run) => run.spans[0]?.[1] ?? now));
+    const span = this.seconds || now - first;
+    const from = now - span, to = now + span * AHEAD;
+    const lanes = arranged(pool, from);
+    const width = this.canvas.parentElement.clientWidth;
+    const heights = lanes.map((lane) => HEAD + lane.tracks * TRACK + GAP * 2 + (lane.device && lane.tracks === 1 ? 18 : 8));
+    const height = heights.reduce((sum, one) => sum + one, AXIS);
+    const scale = globalThis.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+      this.canvas.style.height = `${height}px`;
+    }
+    const draw = this.canvas.getContext("2d");
+    draw.setTransform(scale, 0, 0, scale, 0, 0);
+    draw.clearRect(0, 0, width, height);
+    const x = (moment) => LABEL + ((moment - from) / (to - from)) * (width - LABEL);
+    const inside = (moment) => Math.max(LABEL, Math.min(width, x(moment)));
+    this.boxes = [];
+    this.#axis(draw, colour, { from, to, width, height, x });
+    let top = 0;
+    lanes.forEach((lane, index) => {
+      this.#label(draw, colour, lane, top, now);
+      const base = top + HEAD;
+      draw.fillStyle = colour("track");
+      for (let track = 0; track < lane.tracks; track++) draw.fillRect(LABEL, base + track * TRACK + GAP, width - LABEL, TRACK - GAP);
+      if (lane.device) this.#idle(draw, colour, lane, top + 5, inside, from, now);
+      for (const { run, track } of lane.placed) this.#bar(draw, colour, run, base + track * TRACK + GAP, TRACK - GAP, inside, now);
+      this.#gates(draw, colour, lane, base, inside, from);
+      top += heights[index];
+      draw.fillStyle = colour("line");
+      draw.fillRect(0, top - 2, width, 1);
+    });
+    draw.fillStyle = colour("ink");
+    draw.globalAlpha = 0.55;
+    draw.fillRect(x(now), 0, 1, height - AXIS);
+    draw.globalAlpha = 1;
+  }
+
+  #axis(draw, colour, { from, to, width, height, x }) {
+    const step = STEPS.find((one) => (one / (to - from)) * (width - LABEL) >= 78) ?? 172800;
+    const shift = new Date(from * 1000).getTimezoneOffset() * 60;
+    draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
+    draw.textAlign = "center";
+    for (let moment = Math.ceil((from - shift) / step) * step + shift; moment < to; moment += step) {
+      const at = x(moment);
+      draw.fillStyle = colour("line");
+      draw.fillRect(at, 0, 1, height - AXIS + 3);
+      draw.fillStyle = colour("quiet");
+      const text = new Date(moment * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined, hour12: false });
+      if (at > LABEL + 20 && at < width - 26) draw.fillText(text, at, height - 6);
+    }
+    draw.textAlign = "left";
+  }
+
+  #label(draw, colour, { device, runs }, top, now) {
+    draw.fillStyle = colour("ink");
+    draw.font = "600 13px system-ui, 'Liberation Sans', sans-serif";
+    draw.fillText(device ? (device.id.length > 22 ? `${device.id.slice(0, 21)}…` : device.id) : "No device", 0, top + 17, LABEL - 12);
+    draw.fillStyle = colour("quiet");
+    draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
+    if (!device) return draw.fillText("runs that only need cores", 0, top + 32, LABEL - 12);
+    draw.fillText(`${device.virtual ? "virtual, not a GPU" : device.kind} · ${bytes(device.memory_bytes)}`, 0, top + 32, LABEL - 12);
+    const mean = device.gaps ? `idle ${seconds(device.idle_s / device.gaps)} per hand-over (${device.gaps})` : "no hand-over yet";
+    draw.fillText(mean, 0, top + 47, LABEL - 12);
+  }
+
+  /** A thin strip above the tracks: training, or idle between two trainings. */
+  #idle(draw, colour, lane, y, inside, from, now) {
+    const spans = trained(lane.runs, now);
+    spans.forEach(([start, end], index) => {
+      const next = index + 1 < spans.length ? spans[index + 1][0] : null;
+      if (next !== null && next > from) {
+        draw.fillStyle = colour("idle");
+        draw.fillRect(inside(end), y, inside(next) - inside(end), 5);
+      }
+      if (end > from) {
+        draw.fillStyle = colour("training");
+        draw.fillRect(inside(start), y, Math.max(0.5, inside(end) - inside(start)), 5);
+      }
+    });
+  }
+
+  #bar(draw, colour, run, y, h, inside, now) {
+    const start = inside(run.spans[0][1]), end = inside(run.ended ?? now);
+    for (const [phase, began, over] of run.spans) {
+      const until = over ?? run.ended ?? now, left = inside(began), right = inside(until);
+      if (right - left < 0.2 && phase !== "training") continue;
+      draw.fillStyle = colour(phase);
+      if (phase === "training") {
+        for (const [since, to, weight] of weighted(run, began, until)) {
+          const high = Math.max(3, h * Math.min(1, weight));
+          const x = inside(since), w = Math.max(0.5, inside(to) - x);
+          if (weight < 1) { draw.globalAlpha = 0.25; draw.fillRect(x, y, w, h); draw.globalAlpha = 1; }
+          draw.fillRect(x, y + h - high, w, high);
+        }
+        this.#name(draw, colour, run, Math.max(left, inside(began)), right, y, h);
+      } else if (phase === "gate") this.#hatched(draw, colour("gate"), left, y, right - left, h);
+      else draw.fillRect(left, y + (phase === "saving" ? 0 : h * 0.2), right - left, phase === "saving" ? h : h * 0.6);
+    }
+    if (run.outcome && run.outcome !== "completed") {
+      draw.fillStyle = colour("failed");
+      draw.fillRect(Math.max(start, end - 4), y, 4, h);
+    }
+    if (!run.outcome && run.expected_end > now) { // what is expected
+      draw.globalAlpha = 0.22;
+      draw.fillStyle = colour("training");
+      draw.fillRect(end, y, inside(run.expected_end) - end, h);
+      draw.globalAlpha = 1;
+    }
+    this.boxes.push({ x: start, y, w: Math.max(3, end - start), h, run });
+  }
+
+  #name(draw, colour, run, left, right, y, h) {
+    if (right - left < 46) return;
+    draw.save();
+    draw.beginPath();
+    draw.rect(left, y, right - left - 4, h);
+    draw.clip();
+    draw.fillStyle = newestWeight(run) < 1 ? colour("ink") : colour("on-training");
+    draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
+    draw.fillText(run.name, left + 5, y + h / 2 + 4);
+    draw.restore();
+  }
+
+  #hatched(draw, ink, x, y, w, h) {
+    draw.save();
+    draw.beginPath();
+    draw.rect(x, y, w, h);
+    draw.clip();
+    draw.strokeStyle = ink;
+    draw.lineWidth = 1.5;
+    draw.beginPath();
+    for (let at = x - (x % 6) - h; at < x + w; at += 6) { draw.moveTo(at, y + h); draw.lineTo(at + h, y); }
+    draw.stroke();
+    draw.lineWidth = 2;
+    draw.strokeRect(x, y, w, h);
+    draw.restore();
+  }
+
+  /** Where a gate was opened: a line through the lane. */
+  #gates(draw, colour, lane, base, inside, from) {
+    draw.strokeStyle = colour("gate");
+    draw.lineWidth = 1.5;
+    draw.setLineDash([3, 2]);
+    for (const { run } of lane.placed) {
+      if (!run.gate_opened || run.gate_opened < from) continue;
+      draw.beginPath();
+      draw.moveTo(inside(run.gate_opened), base);
+      draw.lineTo(inside(run.gate_opened), base + lane.tracks * TRACK + GAP);
+      draw.stroke();
+    }
+    draw.setLineDash([]);
+  }
+}
+
+function newestWeight(run) {
+  return run.weights.length ? run.weights[run.weights.length - 1][1] : 1;
+}

@@ -1,0 +1,244 @@
+// Asks the worker what has changed, once a second, and shows it.
+
+import { curve } from "./curve.js";
+import { Lanes } from "./lanes.js";
+import { bytes, clock, doing, element, newest, number, PHASES, seconds, spent } from "./words.js";
+
+const EVERY_MS = 1000, FINISHED_SHOWN = 25;
+const $ = (id) => document.getElementById(id);
+
+const pool = { runs: new Map(), version: 0, epoch: "", devices: [], queue: [], queued: 0 };
+const lanes = new Lanes(document.querySelector("#lanes canvas"));
+let skew = 0, opened = null, drawn = "";
+const now = () => Date.now() / 1000 + skew;
+
+async function ask(path) {
+  const answer = await fetch(path, { cache: "no-store" });
+  if (!answer.ok) throw new Error(`${answer.status}`);
+  return answer.json();
+}
+
+/** Take in what has changed. */
+async function learn() {
+  const told = await ask(`api/overview?since=${pool.version}&epoch=${pool.epoch}`);
+  if (told.epoch !== pool.epoch) pool.runs.clear();
+  for (const run of told.runs) pool.runs.set(run.n, run);
+  const { runs: _, ...rest } = told;
+  Object.assign(pool, rest);
+  skew = told.now - Date.now() / 1000;
+  const over = [...pool.runs.values()].filter((run) => run.outcome);
+  if (over.length > pool.most_finished) {
+    over.sort((one, other) => one.ended - other.ended);
+    for (const run of over.slice(0, over.length - pool.most_finished)) pool.runs.delete(run.n);
+  }
+}
+
+function show() {
+  const all = [...pool.runs.values()], active = all.filter((run) => !run.outcome);
+  const over = all.filter((run) => run.outcome).sort((one, other) => other.ended - one.ended);
+  document.title = `${pool.pool} · GPU pool`;
+  $("pool").textContent = `Pool ${pool.pool}`;
+  $("where").textContent = `${pool.node} · ${pool.cores} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
+  showNumbers(active, over);
+  showRunning(active);
+  showQueue();
+  // Much text that seldom changes: written anew only when it did.
+  const newestOver = `${pool.epoch} ${over.length} ${over[0]?.n}`;
+  if (newestOver !== drawn) { drawn = newestOver; showFinished(over); }
+  lanes.draw(pool, now());
+}
+
+function showNumbers(active, over) {
+  const count = (phase) => active.filter((run) => run.phase === phase).length;
+  const gaps = pool.devices.reduce((sum, device) => sum + device.gaps, 0);
+  const idle = pool.devices.reduce((sum, device) => sum + device.idle_s, 0);
+  const failed = over.filter((run) => ["failed", "crashed"].includes(run.outcome)).length;
+  const told = [
+    [count("training"), "training"],
+    [count("launching") + count("preparing"), "preparing"],
+    [count("gate"), "at the gate"],
+    [count("saving") + count("ending"), "saving"],
+    [pool.queued, "waiting"],
+    [over.filter((run) => run.outcome === "completed").length, "completed"],
+    [failed, "failed"],
+    [gaps ? seconds(idle / gaps) : "–", `device idle per hand-over${gaps ? ` (${gaps})` : ""}`],
+  ];
+  $("numbers").replaceChildren(...told.map(([value, name]) => element("div", { class: "number" }, element("b", {}, String(value)), element("span", {}, name))));
+}
+
+function showRunning(active) {
+  const order = ["training", "gate", "preparing", "launching", "saving", "ending"];
+  active.sort((one, other) => order.indexOf(one.phase) - order.indexOf(other.phase) || one.n - other.n);
+  const cards = active.slice(0, 64).map((run) => {
+    const weight = newest(run.weights, 1);
+    const title = element("div", { class: "name" }, run.name, element("span", { class: `chip ${run.phase}` }, PHASES[run.phase] ?? run.phase));
+    if (weight === 0) title.append(element("span", { class: "chip plain" }, "paused"));
+    else if (weight < 1) title.append(element("span", { class: "chip plain" }, `gives way: ${Math.round(weight * 100)} %`));
+    if (run.finishing) title.append(element("span", { class: "chip plain" }, "ends early"));
+    const on = [run.devices.join(", ") || "no device", `${newest(run.cores, 0)} core${newest(run.cores, 0) === 1 ? "" : "s"}`];
+    if (run.neighbours.length && run.shared) on.push("shares");
+    const card = element("div", { class: "run", tabindex: "0", "data-launch": run.n, role: "button" }, title, element("div", { class: "said" }, [run.flow, ...on].filter(Boolean).join(" · ")));
+    const line = doing(run, now());
+    if (line) card.append(element("div", { class: "said" }, line));
+    if (run.steps && run.step !== null && run.phase !== "gate") {
+      const done = element("div");
+      done.style.width = `${Math.min(100, (100 * run.step) / run.steps)}%`;
+      card.append(element("div", { class: "progress" }, done));
+    }
+    const small = curve(run.losses ?? [], { width: 150, height: 46 });
+    if (small) card.append(element("div", { class: "curve" }, small));
+    return card;
+  });
+  const focused = document.activeElement?.dataset?.launch;
+  $("running").replaceChildren(...(cards.length ? cards : [element("p", { class: "none" }, "Nothing runs.")]));
+  if (focused && $("running").querySelector(`[data-launch="${CSS.escape(focused)}"]`)) $("running").querySelector(`[data-launch="${CSS.escape(focused)}"]`).focus();
+}
+
+function table(heads, rows) {
+  const head = element("tr", {}, ...heads.map(([name, kind]) => element("th", { class: kind ?? null, scope: "col" }, name)));
+  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+}
+
+function showQueue() {
+  if (!pool.queue.length) return $("queue").replaceChildren(element("p", { class: "none" }, "Nobody waits."));
+  const rows = pool.queue.map((run, position) => {
+    const start = run.expected_start !== null ? `${clock(run.expected_start)}` : run.due > now() ? `due ${clock(run.due)}` : "unknown";
+    return element("tr", { "data-run": run.id },
+      element("td", { class: "figure" }, String(position + 1)), element("td", { class: "name" }, run.name),
+      element("td", {}, run.reason || "it has just come"), element("td", { class: "figure" }, start), element("td", { class: "figure" }, seconds(now() - run.submitted)));
+  });
+  const scrolled = $("queue").firstChild?.scrollTop ?? 0;
+  const shown = [table([["#", "figure"], ["Run"], ["Why it waits"], ["Expected start", "figure"], ["Waits for", "figure"]], rows)];
+  if (pool.queued > pool.queue.length) shown.push(element("p", { class: "none" }, `And ${pool.queued - pool.queue.length} more.`));
+  $("queue").replaceChildren(...shown);
+  shown[0].scrollTop = scrolled;
+}
+
+function showFinished(over) {
+  if (!over.length) return $("finished").replaceChildren(element("p", { class: "none" }, "No run has finished since the worker started."));
+  const rows = over.slice(0, FINISHED_SHOWN).map((run) => {
+    const bad = run.outcome !== "completed";
+    const cells = [seconds(run.granted - run.submitted), run.behind ? seconds(spent(run, "gate", run.ended) ?? 0) : "–",
+      seconds(spent(run, "training", run.ended)), seconds(run.idle_before_s), number(run.best_loss)];
+    return element("tr", { "data-launch": run.n, tabindex: "0" },
+      element("td", {}, clock(run.ended)), element("td", { class: "name" }, run.name),
+      element("td", {}, element("span", { class: bad ? "chip failed" : "chip plain" }, run.outcome)), element("td", {}, run.devices.join(", ") || "–"),
+      ...cells.map((cell) => element("td", { class: "figure" }, cell)));
+  });
+  const heads = [["Ended"], ["Run"], ["Outcome"], ["Device"], ["Waited", "figure"], ["At the gate", "figure"], ["Trained", "figure"], ["Device idle before", "figure"], ["Best loss", "figure"]];
+  const shown = [table(heads, rows)];
+  if (over.length > FINISHED_SHOWN) shown.push(element("p", { class: "none" }, `And ${over.length - FINISHED_SHOWN} older ones, in the lanes above; prefect-gpu history has all.`));
+  $("finished").replaceChildren(...shown);
+}
+
+// -- one run ------------------------------------------------------------------------------------------------------------
+
+async function showRun(launch) {
+  let run;
+  try {
+    run = await ask(`api/runs/${launch}`);
+  } catch {
+    return;
+  }
+  if (opened !== launch) return;
+  $("run-title").textContent = run.name;
+  const from = run.submitted ?? run.granted, weight = newest(run.weights, 1);
+  const facts = [
+    ["Flow", run.flow || "–"], ["State", run.outcome ?? PHASES[run.phase] ?? "–"], ["Devices", run.devices.join(", ") || "none"],
+    ["Memory granted", run.memory_bytes ? bytes(run.memory_bytes) : "whole devices"], ["Cores", String(newest(run.cores, 0))], ["Share of its devices", `${Math.round(weight * 100)} %`],
+    ["Waited", seconds(run.granted - from)], ["Trained", seconds(spent(run, "training", now()))],
+    ["Prepared behind", run.behind ?? "–"], ["Waited at the gate", seconds(spent(run, "gate", now()))],
+    ["Device idle before it", seconds(run.idle_before_s)], ["Neighbours", run.neighbours.join(", ") || "none"],
+    ["Step", run.step === null ? "–" : `${run.step}${run.steps ? ` of ${run.steps}` : ""}`], ["Best loss", number(run.best_loss)],
+    ["Expected end", run.expected_end && !run.outcome ? clock(run.expected_end) : "–"],
+  ];
+  const body = [];
+  const large = curve(run.losses, { width: 800, height: 230, axes: true });
+  if (large) body.push(large);
+  body.push(element("dl", {}, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))));
+  if (run.message && run.outcome !== "completed") body.push(element("h3", {}, "How it ended"), element("p", {}, run.message));
+  const rows = run.story.map(([at, words]) => element("tr", {}, element("td", { class: "figure" }, `+${seconds(Math.max(0, at - from))}`), element("td", {}, words)));
+  if (rows.length) body.push(element("h3", {}, "What happened, and why"), table([["After its submission", "figure"], ["Event"]], rows));
+  $("run-body").replaceChildren(...body);
+  if (!$("run").open) $("run").showModal();
+}
+
+function open(launch) {
+  opened = Number(launch);
+  showRun(opened);
+}
+
+/** Prefect links to #run=<id of the flow run>. */
+function openLinked() {
+  const id = new URLSearchParams(location.hash.slice(1)).get("run");
+  const found = id && [...pool.runs.values()].filter((run) => run.id === id).pop();
+  if (found) { history.replaceState(null, "", "#"); open(found.n); }
+}
+
+// -- the pointer, the keys, the clock -----------------------------------------------------------------------------------
+
+document.addEventListener("click", (event) => {
+  const launch = event.target.closest?.("[data-launch]")?.dataset.launch;
+  if (launch) open(launch);
+  const chosen = event.target.closest?.("#zoom button");
+  if (chosen) {
+    for (const button of $("zoom").children) button.setAttribute("aria-pressed", String(button === chosen));
+    lanes.seconds = Number(chosen.dataset.seconds);
+    lanes.draw(pool, now());
+  }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && event.target.dataset?.launch) open(event.target.dataset.launch);
+});
+$("close").addEventListener("click", () => $("run").close());
+$("run").addEventListener("click", (event) => { if (event.target === $("run")) $("run").close(); });
+$("run").addEventListener("close", () => { opened = null; });
+lanes.canvas.addEventListener("click", (event) => {
+  const run = lanes.at(event.offsetX, event.offsetY);
+  if (run) open(run.n);
+});
+lanes.canvas.addEventListener("pointermove", (event) => {
+  const run = lanes.at(event.offsetX, event.offsetY), tip = $("tip");
+  lanes.canvas.style.cursor = run ? "pointer" : "default";
+  tip.hidden = !run;
+  if (!run) return;
+  const lines = [run.name, `${run.flow} · ${run.outcome ?? PHASES[run.phase]}`];
+  for (const [phase, start, end] of run.spans) lines.push(`${PHASES[phase] ?? phase}: ${seconds((end ?? run.ended ?? now()) - start)}`);
+  if (run.behind) lines.push(`Prepared behind ${run.behind}`);
+  for (const [since, weight] of run.weights) lines.push(`${clock(since)}: ${weight === 0 ? "paused" : weight < 1 ? `gives way: ${Math.round(weight * 100)} %` : "full share"}`);
+  tip.textContent = lines.join("\n");
+  const panel = lanes.canvas.closest(".panel").getBoundingClientRect();
+  tip.style.left = `${Math.min(event.clientX - panel.left + 14, panel.width - tip.offsetWidth - 8)}px`;
+  tip.style.top = `${event.clientY - panel.top + 16}px`;
+});
+lanes.canvas.addEventListener("pointerleave", () => { $("tip").hidden = true; });
+addEventListener("resize", () => lanes.draw(pool, now()));
+addEventListener("hashchange", openLinked);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => lanes.draw(pool, now()));
+
+const legend = [["preparing", "preparing"], ["gate", "waiting at the gate"], ["training", "training (height: its share)"], ["saving", "saving"], ["idle", "device idle between trainings"]];
+$("legend").replaceChildren(...legend.map(([name, words]) => element("span", {}, element("i", { class: name }), words)));
+
+async function refresh() {
+  const live = $("live");
+  try {
+    await learn();
+    show();
+    if (opened !== null) await showRun(opened);
+    openLinked();
+    live.className = "on";
+    live.textContent = `live, ${clock(now())}`;
+  } catch (error) {
+    live.className = "off";
+    live.textContent = "The worker does not answer; what is shown is old.";
+    if (!(error instanceof TypeError && /fetch/i.test(error.message))) console.error(error);
+  }
+}
+
+async function go() {
+  await refresh();
+  setTimeout(go, document.hidden ? EVERY_MS * 10 : EVERY_MS);
+}
+
+globalThis.poolPage = { refresh, pool, lanes }; // for the benchmark and the tests
+go();

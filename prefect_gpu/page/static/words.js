@@ -1,0 +1,57 @@
+// Words and small elements. Text from outside only ever becomes text, never markup.
+
+export const PHASES = {
+  launching: "Launching", preparing: "Preparing", gate: "Waiting at the gate", training: "Training", saving: "Saving", ending: "Ending",
+};
+
+/** An element: element("p", {class: "quiet"}, "some text", another). */
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(key, value);
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+/** 0.42 s, 7.3 s, 42 s, 3 min 20 s, 2 h 5 min */
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.0995) return `${Math.round(value * 1000)} ms`;
+  if (value < 9.95) return `${value.toFixed(value < 1 ? 2 : 1)} s`;
+  const whole = Math.round(value);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 172800) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.round(whole / 86400)} days`;
+}
+
+export function clock(moment, exact = true) {
+  return new Date(moment * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, hour12: false });
+}
+
+export function bytes(value) {
+  return value >= 2 ** 30 ? `${+(value / 2 ** 30).toFixed(1)} GiB` : `${Math.round(value / 2 ** 20)} MiB`;
+}
+
+export function number(value) {
+  return value === null || value === undefined ? "–" : String(+Number(value).toPrecision(4));
+}
+
+/** The newest value of a list of [since, value]. */
+export const newest = (changes, before) => (changes.length ? changes[changes.length - 1][1] : before);
+
+/** Seconds that a run has spent in a phase. */
+export function spent(run, phase, now) {
+  let total = null;
+  for (const [name, start, end] of run.spans) if (name === phase) total = (total ?? 0) + Math.max(0, (end ?? run.ended ?? now) - start);
+  return total;
+}
+
+/** One line on what a run does now, beside its phase. */
+export function doing(run, now) {
+  const said = [];
+  if (run.behind && run.gated) said.push(`behind ${run.behind}`);
+  if (run.step !== null && run.phase === "training") said.push(`step ${run.step}${run.steps ? ` of ${run.steps}` : ""}`);
+  if (run.steps_per_s && run.phase === "training") said.push(`${number(run.steps_per_s)} steps/s`);
+  if (run.expected_end && run.phase === "training" && run.expected_end > now) said.push(`about ${seconds(run.expected_end - now)} to go`);
+  return said.join(" · ");
+}

@@ -1,0 +1,69 @@
+"""The pool's own page, as the worker serves it: started beside the controller, and linked from Prefect."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect_gpu.page.server import PageServer
+from prefect_gpu.runtime.overview import details, overview
+from prefect_gpu.scheduling.forecast import Outlook
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.controller import Controller
+    from prefect_gpu.settings import GpuSettings
+
+
+class PoolSource:
+    """Tells the page what the controller knows. Implements :class:`prefect_gpu.page.app.Source`.
+
+    Args:
+        expected: What is expected of a waiting run; None: nothing is known.
+    """
+
+    def __init__(self, controller: Controller, pool: str, expected: Callable[[str], Outlook | None]) -> None:
+        self._controller, self._pool, self._expected = controller, pool, expected
+
+    def overview(self, since: int) -> dict[str, Any]:
+        """See :func:`prefect_gpu.runtime.overview.overview`; with the name of the ``pool``."""
+        told = overview(self._controller, time.time(), since=since, expected=self._expected)
+        return {"pool": self._pool, **told}
+
+    def details(self, number: int) -> dict[str, Any] | None:
+        """See :func:`prefect_gpu.runtime.overview.details`."""
+        return details(self._controller, number, time.time())
+
+
+async def open_page(
+    source: PoolSource, settings: GpuSettings, pool: str, logger: logging.Logger | logging.LoggerAdapter[logging.Logger]
+) -> PageServer | None:
+    """Serve the page; None if it is switched off, or cannot be served. Runs do not need it: that is only a warning."""
+    if not settings.page:
+        return None
+    page = PageServer(
+        source,
+        host=settings.page_host,
+        port=settings.page_port,
+        note=note_of(settings.resolved_state_dir, pool),
+        pool=pool,
+    )
+    try:
+        await page.start()
+    except OSError as error:
+        logger.warning(
+            "The pool's page cannot be served at %s:%d (%s). Set PREFECT_INTEGRATIONS_GPU_PAGE_HOST to an address of "
+            "this machine, or PREFECT_INTEGRATIONS_GPU_PAGE=false.",
+            settings.page_host,
+            settings.page_port,
+            error.strerror or error,
+        )
+        return None
+    return page
+
+
+def note_of(state_dir: Path, pool: str) -> Path:
+    """The file that tells ``prefect-gpu status`` where the page of a pool is."""
+    return state_dir / "pages" / f"{pool}.json"

@@ -1,0 +1,87 @@
+"""A source for tests and the benchmark: made-up runs, in the form that the worker tells them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+DEVICES = ("virtual-0", "virtual-1", "virtual-2", "virtual-3")
+
+
+def a_run(n: int, start: float, *, device: str = "virtual-0", name: str = "", over: bool = True, **more: Any) -> dict[str, Any]:
+    """A run that prepared for a second, waited at its gate for two, trained for ten and saved for one."""
+    spans = [["launching", start, start + 0.2], ["preparing", start + 0.2, start + 1.0], ["gate", start + 1.0, start + 3.0]]
+    spans.append(["training", start + 3.0, start + 13.0 if over else None])
+    if over:
+        spans.append(["saving", start + 13.0, start + 14.0])
+    run = {
+        "n": n, "id": f"00000000-0000-0000-0000-{n:012d}", "name": name or f"quick-fox-{n}", "flow": "train", "attempt": 1,
+        "queue": "default", "devices": [device], "shared": False, "memory_bytes": None, "submitted": start - 5.0,
+        "granted": start, "phase": None if over else "training", "spans": spans, "weights": [], "cores": [[start, 1]],
+        "behind": "slow-cat", "gated": False, "gate_opened": start + 3.0, "finishing": None, "idle_before_s": 0.02,
+        "neighbours": [], "step": 40 if over else 20, "steps": 40, "steps_per_s": 4.0, "loss": 0.5, "best_loss": 0.4,
+        "warm": True, "ended": start + 14.0 if over else None, "outcome": "completed" if over else None, "message": "",
+    }  # fmt: skip
+    if not over:
+        run |= {"losses": [[step, 2.0 / (1 + step)] for step in range(100)], "expected_end": start + 30.0}
+    return run | more
+
+
+class Scene:
+    """Tells the page what the test wants. Implements :class:`prefect_gpu.page.app.Source`."""
+
+    def __init__(self, now: float, runs: list[dict[str, Any]], queue: list[dict[str, Any]] | None = None) -> None:
+        self.now, self.runs, self.queue = now, runs, queue or []
+        self.version = 1
+        self.changed = {run["n"]: 1 for run in runs}
+        self.asked_since: list[int] = []
+
+    def overview(self, since: int) -> dict[str, Any]:
+        """See Source."""
+        self.asked_since.append(since)
+        return {
+            "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000, "node": "desk", "cores": 2,
+            "profile": "adaptive", "draining": False,
+            "devices": [
+                {"id": name, "kind": "virtual", "virtual": True, "memory_bytes": 8 << 30, "idle_s": 0.5, "gaps": 10}
+                for name in DEVICES
+            ],
+            "runs": [run for run in self.runs if self.changed[run["n"]] > since],
+            "queue": self.queue, "queued": len(self.queue),
+        }  # fmt: skip
+
+    def details(self, number: int) -> dict[str, Any] | None:
+        """See Source."""
+        found = next((run for run in self.runs if run["n"] == number), None)
+        if found is None:
+            return None
+        story = [[found["submitted"], "submitted"], [found["granted"], "granted virtual-0: it comes next"]]
+        return {"losses": [[1, 2.0], [2, 1.0], [3, 0.5]], **found, "story": story}
+
+    def change(self, n: int, **what: Any) -> None:
+        """A run changes."""
+        self.version += 1
+        self.changed[n] = self.version
+        next(run for run in self.runs if run["n"] == n).update(what)
+
+
+def waiting(position: int, now: float) -> dict[str, Any]:
+    """A run that waits."""
+    return {
+        "id": f"waiting-{position}", "name": f"patient-ox-{position}", "submitted": now - 60.0, "due": None, "code": "devices",
+        "reason": "4 of 4 devices are in use", "expected_start": now + 30.0 * position, "expected_end": None,
+    }  # fmt: skip
+
+
+def crowd(count: int, now: float, *, active: int = 8, queued: int = 100) -> Scene:
+    """So many runs on four devices, the newest of which train, and some that wait."""
+    draw = random.Random(7)
+    runs = []
+    for n in range(1, count + 1):
+        over = n <= count - active
+        start = now - (count - n) * 3.5 - (16.0 if over else 6.0)
+        more: dict[str, Any] = {} if n % 3 else {"weights": [[start + 5.0, 0.25], [start + 9.0, 1.0]]}
+        if over and draw.random() < 0.05:
+            more |= {"outcome": "failed", "message": "ValueError: no"}
+        runs.append(a_run(n, start, device=DEVICES[n % 4], over=over, **more))
+    return Scene(now, runs, [waiting(position, now) for position in range(1, queued + 1)])
