@@ -84,6 +84,8 @@ class Adjuster:
             self.open_gate(run)
         if run.record.weight != 1.0:
             self.weigh(run)
+        elif run.handle is not None and not run.record.placement.devices:
+            run.handle.set_duty(1.0)  # whoever throttled it may have been killed with the worker
 
     def trains(self, run: TrackedRun) -> None:
         """The run trains. If its gate was closed, it was cut off for so long that it went on by itself."""
@@ -112,9 +114,14 @@ class Adjuster:
     def weigh(self, run: TrackedRun) -> None:
         """Give the run its share. The processor is shared out by priority, a GPU by pauses between steps.
 
-        A priority leaves nothing idle, but it does not reach a GPU: its kernels take turns whatever the host does.
+        A priority leaves nothing idle, but it does not reach a GPU: its kernels take turns whatever the host does. A
+        run without a device is slowed down for what it does to the node's memory: it really computes less, then.
         """
         weight = run.record.weight
+        if not run.record.placement.devices and run.handle is not None:
+            run.handle.set_priority(weight or 1.0)
+            run.handle.set_duty(weight)
+            return
         lowered = run.handle is not None and run.handle.set_priority(weight if weight > 0.0 else 1.0)
         on_gpu = any(not self._virtual.get(device, True) for device in run.record.placement.devices)
         paced = weight if weight == 0.0 or on_gpu or not lowered else 1.0

@@ -80,6 +80,20 @@ class RunHandle(abc.ABC):
         """
         return False
 
+    def set_duty(self, part: float) -> bool:
+        """Let the run compute for this part of the time, 0 to 1, whether somebody else wants the processor or not.
+
+        Must not leave the run standing still when the worker dies. 1 also continues a run that somebody else stopped.
+
+        Returns:
+            Whether it was done.
+        """
+        return False
+
+    def busy_seconds(self) -> float | None:
+        """Processor time of what the run has started and is still there, seconds; None: unknown."""
+        return None
+
     @abc.abstractmethod
     async def stop(self, grace_seconds: float) -> None:
         """Send SIGTERM, and after the grace SIGKILL to whatever is left; return when nothing is left."""

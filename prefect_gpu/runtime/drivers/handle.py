@@ -15,6 +15,7 @@ from typing import Any
 from prefect_gpu.runtime.drivers import priority, supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.drivers.output import OutputTail, tail_lines
+from prefect_gpu.runtime.drivers.throttle import Throttle
 from prefect_gpu.training.protocol import ENV_RUN_ID
 
 _POLL_SECONDS = 0.2  # only where the kernel has no pidfd
@@ -48,6 +49,7 @@ class ProcessHandle(RunHandle):
         same_boot = facts["boot"] == supervisor.boot_id()  # otherwise the numbers are those of strangers
         self._main = (facts["pid"], facts["start_ticks"]) if same_boot else None
         self._supervisor = (facts["supervisor_pid"], facts["supervisor_start_ticks"]) if same_boot else None
+        self._throttle = Throttle(self._main, self._supervisor) if self._main and self._supervisor else None
         self._tail = OutputTail(run_dir / supervisor.OUTPUT, offset, echo) if echo else None
         self._watcher = asyncio.create_task(self._watch(), name=f"run {run_id}")
 
@@ -56,6 +58,8 @@ class ProcessHandle(RunHandle):
 
     async def stop(self, grace_seconds: float) -> None:
         if self._main is not None and not self._watcher.done():
+            if self._throttle is not None:  # who is stopped hears nothing
+                self._throttle.close()
             supervisor.send(*self._main, signal.SIGTERM)
             if await _within(grace_seconds, gone(*self._main)):
                 # The supervisor now ends the leftovers in its own way, with a grace of theirs.
@@ -70,6 +74,12 @@ class ProcessHandle(RunHandle):
         if self._main is None or self._watcher.done() or not priority.adjustable():
             return False
         return priority.set_priority(self._main[0], [process.pid for process in self._left()], weight)
+
+    def set_duty(self, part: float) -> bool:
+        return self._throttle is not None and not self._watcher.done() and self._throttle.set(part)
+
+    def busy_seconds(self) -> float | None:
+        return priority.cpu_seconds([process.pid for process in self._left()])
 
     def when_over(self, call: Callable[[], object]) -> None:
         """Call this when the run is over, or is watched no more."""
@@ -95,6 +105,8 @@ class ProcessHandle(RunHandle):
                 if error := following.exception():
                     self._logger.warning("Run %s: its output could not be repeated: %s", self.run_id, error)
         finally:
+            if self._throttle is not None:
+                self._throttle.close()
             if following is not None:
                 following.cancel()
         tail = tail_lines(self._dir / supervisor.OUTPUT)
