@@ -189,7 +189,10 @@ class Speculation(Reaction):
             if (job := state.running.get(job_id)) is not None and _on_one(job, state)
         }
         for host in hosts:
-            company = [job for job in state.occupants(host) if _on_one(job, state)]
+            # The shares of runs that say what converging means for them are the business of Demotion.
+            company = [job for job in state.occupants(host) if _on_one(job, state) and not job.request.converged]
+            if not company:
+                continue
             raw = [self._favour ** self._step(job) for job in company]
             for job, one in zip(company, raw, strict=True):
                 share = one / max(raw)

@@ -1,7 +1,8 @@
-"""Does a run's loss still move? SpeCon's categories (Algorithm 1) for real losses: noisy, of any scale, on any clock."""
+"""Does a run's loss still move? SpeCon's categories (Algorithm 1) for real losses: noisy, and of any scale."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import deque
@@ -130,8 +131,7 @@ class Standstill:
 
     def _jitter(self) -> float:
         """Standard deviation of one report, from the differences of neighbours: free of any trend."""
-        values = list(self._recent)
-        steps = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+        steps = [abs(b - a) for a, b in itertools.pairwise(self._recent)]
         return 1.4826 * statistics.median(steps) / math.sqrt(2.0) if steps else 0.0
 
     def _has_left(self) -> bool:
