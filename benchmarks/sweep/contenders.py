@@ -1,0 +1,174 @@
+"""Who runs the sweep, and one sweep from the start of its worker to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import sqlite3
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.flows import Flow
+
+from benchmarks.sweep.figures import Marks, read_marks
+from benchmarks.sweep.flows import ENV_FOLDER
+from benchmarks.sweep.trainings import Training
+from prefect_gpu.sandbox import Process, Sandbox, SandboxError
+
+OURS, PROCESS = "gpus", "process"  # names of the pools
+FASTEST_POLL = "0.5"
+_PRELOAD = "torch,xgboost,pandas"
+_DEADLINE_S = 1800.0
+_WARM_UP_S = 12.0  # until a worker has learned, polled and filled its warm interpreter
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A worker of a pool, with its settings."""
+
+    name: str
+    pool: str
+    about: str
+    arguments: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+def _ours(name: str, about: str, **off: str) -> Contender:
+    """Our pool with everything on, but what is said otherwise."""
+    settings = {"virtual_devices": "1", "preload": _PRELOAD, **off}
+    return Contender(name, OURS, about, (), {f"PREFECT_INTEGRATIONS_GPU_{k.upper()}": v for k, v in settings.items()})
+
+
+CONTENDERS = (
+    Contender("process", PROCESS, "Prefect's process worker, its defaults", ("--limit", "1")),
+    Contender(
+        "process-fast",
+        PROCESS,
+        f"the same, asking every {FASTEST_POLL} s",
+        ("--limit", "1"),
+        {"PREFECT_WORKER_QUERY_SECONDS": FASTEST_POLL},
+    ),
+    _ours("ours", "our pool, everything on"),
+    _ours("no-prescheduling", "ours, no run is prepared behind another", prescheduling="false"),
+    _ours("no-preload", "ours, only Prefect is imported beforehand", preload=""),
+    _ours("no-warm-start", "ours, every run is a new interpreter", warm_start="false"),
+    _ours("no-learning", "ours, nothing is estimated", learn="false"),
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One contender's sweep: when all of it had been submitted began, and what the runs wrote."""
+
+    submitted: float
+    runs: list[Marks]
+
+
+async def deploy(client: PrefectClient, pools: tuple[str, ...]) -> dict[tuple[str, str], UUID]:
+    """Deployments of both flows in these pools, by (flow, pool)."""
+    found = {}
+    for flow in ("train_torch", "train_xgboost"):
+        for pool in pools:
+            source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint=f"flows.py:{flow}")
+            found[flow, pool] = await (await source.ato_deployment(name=pool, work_pool_name=pool)).apply()
+    return found
+
+
+async def run_sweep(
+    sandbox: Sandbox,
+    client: PrefectClient,
+    contender: Contender,
+    deployments: dict[tuple[str, str], UUID],
+    trainings: list[Training],
+    folder: Path,
+    *,
+    history: Path | None = None,
+    pause_s: float = 0.0,
+) -> Sweep:
+    """Start the contender's worker, submit everything at once, wait for the end, stop the worker.
+
+    Args:
+        folder: For this sweep alone; our pool's state is in ``state`` in it.
+        history: Our pool begins with a copy of this one.
+        pause_s: Further seconds between the worker's start and the submission: when a worker polls is chance.
+
+    Raises:
+        SandboxError: A run failed, the worker died, or it takes longer than half an hour.
+    """
+    state = folder / "state"
+    state.mkdir(parents=True)
+    if history is not None:
+        copy_history(history, state / "history.db")
+    env = {**contender.settings, ENV_FOLDER: str(folder), "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(state)}
+    worker = sandbox.start_worker(contender.pool, *contender.arguments, name=folder.name, env=env)
+    try:
+        await asyncio.sleep(_WARM_UP_S + pause_s)
+        submitted = time.monotonic()
+        ids = []
+        for training in trainings:  # in order: Prefect's worker takes the oldest first
+            run = await client.create_flow_run_from_deployment(
+                deployments[training.flow, contender.pool], parameters=training.parameters, name=training.name
+            )
+            ids.append(run.id)
+        await _ended(client, worker, ids)
+        if contender.pool == OURS:
+            await _recorded(state / "history.db", ids)
+    finally:
+        worker.terminate(timeout_s=20.0)
+    return Sweep(submitted, read_marks(folder))
+
+
+async def _ended(client: PrefectClient, worker: Process, ids: list[UUID]) -> None:
+    """Wait until all runs have completed, asking seldom: each question costs the host's core some milliseconds."""
+    end = time.monotonic() + _DEADLINE_S
+    while True:
+        runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
+        states = [run.state for run in runs if run.state is not None and run.state.is_final()]
+        for state in states:
+            if not state.is_completed():
+                raise SandboxError(f"A run ended as {state.name}: {state.message}\n{worker.output[-3000:]}")
+        if len(states) == len(ids):
+            return
+        if worker.popen.poll() is not None or time.monotonic() > end:
+            raise SandboxError(f"Only {len(states)} of {len(ids)} runs ended:\n{worker.output[-3000:]}")
+        await asyncio.sleep(2.0)
+
+
+async def _recorded(history: Path, ids: list[UUID]) -> None:
+    """Wait until the last run is in our history."""
+    wanted = {str(id_) for id_ in ids}
+    for _ in range(60):
+        with contextlib.closing(sqlite3.connect(history)) as database:
+            known = {row[0] for row in database.execute("SELECT run_id FROM prefect_gpu_runs")}
+        if wanted <= known:
+            return
+        await asyncio.sleep(0.5)
+    raise SandboxError(f"{len(wanted - known)} runs are not in the history {history}")
+
+
+def copy_history(source: Path, target: Path) -> None:
+    """Copy a history, whole."""
+    with (
+        contextlib.closing(sqlite3.connect(source)) as reader,
+        contextlib.closing(sqlite3.connect(target)) as writer,
+    ):
+        reader.backup(writer)
+
+
+def keep_logs(sandbox: Sandbox, folder: Path) -> None:
+    """Copy the logs of server and workers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for log in sandbox.folder.glob("*.log"):
+        shutil.copy(log, folder)
+
+
+def enough_cores() -> bool:
+    """Whether this machine has the two cores that the sweep is about."""
+    return {0, 1} <= os.sched_getaffinity(0)
