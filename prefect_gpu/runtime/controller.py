@@ -472,7 +472,8 @@ class Controller:
         self._host.reported(run, kind)
 
     def _exhausted(self, run: TrackedRun) -> None:
-        """The run tries again in its own process, and has its devices alone then."""
+        """If the run is tried again, in its own process or in another, it has its devices alone then."""
+        run.exhausted = True
         self.handle(ev.MemoryExhausted(run.run_id))
         job = self.scheduler.state.running.get(run.run_id)
         if job is not None and job.placement is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prefect_gpu.scheduling.cluster import Device
@@ -34,7 +35,8 @@ def run_environment(
         locks: Folder of the devices' lock files.
         gated: Whether the run waits until its predecessor trains no more.
         shared: Whether others may train on its devices.
-        memory_bytes: What it was granted of each device; None: all of it.
+        memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
+            by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
     """
     locks.mkdir(parents=True, exist_ok=True)
     gpus = [device.id for device in devices if not device.virtual]
@@ -54,7 +56,28 @@ def run_environment(
         **({protocol.ENV_GATED: "1"} if gated else {}),
         **({protocol.ENV_SHARED: "1"} if shared else {}),
         **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),
+        **(_limits(devices, memory_bytes) if shared and gpus and memory_bytes is not None else {}),
     }
+
+
+def _limits(devices: Sequence[Device], memory_bytes: int) -> dict[str, str]:
+    """What holds frameworks to their part of each GPU, as far as they read it at their start."""
+    smallest = min(device.memory_bytes for device in devices)
+    limits = {
+        # JAX takes 75 % of each GPU at once unless told otherwise, TensorFlow all of it.
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{min(1.0, memory_bytes / smallest):.4f}",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
+    if mps_runs(os.environ):
+        mebibytes = max(1, memory_bytes >> 20)
+        limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{at}={mebibytes}M" for at in range(len(devices)))
+    return limits
+
+
+def mps_runs(environ: Mapping[str, str]) -> bool:
+    """Whether a CUDA MPS control daemon serves this user: its pipes are there."""
+    return (Path(environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps") / "control").exists()
 
 
 def _file_name(device_id: str) -> str:

@@ -61,6 +61,7 @@ class TrackedRun:
         default_factory=list, repr=False, compare=False
     )  # runs that shared its devices, ended or not
     device_idle_s: float | None = None
+    exhausted: bool = False  # it has run out of the memory that it was granted of a device that it shared
     slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour
     _demoted: tuple[float, float | None] = (0.0, None)  # seconds so far with less than a full share, and since when
     _pace: dict[int, float] = field(default_factory=dict)  # by mark, seconds from the beginning of training
@@ -180,7 +181,8 @@ class TrackedRun:
             "category": record.request.category,
             "features": features,
             "requested_gpus": record.request.gpus,
-            "requested_gpu_memory_bytes": record.request.gpu_memory_bytes,
+            # Where the pool decided that it shares, that is what it was granted, and nobody asked for it.
+            "requested_gpu_memory_bytes": None if self._sized_by_pool else record.request.gpu_memory_bytes,
             "requested_cpus": record.request.cpus,
             "node": node,
             "devices": tuple(record.placement.devices),
@@ -222,6 +224,11 @@ class TrackedRun:
             "cores": len(record.placement.cpus) or None,
             "out_of_memory": outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
         }
+
+    @property
+    def _sized_by_pool(self) -> bool:
+        request = self.record.request
+        return request.automatic and (self.exhausted or not request.exclusive)
 
     def _mean(self, key: str) -> float | None:
         return self.usage[key].mean if key in self.usage else None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefect_gpu.training.caps import Caps, own_caps
 from prefect_gpu.training.device_lock import DeviceLock, own_lock
 from prefect_gpu.training.mailbox import Mailbox
 from prefect_gpu.training.protocol import (
@@ -33,12 +34,18 @@ GATE_PATIENCE_SECONDS = 60.0  # how long a gated run waits for a controller that
 
 
 class Link:
-    """A channel client, the instructions that came through it, the devices, and the run that it currently serves."""
+    """A channel client, the instructions that came through it, the devices, and the run that it currently serves.
 
-    def __init__(self, client: ChannelClient, mailbox: Mailbox, lock: DeviceLock) -> None:
+    Attributes:
+        exhausted: Whether a try has run out of memory, so that the next one needs the devices alone.
+    """
+
+    def __init__(self, client: ChannelClient, mailbox: Mailbox, lock: DeviceLock, caps: Caps) -> None:
         self.client = client
         self.mailbox = mailbox
         self.lock = lock
+        self.caps = caps
+        self.exhausted = False
         self.owner: TrainingRun | None = None
 
 
@@ -65,19 +72,20 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
                 _link.client.close(EXIT_FLUSH_SECONDS)
             mailbox = Mailbox(gated=environ.get(ENV_GATED) == "1")
             url, file = environ.get(ENV_CHANNEL), environ.get(ENV_CHANNEL_FILE)
+            devices = _devices(environ.get(ENV_DEVICES))
             client = ChannelClient(
                 run_id,
                 token,
                 lambda: channel_url(url, file),
                 mailbox.put,
-                UsageSampler(_devices(environ.get(ENV_DEVICES))),
+                UsageSampler(devices),
             )
             client.start()
             atexit.register(client.close, EXIT_FLUSH_SECONDS)
             if not _fork_hook_registered:
                 _fork_hook_registered = True
                 os.register_at_fork(after_in_child=_forget)
-            _link = Link(client, mailbox, own_lock(environ))
+            _link = Link(client, mailbox, own_lock(environ), own_caps(environ, devices))
         return _link
 
 
@@ -109,6 +117,14 @@ def wait_at_gate(link: Link, patience: float = GATE_PATIENCE_SECONDS) -> None:
                 link.client.refused or "its worker may have ended",
             )
             return
+
+
+def wait_alone(link: Link) -> None:
+    """Wait until nobody else trains on the devices, and take all of their memory: a try before has run out of it."""
+    link.lock.shared = False
+    link.lock.acquire()
+    link.caps.lift()
+    link.exhausted = False
 
 
 def _devices(text: str | None) -> list[dict[str, Any]]:

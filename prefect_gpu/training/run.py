@@ -18,15 +18,17 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from prefect_gpu.training import checks
+from prefect_gpu.training.caps import ran_out
 from prefect_gpu.training.checkpoints import SaveCallback
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
-from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, Link, process_link, wait_at_gate
+from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, Link, process_link, wait_alone, wait_at_gate
 from prefect_gpu.training.mailbox import Mailbox
 from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import (
     CHECKPOINT,
     ENV_CHECKPOINTS,
     FINISHED,
+    OUT_OF_MEMORY,
     PHASE,
     PREPARING,
     PROGRESS,
@@ -160,6 +162,11 @@ class TrainingRun:
             self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
             link.client.source = self._progress
         self._enter_phase(PREPARING)
+        if link is not None:
+            if link.exhausted:  # the preparation may need more memory, too, than it was granted
+                self._enter_phase(PREPARING, waiting=True)
+                wait_alone(link)
+            link.caps.apply(training=False)
         return self
 
     def __exit__(
@@ -168,6 +175,9 @@ class TrainingRun:
         self._ended = True
         _current.set(None)
         self._send_progress()
+        link = self._link
+        if link is not None and link.caps.limit_bytes is not None and ran_out(error):
+            self._run_out(link, error)
 
     def ready(self) -> None:
         """Preparation is done: wait for the device if the pool wants that, and begin training.
@@ -186,6 +196,8 @@ class TrainingRun:
             self._enter_phase(PREPARING, waiting=True)
             wait_at_gate(link)
             link.lock.acquire()
+        if link is not None:
+            link.caps.apply()
         self._progress.begin(self.step, monotonic())
         self._saver.begin()
         self._pacer.begin()
@@ -399,6 +411,18 @@ class TrainingRun:
                 "report() before training has begun: iterate over run.steps(), or call run.ready() before the loop."
             )
         raise TrainingRunError("report() after saving() has begun: report while training.")
+
+    def _run_out(self, link: Link, error: BaseException | None) -> None:
+        """The limit was too small: should this process try again, it waits for its devices to be alone on them."""
+        granted = link.caps.limit_bytes
+        link.exhausted = True
+        link.caps.relax()
+        link.client.post(OUT_OF_MEMORY, {"error": f"{type(error).__name__}: {error}"[:500]})
+        logger.warning(
+            "Memory ran out within the %s bytes that this run was granted of a device that it shares. If it is tried "
+            "again, it waits until it has the device alone.",
+            granted,
+        )
 
     def _detach(self) -> None:
         """In a forked child: this copy of the run reports nothing, and leaves the parent's checkpoints alone."""

@@ -28,6 +28,7 @@ from prefect_gpu.page.server import PageServer
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
+from prefect_gpu.runtime.diagnosis import died_of_its_limit
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
@@ -382,6 +383,8 @@ class PoolSession:
         self._control.unregister(run.run_id)
         breaks = self._breaks_at_grant.pop(run.run_id, self._stream.breaks)
         outcome, message = await self._settlement.settle(run, report, api_was_away=self._stream.breaks > breaks)
+        if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
+            self._intake.exhausted(run.run_id)
         self._intake.settled(run.run_id)
         return outcome, message
 

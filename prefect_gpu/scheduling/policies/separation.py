@@ -60,7 +60,8 @@ class Separation(Reaction):
         return False
 
     def _separate(self, desk: Desk) -> None:
-        state, held_up = desk.state, {}
+        state = desk.state
+        held_up: dict[str, Job] = {}
         for device in state.shared_devices():
             training = sorted((job for job in state.occupants(device) if _trains(job, state)), key=_age)
             for older, younger in combinations(training, 2):
