@@ -49,7 +49,8 @@ _NATIVE_OWN_PREFIXES = {
     "jax": ("JAX_", "XLA_", "TF_", "CUDA_"),
     "tensorflow": ("TF_", "XLA_", "CUDA_"),
 }
-_READ_LATE = frozenset(("CUDA_VISIBLE_DEVICES",))  # by cuInit, which has not been called here (see unfit)
+# By cuInit, or as a process first reaches the GPU, which has not happened here (see unfit); every run is given these.
+_READ_LATE = frozenset(("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"))
 
 
 def unfit(our_fds: frozenset[int]) -> str | None:
