@@ -17,6 +17,7 @@ from prefect_gpu.cli.estimate import estimate
 from prefect_gpu.cli.history import history
 from prefect_gpu.cli.papers import papers
 from prefect_gpu.cli.simulate import simulate
+from prefect_gpu.cli.status import status
 from prefect_gpu.cli.timeline import timeline
 from prefect_gpu.cli.what_if import what_if
 
@@ -52,6 +53,7 @@ def main(
 
 app.command()(doctor)
 app.command()(devices)
+app.command()(status)
 app.command()(history)
 app.command()(estimate)
 app.command()(timeline)

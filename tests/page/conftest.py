@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,7 +29,12 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def served(source: Source, port: int = 0, **more: Any) -> PageServer:
-            chosen = {"host": "127.0.0.1", "port": port, "note": tmp_path / "pages" / "gpus.json", "pool": "gpus"} | more
+            chosen = {
+                "host": "127.0.0.1",
+                "port": port,
+                "note": tmp_path / "pages" / "gpus.json",
+                "pool": "gpus",
+            } | more
             server = PageServer(source, **chosen)
             await server.start()
             stack.push_async_callback(server.close)
@@ -41,8 +46,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 @pytest_asyncio.fixture
 async def browser() -> AsyncIterator[Browser]:
     """A Chromium."""
-    require("Chromium (Debian: apt-get install chromium)", CHROMIUM.exists())
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    require("Chromium (Debian: apt-get install chromium)", shutil.which(str(CHROMIUM)))
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened

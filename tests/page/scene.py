@@ -8,14 +8,21 @@ from typing import Any
 DEVICES = ("virtual-0", "virtual-1", "virtual-2", "virtual-3")
 
 
-def a_run(n: int, start: float, *, device: str = "virtual-0", name: str = "", over: bool = True, **more: Any) -> dict[str, Any]:
+def a_run(
+    n: int, start: float, *, device: str = "virtual-0", name: str = "", over: bool = True, **more: Any
+) -> dict[str, Any]:
     """A run that prepared for a second, waited at its gate for two, trained for ten and saved for one."""
-    spans = [["launching", start, start + 0.2], ["preparing", start + 0.2, start + 1.0], ["gate", start + 1.0, start + 3.0]]
+    spans = [
+        ["launching", start, start + 0.2],
+        ["preparing", start + 0.2, start + 1.0],
+        ["gate", start + 1.0, start + 3.0],
+    ]
     spans.append(["training", start + 3.0, start + 13.0 if over else None])
     if over:
         spans.append(["saving", start + 13.0, start + 14.0])
     run = {
-        "n": n, "id": f"00000000-0000-0000-0000-{n:012d}", "name": name or f"quick-fox-{n}", "flow": "train", "attempt": 1,
+        "n": n, "id": f"00000000-0000-0000-0000-{n:012d}", "name": name or f"quick-fox-{n}",
+        "flow": "train", "attempt": 1,
         "queue": "default", "devices": [device], "shared": False, "memory_bytes": None, "submitted": start - 5.0,
         "granted": start, "phase": None if over else "training", "spans": spans, "weights": [], "cores": [[start, 1]],
         "behind": "slow-cat", "gated": False, "gate_opened": start + 3.0, "finishing": None, "idle_before_s": 0.02,
@@ -58,7 +65,7 @@ class Scene:
         story = [[found["submitted"], "submitted"], [found["granted"], "granted virtual-0: it comes next"]]
         return {"losses": [[1, 2.0], [2, 1.0], [3, 0.5]], **found, "story": story}
 
-    def change(self, n: int, **what: Any) -> None:
+    def change(self, n: int, /, **what: Any) -> None:
         """A run changes."""
         self.version += 1
         self.changed[n] = self.version
@@ -68,7 +75,8 @@ class Scene:
 def waiting(position: int, now: float) -> dict[str, Any]:
     """A run that waits."""
     return {
-        "id": f"waiting-{position}", "name": f"patient-ox-{position}", "submitted": now - 60.0, "due": None, "code": "devices",
+        "id": f"waiting-{position}", "name": f"patient-ox-{position}", "submitted": now - 60.0,
+        "due": None, "code": "devices",
         "reason": "4 of 4 devices are in use", "expected_start": now + 30.0 * position, "expected_end": None,
     }  # fmt: skip
 

@@ -1,0 +1,89 @@
+"""``prefect-gpu status``: what the pool does now, in the terminal; the same as on its page."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prefect_gpu.cli import common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_EVERY_S = 1.0
+_TIMEOUT_S = 5.0
+
+
+def status(
+    pool: Annotated[str | None, typer.Option(help="Only this pool's worker.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs, once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, and do not follow it.")] = False,
+) -> None:
+    """Show what each device does, who prepares and waits at a gate, and who waits for a device and why.
+
+    In a terminal it goes on until Ctrl-C. It asks the workers of this machine that use the same state folder; ends with
+    code 1 if none answers.
+    """
+    folder = common.load_settings().resolved_state_dir / "pages"
+    told = _ask(folder, pool)
+    if not told:
+        fail_without(folder, pool)
+    if as_json:
+        common.print_json(told)
+        return
+    from prefect_gpu.cli.status_view import screen_of
+
+    screen = common.console()
+    if once or not screen.is_terminal:
+        for one in told:
+            screen.print(screen_of(one, time.time()))
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    def view(told: list[dict[str, Any]]) -> Group:
+        return Group(*(screen_of(one, time.time()) for one in told))
+
+    try:
+        with Live(view(told), console=screen, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(_EVERY_S)
+                told = _ask(folder, pool)
+                if not told:
+                    break
+                live.update(view(told), refresh=True)
+    except KeyboardInterrupt:
+        return
+    common.fail("The worker has ended.")
+
+
+def fail_without(folder: Path, pool: str | None) -> None:
+    """Say why there is nothing to show, and end with code 1."""
+    of = f" of pool {pool!r}" if pool else ""
+    common.fail(
+        f"No worker{of} answers. Its page is looked for in {folder}. Start a worker (prefect worker start --pool "
+        f"{pool or 'NAME'}), use the PREFECT_INTEGRATIONS_GPU_STATE_DIR that it uses, and leave "
+        "PREFECT_INTEGRATIONS_GPU_PAGE on."
+    )
+
+
+def _ask(folder: Path, pool: str | None) -> list[dict[str, Any]]:
+    """What the workers tell; one that was killed has left a note, but does not answer."""
+    import httpx
+
+    from prefect_gpu.page.server import pages
+
+    told = []
+    with httpx.Client(trust_env=False, timeout=_TIMEOUT_S) as client:
+        for page in pages(folder, pool):
+            try:
+                answer = client.get(f"{page['url']}/api/overview")
+                found = answer.raise_for_status().json()
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+                continue
+            # Somebody else may listen by now where a killed worker did.
+            if isinstance(found, dict) and found.get("pool") == page["pool"]:
+                told.append({"url": page["url"], **found})
+    return told

@@ -1,0 +1,165 @@
+"""What ``prefect-gpu status`` draws, from what the page's worker tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from prefect_gpu.cli.common import plural
+from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.units import format_bytes, format_seconds
+
+_STYLES = {
+    "launching": "bright_black",
+    "preparing": "yellow",
+    "gate": "magenta",
+    "training": "bold blue",
+    "saving": "green",
+    "ending": "bright_black",
+}
+_WORDS = {"gate": "at the gate"}
+_QUEUE_SHOWN = 12
+_FINISHED_SHOWN = 5
+_CURVE = 16  # characters
+
+
+def screen_of(told: dict[str, Any], now: float) -> RenderableType:
+    """One pool.
+
+    Args:
+        told: See :func:`prefect_gpu.runtime.overview.overview`; with ``pool`` and ``url``.
+        now: Unix seconds.
+    """
+    active = [run for run in told["runs"] if run["outcome"] is None]
+    over = sorted((run for run in told["runs"] if run["outcome"] is not None), key=lambda run: -run["ended"])
+    head = Text.assemble((f"Pool {told['pool']}", "bold"), f" on {told['node']}, profile {told['profile']}  ")
+    head.append(told["url"], "underline")
+    if told["draining"]:
+        head.append("  draining: no run is started any more", "yellow")
+    parts: list[RenderableType] = [head, _devices(told, active, now), _queue(told, now)]
+    if over:
+        parts += [_finished(over)]
+    return Group(*parts)
+
+
+def _table(title: str, *columns: tuple[str, dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title=title)
+    table.title_justify, table.title_style = "left", "bold"
+    for name, options in columns:
+        table.add_column(name, **options)
+    return table
+
+
+def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float) -> Table:
+    whole, right = {"no_wrap": True}, {"justify": "right", "no_wrap": True}
+    table = _table(
+        "\nDevices",
+        ("Device", whole),
+        ("Run", whole),
+        ("Phase", whole),
+        ("Done", {"width": 10}),
+        ("To go", right),
+        ("Share", right),
+        ("Cores", right),
+        ("Loss", {"no_wrap": True}),
+        ("Device idle", right),
+    )
+    for device in told["devices"]:
+        mine = [run for run in active if device["id"] in run["devices"]]
+        name = Text(device["id"], "bold")
+        if not device["id"].startswith("virtual"):
+            name.append(" virtual" if device["virtual"] else f" {device['kind']}", "bright_black")
+        name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
+        gaps = device["gaps"]
+        idle = f"{_short(device['idle_s'] / gaps)} × {gaps}" if gaps else "–"
+        if not mine:
+            table.add_row(name, Text("nobody", "bright_black"), "", "", "", "", "", "", idle)
+        for position, run in enumerate(_sorted(mine)):
+            first = position == 0
+            table.add_row(name if first else "", *_cells(run, now), idle if first else "")
+    without = [run for run in active if not run["devices"]]
+    for position, run in enumerate(_sorted(without)):
+        table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, now), "")
+    return table
+
+
+def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Who trains comes first."""
+    first = ["training", "gate", "preparing", "launching", "saving", "ending"]
+    return sorted(runs, key=lambda run: (first.index(run["phase"]) if run["phase"] in first else 9, run["n"]))
+
+
+def _cells(run: dict[str, Any], now: float) -> list[RenderableType]:
+    phase = run["phase"] or "ending"
+    words = Text(_WORDS.get(phase, phase), _STYLES.get(phase, ""))
+    if run["gated"] and run["behind"]:
+        words.append(f" behind {run['behind']}", "bright_black")
+    if run["finishing"]:
+        words.append(" (ends early)", "bright_black")
+    step, steps = run["step"], run["steps"]
+    done: RenderableType = ""
+    if step is not None and steps:
+        done = ProgressBar(total=steps, completed=min(step, steps), width=10)
+    elif step is not None:
+        done = f"step {step}"
+    end = run.get("expected_end")
+    to_go = format_seconds(end - now) if end is not None and end > now and phase == "training" else ""
+    weight = run["weights"][-1][1] if run["weights"] else 1.0
+    share = Text("paused", "yellow") if weight == 0 else Text(f"{weight:.0%}", "yellow" if weight < 1 else "")
+    losses = [loss for _, loss in run.get("losses", ()) if loss is not None]
+    curve = sparkline(losses, _CURVE) if losses else ""
+    loss = f"{curve} {run['loss']:.4g}" if run["loss"] is not None else curve
+    cores = str(int(run["cores"][-1][1])) if run["cores"] else ""
+    return [Text(run["name"]), words, done, to_go, share, cores, Text(loss)]
+
+
+def _queue(told: dict[str, Any], now: float) -> RenderableType:
+    if not told["queued"]:
+        return Text("\nNobody waits.", "bright_black")
+    whole, right = {"no_wrap": True}, {"justify": "right", "no_wrap": True}
+    title = f"\nQueue: {plural(told['queued'], 'run')}"
+    table = _table(title, ("#", right), ("Run", whole), ("Why it waits", {}), ("Expected start", right))
+    for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
+        start = run["expected_start"]
+        when = _clock(start) if start is not None else f"due {_clock(run['due'])}" if run["due"] else "unknown"
+        if start is not None and start > now:
+            when += f", in {format_seconds(start - now)}"
+        table.add_row(str(position), Text(run["name"]), Text(run["reason"] or "it has just come"), when)
+    if told["queued"] > _QUEUE_SHOWN:
+        table.add_row("", Text(f"and {told['queued'] - _QUEUE_SHOWN} more", "bright_black"), "", "")
+    return table
+
+
+def _finished(over: list[dict[str, Any]]) -> Table:
+    whole, right = {"no_wrap": True}, {"justify": "right", "no_wrap": True}
+    count = f"\nFinished: {plural(len(over), 'run')}"
+    columns = (("Ended", whole), ("Run", whole), ("Outcome", whole), ("Trained", right), ("Device idle before", right))
+    table = _table(count, *columns, ("Best loss", right))
+    for run in over[:_FINISHED_SHOWN]:
+        good = run["outcome"] == "completed"
+        trained = [(end or run["ended"]) - start for phase, start, end in run["spans"] if phase == "training"]
+        idle, best = run["idle_before_s"], run["best_loss"]
+        table.add_row(
+            _clock(run["ended"]),
+            Text(run["name"]),
+            Text(run["outcome"], "" if good else "red"),
+            _short(sum(trained)) if trained else "–",
+            "–" if idle is None else _short(idle),
+            "–" if best is None else f"{best:.4g}",
+        )
+    return table
+
+
+def _clock(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment):%H:%M:%S}"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else format_seconds(seconds)

@@ -1,0 +1,146 @@
+"""The page in a real browser."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from prefect_gpu.page.server import PageServer
+from tests.page.conftest import Serve
+from tests.page.scene import Scene, a_run, crowd, waiting
+
+pytestmark = pytest.mark.slow
+
+
+async def visit(browser: Browser, server: PageServer, complaints: list[str], path: str = "/", **more: Any) -> Page:
+    """The page, loaded and live; whatever the browser complains of is added to the list."""
+    page = await browser.new_page(viewport={"width": 1280, "height": 900}, **more)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on(
+        "request", lambda asked: None if asked.url.startswith((server.url, "data:")) else complaints.append(asked.url)
+    )
+    await page.goto(server.url + path)
+    await expect(page.locator("#live")).to_have_class("on")
+    return page
+
+
+async def test_it_shows_who_trains_who_waits_and_what_has_finished(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    now = time.time()
+    gate = a_run(
+        3, now - 4, device="virtual-1", over=False, name="next-one", phase="gate", gated=True, behind="slow-cat"
+    )
+    gate["spans"] = [*gate["spans"][:2], ["gate", now - 3, None]]
+    demoted = a_run(2, now - 20, over=False, name="gives-way", weights=[[now - 5, 0.25]])
+    scene = Scene(now, [a_run(1, now - 60, name="early-bird"), demoted, gate], [waiting(1, now)])
+    page = await visit(browser, await serve(scene), complaints)
+    await expect(page.locator("#pool")).to_have_text("Pool gpus")
+    running = page.locator("#running .run")
+    await expect(running).to_have_count(2)
+    await expect(running.nth(0)).to_contain_text("gives-wayTraininggives way: 25 %")
+    await expect(running.nth(0).locator("svg.curve polyline")).to_have_count(1)
+    await expect(running.nth(1)).to_contain_text("Waiting at the gate")
+    await expect(running.nth(1)).to_contain_text("behind slow-cat")
+    await expect(page.locator("#queue tbody tr")).to_contain_text("4 of 4 devices are in use")
+    await expect(page.locator("#queue tbody td").nth(3)).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    await expect(page.locator("#finished tbody tr")).to_contain_text("early-bird")
+    await expect(page.locator("#numbers")).to_contain_text("1waiting")
+    assert complaints == []
+
+
+async def test_what_changes_appears_by_itself(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    now = time.time()
+    scene = Scene(now, [a_run(1, now - 9, over=False)])
+    page = await visit(browser, await serve(scene), complaints)
+    await expect(page.locator("#finished")).to_contain_text("No run has finished")
+    scene.change(1, **a_run(1, now - 9, over=True))
+    await expect(page.locator("#finished tbody tr")).to_have_count(1)
+    await expect(page.locator("#running")).to_contain_text("Nothing runs")
+    assert scene.asked_since[0] == 0 and scene.asked_since[-1] > 0
+    assert complaints == []
+
+
+async def test_a_click_tells_the_story_and_a_link_from_prefect_does_too(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    now = time.time()
+    server = await serve(Scene(now, [a_run(1, now - 60), a_run(2, now - 30, name="other")]))
+    page = await visit(browser, server, complaints)
+    await page.locator("#finished [data-launch='1']").click()
+    dialog = page.locator("dialog")
+    await expect(dialog.locator("h2")).to_have_text("quick-fox-1")
+    await expect(dialog.locator("svg polyline")).to_have_count(1)
+    await expect(dialog.locator("tbody tr").nth(1)).to_contain_text("granted virtual-0: it comes next")
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_be_hidden()
+    linked = await visit(browser, server, complaints, f"/#run={a_run(2, 0.0)['id']}")
+    await expect(linked.locator("dialog h2")).to_have_text("other")
+    assert complaints == []
+
+
+async def test_bars_can_be_pointed_at_and_zoomed(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    now = time.time()
+    page = await visit(browser, await serve(Scene(now, [a_run(1, now - 400), a_run(2, now - 100)])), complaints)
+    boxes = "() => poolPage.lanes.boxes.map((box) => [box.run.n, box.x + box.w / 2, box.y + box.h / 2])"
+    [[first, x, y]] = await page.evaluate(boxes)
+    assert first == 2, "the other one is older than five minutes"
+    canvas = page.locator("#lanes canvas")
+    await canvas.hover(position={"x": x, "y": y})
+    await expect(page.locator("#tip")).to_contain_text("quick-fox-2")
+    await expect(page.locator("#tip")).to_contain_text("Waiting at the gate: 2.0 s")
+    await canvas.click(position={"x": x, "y": y})
+    await expect(page.locator("dialog h2")).to_have_text("quick-fox-2")
+    await page.locator("#close").click()
+    await page.get_by_role("button", name="All").click()
+    assert sorted(box[0] for box in await page.evaluate(boxes)) == [1, 2]
+    assert complaints == []
+
+
+async def test_names_are_text_and_never_markup(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    now = time.time()
+    evil = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    runs = [a_run(1, now - 60, name=evil, message=evil, outcome="failed"), a_run(2, now - 9, name=evil, over=False)]
+    page = await visit(
+        browser, await serve(Scene(now, runs, [waiting(1, now) | {"name": evil, "reason": evil}])), complaints
+    )
+    await page.locator("#finished tbody tr").click()
+    await expect(page.locator("dialog h2")).to_have_text(evil)
+    assert await page.locator("img, body script").count() == 0
+    assert complaints == []
+
+
+async def test_dark_and_light_differ_and_an_ended_worker_is_said(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    server = await serve(crowd(10, time.time()))
+    colours = set()
+    for scheme in ("light", "dark"):
+        page = await visit(browser, server, complaints, color_scheme=scheme)
+        colours.add(await page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert len(colours) == 2 and complaints == []
+    await server.close()
+    await expect(page.locator("#live")).to_have_class("off")
+    await expect(page.locator("#live")).to_contain_text("does not answer")
+
+
+async def test_a_thousand_runs_are_shown(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    now = time.time()
+    scene = crowd(1000, now)
+    page = await visit(browser, await serve(scene), complaints)
+    await expect(page.locator("#running .run")).to_have_count(8)
+    await expect(page.locator("#finished")).to_contain_text("And 967 older ones")
+    await page.get_by_role("button", name="All").click()
+    assert await page.evaluate("poolPage.lanes.boxes.length") == 1000
+    scene.runs.append(a_run(1001, now))
+    scene.changed[1001] = scene.version = 2
+    for run in scene.runs[992:1000]:
+        scene.change(run["n"], **a_run(run["n"], run["spans"][0][1]))
+    await expect(page.locator("#running")).to_contain_text("Nothing runs")
+    assert await page.evaluate("poolPage.pool.runs.size") == 1000, "the oldest is forgotten here, too"
+    assert complaints == []
