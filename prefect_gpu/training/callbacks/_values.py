@@ -35,12 +35,12 @@ class LossReader:
         return loss
 
 
-def metrics(values: Mapping[str, Any]) -> dict[str, float]:
+def metrics(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those values that are single numbers, under names that ``report()`` does not use itself (``loss_`` for ``loss``).
 
     What frameworks log are also texts and tensors of several numbers; those are for others.
     """
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, (str, bytes)):
             continue

@@ -59,6 +59,8 @@ class TorchLoop:
         self._run, self._model, self._parts = run, model, parts
         self._begun = False
         self._losses = LossReader()
+        self._generator: Any = None  # that the loader of batches() draws from, if it has its own
+        self._generator_state: Any = None
         self._epoch_begin: dict[str, Any] | None = None  # random numbers, as the current epoch of batches() began
 
     def begin(self) -> None:
@@ -76,7 +78,7 @@ class TorchLoop:
             for name, part in self._parts.items():
                 part.load_state_dict(state["parts"][name])
             set_random_state(state["random"])
-            self._epoch_begin = state["epoch_begin"]
+            self._epoch_begin, self._generator_state = state["epoch_begin"], state["generator"]
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do (:meth:`TrainingRun.steps`), for loops in which a step is an epoch, say."""
@@ -109,6 +111,9 @@ class TorchLoop:
             raise ValueError(f"epochs={epochs} of {count} batches: there is nothing to train on.")
         self._run.expect(epochs * count)
         self.begin()
+        self._generator = getattr(loader, "generator", None)
+        if self._generator is not None and self._generator_state is not None:
+            self._generator.set_state(self._generator_state)
         fetched: Iterator[Any] | None = None
         for step in self._run.steps():
             self.epoch, index = divmod(step, count)
@@ -130,6 +135,7 @@ class TorchLoop:
             "model": self._model.state_dict(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "random": random_state(),
+            "generator": self._own_state(),
             "epoch_begin": self._epoch_begin,
         }
         torch.save(state, path)
@@ -152,21 +158,22 @@ class TorchLoop:
         sampler: Any = getattr(loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(self.epoch)
-        generator: Any = getattr(loader, "generator", None)
         now = random_state()
         if skip == 0 or self._epoch_begin is None:
-            own = None if generator is None else generator.get_state()
-            self._epoch_begin = {"random": now, "generator": own}
+            self._epoch_begin = {"random": now, "generator": self._own_state()}
         else:
             set_random_state(self._epoch_begin["random"])
-            if generator is not None and self._epoch_begin["generator"] is not None:
-                generator.set_state(self._epoch_begin["generator"])
+            if self._generator is not None and self._epoch_begin["generator"] is not None:
+                self._generator.set_state(self._epoch_begin["generator"])
         batches = iter(loader)
         if skip:
             for _ in range(skip):
                 next(batches)
             set_random_state(now)
         return batches
+
+    def _own_state(self) -> Any:
+        return None if self._generator is None else self._generator.get_state()
 
 
 def _load(path: Path) -> dict[str, Any]:

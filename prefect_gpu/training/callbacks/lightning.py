@@ -1,0 +1,105 @@
+"""Reporting from PyTorch Lightning: one step is one step of the optimiser (``trainer.global_step``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:  # the same library under its older name
+    from pytorch_lightning.callbacks import Callback  # type: ignore[assignment]
+
+from prefect_gpu.training.callbacks._random import random_state, set_random_state
+from prefect_gpu.training.callbacks._values import LossReader, metrics
+from prefect_gpu.training.run import TrainingRun
+
+
+class LightningReporter(Callback):
+    """Reports every step to a training run, offers checkpoints, and stops the trainer when the run is to stop.
+
+    ``training_run()`` needs no ``steps=``: the trainer knows them. The device is waited for when the data are prepared
+    and before the model moves to it (Lightning's ``setup``). For trainings in one process.
+
+    Args:
+        run: The training run.
+        loss: The logged metric that is the loss, such as ``"val_loss"``. Default: what ``training_step`` returned.
+        checkpoints: When a checkpoint may be saved: at the end of an ``"epoch"``, which is carried on exactly, or after
+            any ``"step"`` too. Lightning carries on in the middle of an epoch with the right number of batches, yet
+            begins the data anew, unless the loader keeps its place (``StatefulDataLoader`` of torchdata). None: never.
+
+    A run that is to stop ends where it can save; without checkpoints it ends at once.
+
+    Example:
+        >>> with training_run() as run:                                       # doctest: +SKIP
+        ...     trainer = Trainer(max_epochs=20, callbacks=[LightningReporter(run)])
+        ...     trainer.fit(model, data, ckpt_path=run.restore())
+    """
+
+    def __init__(self, run: TrainingRun, *, loss: str | None = None, checkpoints: str | None = "epoch") -> None:
+        super().__init__()
+        if checkpoints not in ("epoch", "step", None):
+            raise ValueError(f"checkpoints={checkpoints!r} must be 'epoch', 'step' or None.")
+        self._run = run
+        self._loss = loss
+        self._checkpoints = checkpoints
+        self._losses = LossReader()
+        self._restored: tuple[int, dict[str, Any]] | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`)."""
+        if stage == "fit":
+            self._run.ready()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Tell how many steps there are."""
+        steps = trainer.estimated_stepping_batches
+        # With manual optimisation every optimizer's steps count, and only the module knows how many those will be.
+        if pl_module.automatic_optimization and 1 <= steps < float("inf"):
+            self._run.expect(int(steps))
+        if self._checkpoints is not None:
+            _ = self._run.checkpoint_due  # an offer is coming: a stop in the first epoch waits for it
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Let a restored training draw the random numbers that it would have drawn."""
+        if self._restored is not None and self._restored[0] == trainer.global_step:
+            set_random_state(self._restored[1])
+        self._restored = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Report the step, if the batch ended one."""
+        if trainer.global_step == self._run.step:  # gradients are being accumulated
+            return
+        loss = None
+        if self._loss is None:
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            loss = self._losses.read(loss, last=trainer.is_last_batch)
+        self._report(trainer, loss, {}, offer=self._checkpoints == "step")
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Report what was logged, and offer a checkpoint: the validation of the epoch has been made by now."""
+        logged = metrics(trainer.callback_metrics)
+        loss = None
+        if self._loss is not None:
+            if self._loss not in trainer.callback_metrics:
+                there = ", ".join(trainer.callback_metrics) or "nothing"
+                raise ValueError(f"LightningReporter(loss={self._loss!r}): logged is only {there}.")
+            loss = float(trainer.callback_metrics[self._loss])
+        self._report(trainer, loss, logged, offer=self._checkpoints is not None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Random numbers go into Lightning's checkpoints, which have none."""
+        return {"step": self._run.step, "random": random_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take them out again."""
+        self._restored = state_dict["step"], state_dict["random"]
+        set_random_state(state_dict["random"])  # for what is drawn before the epoch begins
+
+    def _report(self, trainer: Any, loss: Any, logged: dict[str, Any], *, offer: bool) -> None:
+        def checkpoint(path: Path) -> None:
+            trainer.save_checkpoint(f"{path}.ckpt")
+
+        self._run.report(loss, step=trainer.global_step, checkpoint=checkpoint if offer else None, **logged)
+        if self._run.stop_requested:
+            trainer.should_stop = True
