@@ -175,7 +175,8 @@ class State(DeviceBooks):
         assert placement is not None
         self._enter(job, -1)
         job.request = replace(job.request, exclusive=True)
-        whole = min((self.device(id_).memory_bytes for id_ in placement.all_devices), default=0)
+        known = [self._devices[id_].memory_bytes for id_ in placement.all_devices if id_ in self._devices]
+        whole = min(known, default=placement.memory_bytes)
         job.placement = replace(placement, memory_bytes=whole, shared=False)
         self._enter(job, 1)
         self.accept(job)
@@ -320,9 +321,7 @@ class State(DeviceBooks):
         One that waits behind another does not train yet, and one that saves trains no more: they may be in company.
         """
         jobs, device = self.occupants(device_id), self._devices.get(device_id)
-        in_front = [job for job in jobs if job.behind is None]
-        if len(in_front) > 1 and any(job.status is Status.SAVING for job in in_front):
-            in_front = [job for job in in_front if job.status is not Status.SAVING]
+        in_front = [job for job in jobs if job.behind is None and job.status is not Status.SAVING]
         if device is not None and sum(_bytes_on(job, device_id) for job in in_front) > device.memory_bytes:
             return "granted beyond its memory"
         if len(in_front) > 1 and not all(job.request.shareable for job in in_front):

@@ -589,7 +589,8 @@ class World:
             handle = run.handle
             assert not isinstance(handle, _Handle) or handle.priority in (None, 1.0), "it trains with low priority"
         else:
-            others = [p for p in self.processes.values() if p is not process and p.stage != "gone"]
+            done = ("saving", "finished", "gone")
+            others = [p for p in self.processes.values() if p is not process and (p.stage not in done or p.cut)]
             ahead = [p.run_id for p in others if set(p.devices).intersection(process.devices)]
             assert ahead, f"{process.run_id} waits at its gate for nobody"
             assert run.waiting
