@@ -18,7 +18,7 @@ from prefect.logging import get_logger
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 
-from prefect_gpu.request import GpuRequest, check_job_variable_names, check_request
+from prefect_gpu.request import Converged, GpuRequest, check_job_variable_names, check_request
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import WorkPool
@@ -44,6 +44,7 @@ def gpu(
     category: str | None = None,
     exclusive: bool | None = None,
     features: Sequence[str] | None = None,
+    converged: Converged | None = None,
     env: Mapping[str, str | None] | None = None,
     include_files: Sequence[str] | None = None,
     include_files_base_dir: Path | str | None = None,
@@ -66,6 +67,9 @@ def gpu(
             says how much it needs. Default: the pool decides, by what earlier runs of the program needed.
         features: Names of the parameters that say what a run needs, with dots for nested ones, for example
             ``["lr", "model.width"]``: estimates rest on these alone. Default: all parameters are looked at.
+        converged: What happens when the loss that the run reports moves no more. ``"yield"``: beside runs that still
+            learn, it gets less of the GPU that they share, until its loss moves again. ``"stop"``: it also ends its
+            training early, with the best checkpoint kept. ``"ignore"``: nothing. Default: the pool's own, ``"yield"``.
         env: Environment variables of the run.
         include_files: Patterns of files to send along with the flow, relative to the flow's own file. The run
             finds them in its working folder.
@@ -99,6 +103,7 @@ def gpu(
         "category": category,
         "exclusive": exclusive,
         "features": list(features) if isinstance(features, (tuple, set, frozenset)) else features,
+        "converged": converged,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     # What was not given is not sent, so that the pool's own defaults count.

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from prefect_gpu.units import parse_bytes
 
+Converged = Literal["yield", "stop", "ignore"]
 Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
@@ -22,6 +23,7 @@ _REMEDIES = {
     "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
+    "converged": "choose one of yield, stop, ignore, or leave it out",
     "features": 'give a list of parameter names, such as ["lr", "model.width"], or leave it out',
 }
 
@@ -73,6 +75,14 @@ class GpuRequest(BaseModel):
         examples=[["lr", "model.width"]],
     )
 
+    converged: Converged = Field(
+        default="yield",
+        title="When its loss stands still",
+        description="What happens when the loss that the run reports moves no more. yield: beside runs that still "
+        "learn, it gets less of the GPU that they share, until it moves again. stop: it also ends its training early "
+        "and keeps its best checkpoint. ignore: nothing.",
+    )
+
     @field_validator("gpu_memory", mode="before")
     @classmethod
     def _valid_memory(cls, value: Any) -> Any:
@@ -80,6 +90,11 @@ class GpuRequest(BaseModel):
             return None
         parse_bytes(value, field="gpu_memory")
         return str(value)
+
+    @field_validator("converged", mode="before")
+    @classmethod
+    def _default_converged(cls, value: Any) -> Any:
+        return "yield" if value is None or value == "" else value
 
     @field_validator("features")
     @classmethod

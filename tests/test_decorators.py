@@ -46,6 +46,7 @@ def plain(x: int = 1) -> int:
         ({"category": "cvv"}, ["category='cvv'", *CATEGORIES]),
         ({"cpus": 0}, ["cpus=0", "from 1 up"]),
         ({"exclusive": "perhaps"}, ["exclusive='perhaps'", "True or False"]),
+        ({"converged": "end"}, ["converged='end'", "yield, stop, ignore"]),
         ({"features": "lr"}, ["features='lr'", "a list of parameter names"]),
         ({"features": ["lr", 3]}, ["features=3", "a list of parameter names"]),
         ({"features": ["lr", " "]}, ["features=['lr', ' ']", "a list of parameter names"]),
@@ -78,6 +79,7 @@ def test_job_variables_hold_what_was_given_and_nothing_else() -> None:
     }
     assert gpu()(plain).job_variables == {"gpus": 1}
     assert gpu(features=("lr", "model.width"))(plain).job_variables == {"gpus": 1, "features": ["lr", "model.width"]}
+    assert gpu(converged="stop")(plain).job_variables == {"gpus": 1, "converged": "stop"}
     assert gpu(exclusive=False)(plain).job_variables == {"gpus": 1, "exclusive": False}
 
 

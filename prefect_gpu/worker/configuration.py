@@ -83,4 +83,5 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         automatic=request.exclusive is None and request.gpus > 0,
         category=request.category,
         features=tuple(request.features or ()),
+        converged="" if request.converged == "ignore" else request.converged,
     )

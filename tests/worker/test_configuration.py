@@ -39,19 +39,20 @@ def a_pool(
     return WorkPool(name="gpus", type="gpu", base_job_template=template, default_queue_id=uuid4())
 
 
-asked = partial(Request, automatic=True)  # nothing is said of company: the pool decides
+said = partial(Request, converged="yield")
+asked = partial(said, automatic=True)  # nothing is said of company: the pool decides
 
 # the pool, the deployment's variables, the run's own, and what is asked for in the end
 TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
     "nothing is said": (a_pool(), {}, {}, asked()),
     "the deployment says": (a_pool(), {"gpus": 2, "gpu_memory": "6GiB"}, {}, asked(2, 6 * GIB)),
-    "the run says": (a_pool(), {}, {"cpus": 3, "exclusive": False}, Request(cpus=3, exclusive=False)),
-    "the run has the last word": (a_pool(), {"gpus": 2, "cpus": 4}, {"gpus": 0}, Request(0, cpus=4)),
+    "the run says": (a_pool(), {}, {"cpus": 3, "exclusive": False}, said(cpus=3, exclusive=False)),
+    "the run has the last word": (a_pool(), {"gpus": 2, "cpus": 4}, {"gpus": 0}, said(0, cpus=4)),
     "the pool has other defaults": (
         a_pool(defaults={"gpus": 4, "gpu_memory": "1GiB", "exclusive": False}),
         {"gpu_memory": "2GiB"},
         {},
-        Request(4, 2 * GIB, exclusive=False),
+        said(4, 2 * GIB, exclusive=False),
     ),
     "the pool fixes a value": (a_pool(job={"gpus": 1, "cpus": 2}), {"gpus": 8}, {"cpus": 8}, asked(1, cpus=2)),
     "the pool fixes a value as text": (a_pool(job={"gpus": "2"}), {}, {}, asked(2)),
@@ -63,7 +64,7 @@ TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
     ),
     "the pool has taken a field out": (a_pool(without=("gpu_memory",)), {"gpu_memory": "6GiB"}, {}, asked()),
     "an emptied field of the form": (a_pool(), {"gpu_memory": ""}, {}, asked()),
-    "alone in any case": (a_pool(defaults={"exclusive": False}), {}, {"exclusive": True}, Request()),
+    "alone in any case": (a_pool(defaults={"exclusive": False}), {}, {"exclusive": True}, said()),
     "the pool decides, as the form says it": (a_pool(), {"exclusive": None}, {}, asked()),
     "a kind of training": (a_pool(), {"category": "nlp"}, {}, asked(category="nlp")),
     "named features": (a_pool(), {"features": ["lr", " lr", "m.w "]}, {}, asked(features=("lr", "m.w"))),
@@ -74,6 +75,9 @@ TABLE: dict[str, tuple[WorkPool, dict[str, Any], dict[str, Any], Request]] = {
         asked(features=("c",)),
     ),
     "no feature is named": (a_pool(), {"features": []}, {}, asked()),
+    "an early end": (a_pool(), {"converged": "stop"}, {}, asked(converged="stop")),
+    "no matter what the loss does": (a_pool(), {"converged": "ignore"}, {}, asked(converged="")),
+    "an emptied choice of the form": (a_pool(), {"converged": None}, {}, asked()),
     "variables that say nothing of the place": (a_pool(), {"env": {"A": "1"}, "image": "x"}, {}, asked()),
 }
 
@@ -98,6 +102,7 @@ def test_a_run_without_a_deployment_says_all_itself() -> None:
         ({"cpus": 0}, ["cpus=0 is not allowed", "from 1 up"]),
         ({"category": "cats"}, ["category='cats' is not allowed", "cv, nlp"]),
         ({"exclusive": "perhaps"}, ["exclusive='perhaps' is not allowed", "True or False"]),
+        ({"converged": "later"}, ["converged='later' is not allowed", "yield, stop, ignore"]),
         ({"features": "lr"}, ["features='lr' is not allowed", "a list of parameter names"]),
         ({"features": {"lr": 1}}, ["features={'lr': 1} is not allowed", "or leave it out"]),
         ({"gpus": -1, "cpus": 0}, ["gpus=-1", "cpus=0"]),
