@@ -23,6 +23,7 @@ from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, La
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
+from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
 from prefect_gpu.runtime.run_environment import run_environment
@@ -160,6 +161,10 @@ class Controller:
         self.handle(ev.NodesChanged((self.node,)))
         for folder, record in self._records:
             await self._adopt(folder, record)
+        watch = PressureWatch(self.node, self.scheduler.state, self.runs, self.handle)
+        task = asyncio.get_running_loop().create_task(watch.run(), name="pressure")
+        self._tasks.add(task)
+        task.add_done_callback(self._followed)
 
     async def close(self) -> None:
         """Let go. Running processes go on; the next worker finds them."""
@@ -309,6 +314,7 @@ class Controller:
             gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
             shared=run.record.placement.shared,
             memory_bytes=run.record.placement.memory_bytes,
+            keep_best=run.record.request.converged == "stop",
         )
         return LaunchSpec(
             run_id=run.run_id,

@@ -13,6 +13,7 @@ from prefect_gpu.scheduling.policies.cpu_array import Lending
 from prefect_gpu.scheduling.policies.demotion import Demotion
 from prefect_gpu.scheduling.policies.elimination import Eliminator
 from prefect_gpu.scheduling.policies.order import LeastService
+from prefect_gpu.scheduling.policies.relief import Relief
 from prefect_gpu.scheduling.policies.rotation import Spread
 from prefect_gpu.scheduling.policies.separation import Separation
 from prefect_gpu.scheduling.policies.sharing import KnownCompany
@@ -39,7 +40,7 @@ def _adaptive() -> Profile:
             Separation(apart, weights),
             Demotion(weights),
             Lending(history),
-            Eliminator(),
+            Relief(weights, Eliminator()),
             CoreTuning(history, weights=weights),
         ),
     )

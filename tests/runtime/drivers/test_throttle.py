@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -120,10 +119,10 @@ throttle = Throttle({main}, {overseer})
 throttle.set(1 / 16)
 time.sleep(600)
 """
-    worker = subprocess.Popen([sys.executable, "-c", code])
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
     await seen(handle, "T")
     worker.kill()
-    worker.wait()
+    await worker.wait()
     for _ in range(5):  # in the end, not only in one of its turns
         await until(lambda: "T" not in states(handle))
         await asyncio.sleep(0.05)
