@@ -46,7 +46,7 @@ class Adjuster:
         self._save = save
         self._clock = clock
         self._logger = logger
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[bool]] = set()
 
     def carry_out(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish) -> None:
         """Begin a change; several of one run reach it in the order in which they were begun."""
@@ -100,8 +100,12 @@ class Adjuster:
     def open_gate(self, run: TrackedRun) -> None:
         """The run may train: at once, and with the full share of the processor."""
         # Not admitted to the channel yet, it is launched without a gate; see the controller.
-        self._send(run, protocol.OPEN_GATE, {})
-        if run.handle is not None:
+        sent = self._send(run, protocol.OPEN_GATE, {})
+        # Only then: the kernel may take a tenth of a second to change a priority, and the device would be idle.
+        sent.add_done_callback(lambda _: self._raise(run))
+
+    def _raise(self, run: TrackedRun) -> None:
+        if run.handle is not None and run.record.behind is None:
             run.handle.set_priority(run.record.weight or 1.0)
 
     def bind(self, run: TrackedRun) -> None:
@@ -127,7 +131,8 @@ class Adjuster:
         paced = weight if weight == 0.0 or on_gpu or not lowered else 1.0
         self._send(run, protocol.SET_SHARE, {"weight": paced})
 
-    def _send(self, run: TrackedRun, kind: str, data: dict[str, object]) -> None:
+    def _send(self, run: TrackedRun, kind: str, data: dict[str, object]) -> asyncio.Task[bool]:
         task = asyncio.get_running_loop().create_task(self._channel.instruct(run.run_id, kind, data))
-        self._tasks.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self._tasks.discard)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -451,7 +451,7 @@ class Worker:
                 self.loop.call_soon(self._guarded, lambda process=process: self.channel.carry(process))
                 had = bool(self.channel.pending.get(process.run_id))
                 self.loop.run_dry()
-                moved |= len(process.outbox) != before or had and not process.cut and process.stage != "starting"
+                moved |= len(process.outbox) != before or (had and not process.cut and process.stage != "starting")
             if self.world.broken is not None:
                 raise self.world.broken
             if not moved and not self.loop._ready:  # type: ignore[attr-defined]
@@ -655,7 +655,8 @@ class World:
         """What took long is done."""
         events = [event for event in self.slow.values() if event is not None]
         self.slow.clear()
-        self.do(lambda: [event.set() for event in events])
+        for event in events:
+            self.do(event.set)
 
     def set_quota(self, limit: int | None) -> None:
         """The pool's limit changes."""

@@ -4,6 +4,8 @@ Real controllers, one after another, on a simulated machine (:mod:`tests.runtime
 no part of it: this worker cannot move runs yet.
 """
 
+# mypy: disable-error-code="func-returns-value"
+
 from __future__ import annotations
 
 import tempfile
@@ -60,7 +62,7 @@ class Faults(RuleBasedStateMachine):
         found = [p for p in self.world.processes.values() if p.stage in stages or (not stages and p.stage != "gone")]
         return found[number % len(found)] if found else None
 
-    # -- what usually happens -----------------------------------------------------------------------------------------
+    # -- what usually happens ---------------------------------------------------------------------------------------
 
     @rule(request=st.sampled_from(REQUESTS), queue=st.sampled_from(["q", "q", "urgent"]), waits=st.booleans())
     def submit(self, request: Request, queue: str, waits: bool) -> None:
@@ -102,7 +104,7 @@ class Faults(RuleBasedStateMachine):
     def the_limit_changes(self, limit: int | None) -> None:
         self.world.set_quota(limit)
 
-    # -- faults of runs -----------------------------------------------------------------------------------------------
+    # -- faults of runs ---------------------------------------------------------------------------------------------
 
     @rule(number=st.integers(0, 7), code=st.sampled_from([0, 1, -9, None]))
     def a_process_ends(self, number: int, code: int | None) -> None:
@@ -122,7 +124,7 @@ class Faults(RuleBasedStateMachine):
     def a_run_is_cancelled(self, number: int) -> None:
         self.world.cancel(f"run-{number % len(self.world.submitted)}")
 
-    # -- faults of launches -------------------------------------------------------------------------------------------
+    # -- faults of launches -----------------------------------------------------------------------------------------
 
     @rule(what=st.sampled_from(["launch", "prepare", "claim"]))
     def a_launch_will_fail(self, what: str) -> None:
@@ -137,7 +139,7 @@ class Faults(RuleBasedStateMachine):
     def what_took_long_is_done(self) -> None:
         self.world.hurry()
 
-    # -- faults of the channel and of the worker ----------------------------------------------------------------------
+    # -- faults of the channel and of the worker --------------------------------------------------------------------
 
     @rule(number=st.integers(0, 7))
     def a_channel_is_cut(self, number: int) -> None:
@@ -167,7 +169,7 @@ class Faults(RuleBasedStateMachine):
     def the_worker_will_be_killed_in_the_middle(self, after: int) -> None:
         self.world.fuse = after
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- what must hold ---------------------------------------------------------------------------------------------
 
     @invariant()
     def all_is_well(self) -> None:
@@ -183,7 +185,7 @@ class Faults(RuleBasedStateMachine):
                 self.folder.cleanup()
 
 
-# -- each event at each phase, one by one -------------------------------------------------------------------------------
+# -- each event at each phase, one by one -----------------------------------------------------------------------------
 
 
 class Pair:
@@ -304,7 +306,7 @@ def test_the_worker_may_be_killed_at_any_border_while_a_gate_opens(tmp_path: Pat
     pair.world.recover()
 
 
-# -- all of it, in any order --------------------------------------------------------------------------------------------
+# -- all of it, in any order ------------------------------------------------------------------------------------------
 
 
 def explore(sequences: int, steps: int) -> None:

@@ -195,7 +195,9 @@ class AnyHistory(RuleBasedStateMachine):
             if isinstance(one, ev.MemoryExhausted) and one.job in self.running:
                 place, request, queue = self.running[one.job]
                 if request.shareable:
-                    whole = min(self.scheduler.state.device(device).memory_bytes for device in place.devices)
+                    known = self.scheduler.state._devices
+                    sizes = [known[device].memory_bytes for device in place.devices if device in known]
+                    whole = min(sizes, default=place.memory_bytes)
                     alone = replace(place, memory_bytes=whole, shared=False)
                     self.running[one.job] = (alone, replace(request, exclusive=True), queue)
 
