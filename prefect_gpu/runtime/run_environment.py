@@ -26,6 +26,7 @@ def run_environment(
     gated: bool = False,
     shared: bool = False,
     memory_bytes: int | None = None,
+    keep_best: bool = False,
 ) -> dict[str, str]:
     """Everything that the driver adds to a run's environment.
 
@@ -37,6 +38,7 @@ def run_environment(
         shared: Whether others may train on its devices.
         memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
             by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
+        keep_best: Whether its best checkpoint is kept, since it may be ended early.
     """
     locks.mkdir(parents=True, exist_ok=True)
     gpus = [device.id for device in devices if not device.virtual]
@@ -55,6 +57,7 @@ def run_environment(
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
         **({protocol.ENV_GATED: "1"} if gated else {}),
         **({protocol.ENV_SHARED: "1"} if shared else {}),
+        **({protocol.ENV_KEEP_BEST: "1"} if keep_best else {}),
         **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),
         **(_limits(devices, memory_bytes) if shared and gpus and memory_bytes is not None else {}),
     }

@@ -51,11 +51,13 @@ class Checkpoint:
         step: Finished steps when it was saved.
         path: What the training saved, to be loaded from: a file or a folder.
         size_bytes: Sum of its files.
+        loss: The loss that it was saved with, if one was given.
     """
 
     step: int
     path: Path
     size_bytes: int
+    loss: float | None = None
 
 
 class CheckpointStore:
@@ -71,13 +73,14 @@ class CheckpointStore:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
 
-    def save(self, callback: SaveCallback, step: int) -> Checkpoint:
+    def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """Have ``callback(path)`` write a checkpoint and make it the current one.
 
         Args:
             callback: Creates a file or a folder at the path that it is given (nothing is there yet). A suffix that the
                 library appends to the name, as ``numpy.save`` does, is followed.
             step: Finished steps.
+            loss: Kept beside it.
 
         Returns:
             The new current checkpoint.
@@ -100,6 +103,8 @@ class CheckpointStore:
                 files[file.relative_to(aside).as_posix()] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
                 _sync(file)
             content = {"step": step, "payload": payload.name, "files": files}
+            if loss is not None:
+                content["loss"] = loss
             _write(aside / _MANIFEST, json.dumps({"content": content, "sha256": _digest_json(content)}))
             for folder in (aside, *(path for path in payload.rglob("*") if path.is_dir())):
                 _sync(folder)
@@ -110,7 +115,7 @@ class CheckpointStore:
         _sync(self.folder)
         self._point_to(final.name)
         self._remove_older(final.name)
-        return Checkpoint(step, final / payload.name, sum(file["bytes"] for file in files.values()))
+        return Checkpoint(step, final / payload.name, sum(file["bytes"] for file in files.values()), loss)
 
     def restore(self) -> Checkpoint | None:
         """The newest checkpoint that is complete and undamaged, or None.
@@ -170,7 +175,7 @@ class CheckpointStore:
             total += expected["bytes"]
         if not payload.exists():
             raise CheckpointDamaged(f"{payload.name} is missing")
-        return Checkpoint(step, payload, total)
+        return Checkpoint(step, payload, total, content.get("loss"))
 
     def _free_name(self, step: int) -> Path:
         base = self.folder / f"step-{step:06d}"

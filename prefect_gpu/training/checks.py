@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+import re
 from typing import Any
 
 
@@ -51,6 +52,11 @@ def number(value: Any, name: str) -> float:
         f"{name}={text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__}) is not a number: "
         f"pass a float, for example {name}=float(value) or {name}=values.mean()."
     )
+
+
+def is_name(value: Any) -> bool:
+    """Whether it is a name that can be part of a file's: letters, digits, - and _."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", value) is not None
 
 
 def count(value: Any, name: str, *, least: int, remedy: str) -> int:

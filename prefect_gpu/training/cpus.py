@@ -33,6 +33,13 @@ def bind(cores: Iterable[int]) -> None:
             os.sched_setaffinity(thread, wanted)
 
 
+def usable() -> int:
+    """How many cores the calling thread may run on now."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def use_threads(count: int) -> None:
     """Tell the numeric libraries that are loaded already to use this many threads; call it in the training's thread.
 

@@ -37,6 +37,7 @@ ENV_GATED = "PREFECT_GPU_GATED"  # "1": wait in ready() until the gate opens
 ENV_LOCKS = "PREFECT_GPU_LOCKS"  # JSON list of files, one for each device: locked while the run trains
 ENV_SHARED = "PREFECT_GPU_SHARED"  # "1": other runs may train on the same devices
 ENV_MEMORY = "PREFECT_GPU_MEMORY"  # bytes granted on each device; not set for a run that has its devices alone
+ENV_KEEP_BEST = "PREFECT_GPU_KEEP_BEST"  # "1": the run may be ended early, so its best checkpoint is kept
 
 # Kinds of event.
 PHASE = "phase"  # {"phase": one of PHASES, "step", "steps"?, "batch_size"?, "features"?, "waiting"?: true}

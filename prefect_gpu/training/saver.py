@@ -25,6 +25,7 @@ class Saver:
 
     Attributes:
         due_at: The monotonic time at which the next checkpoint is due without being asked for.
+        on_cores: Called with the number of cores when the run has got more or fewer.
         stopped: Why the loop is to end now: everything that can be saved has been saved. None otherwise.
     """
 
@@ -32,6 +33,8 @@ class Saver:
         self.store = CheckpointStore(folder) if folder is not None else None
         self.due_at = float("inf")
         self.stopped: str | None = None
+        self.on_cores: list[Callable[[int], object]] = []
+        self.wish: str | None = None  # why the training itself wants to stop
         self._every = every
         self._on_saved = on_saved
         self._offered = False  # whether this loop ever offers checkpoints
@@ -53,10 +56,18 @@ class Saver:
         asked = mailbox.save is not None or (mailbox.stop is not None and self.stopped is None)
         return asked or monotonic() >= self.due_at
 
+    def stop(self, reason: str) -> None:
+        """The training itself wants to stop: at the next report that can save, as if the controller had asked."""
+        self.wish = self.wish or reason
+
+    def asked_to_stop(self, mailbox: Mailbox) -> str | None:
+        """Why the run is to stop, whoever wants it; None if nobody does."""
+        return mailbox.stop or self.wish
+
     def stop_unsaved(self, mailbox: Mailbox) -> None:
-        """Stop between two steps if the controller wants that, unless a later report can save first."""
-        if mailbox.stop is not None and not self._offered:
-            self.stopped = mailbox.stop
+        """Stop between two steps if somebody wants that, unless a later report can save first."""
+        if not self._offered:
+            self.stopped = self.asked_to_stop(mailbox)
 
     def obey(self, mailbox: Mailbox, checkpoint: SaveCallback | None, step: int) -> None:
         """Do what was asked, as far as this report allows it."""
@@ -64,7 +75,9 @@ class Saver:
         if mailbox.threads is not None:
             count, mailbox.threads = mailbox.threads, None
             cpus.use_threads(count)
-        stop = mailbox.stop
+            for call in self.on_cores:
+                call(count)
+        stop = self.asked_to_stop(mailbox)
         if checkpoint is not None:
             asked = mailbox.save
             if asked is not None:
