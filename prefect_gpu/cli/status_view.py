@@ -128,10 +128,11 @@ def _queue(told: dict[str, Any], now: float) -> RenderableType:
     table = _table(title, ("#", right), ("Run", whole), ("Why it waits", {}), ("Expected start", right))
     for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
         start = run["expected_start"]
+        reason = run["reason"] or "it has just come"
         when = _clock(start) if start is not None else f"due {_clock(run['due'])}" if run["due"] else "unknown"
         if start is not None and start > now:
             when += f", in {format_seconds(start - now)}"
-        table.add_row(str(position), Text(run["name"]), Text(run["reason"] or "it has just come"), when)
+        table.add_row(str(position), Text(run["name"]), Text(reason[0].upper() + reason[1:]), when)
     if told["queued"] > _QUEUE_SHOWN:
         table.add_row("", Text(f"and {told['queued'] - _QUEUE_SHOWN} more", "bright_black"), "", "")
     return table

@@ -76,7 +76,7 @@ async def test_a_click_tells_the_story_and_a_link_from_prefect_does_too(
     dialog = page.locator("dialog")
     await expect(dialog.locator("h2")).to_have_text("quick-fox-1")
     await expect(dialog.locator("svg polyline")).to_have_count(1)
-    await expect(dialog.locator("tbody tr").nth(1)).to_contain_text("granted virtual-0: it comes next")
+    await expect(dialog.locator("tbody tr").nth(1)).to_contain_text("Granted virtual-0: it comes next")
     await page.keyboard.press("Escape")
     await expect(dialog).to_be_hidden()
     linked = await visit(browser, server, complaints, f"/#run={a_run(2, 0.0)['id']}")

@@ -226,3 +226,17 @@ async def test_the_pools_page_is_made_once_and_a_later_worker_goes_on_with_it() 
         "gpu-estimates-another": "d",
     }
     assert client.calls == 4
+
+
+async def test_a_page_tells_the_story_as_it_grows_and_to_its_end() -> None:
+    run, client = a_run(), KeepingClient()
+    story = [(1.0, "submitted"), (2.0, "granted virtual-0: it comes next")]
+    artifacts = RunArtifacts(client, run, Estimates(), every_s=1e6, story=lambda: story, page="http://here:1")  # type: ignore[arg-type]
+    await artifacts.show()
+    first = client.artifacts["train-it-story"]
+    assert "granted virtual-0" in first.data and f"http://here:1/#run={run.run_id}" in first.data
+    assert str(first.flow_run_id) == run.run_id
+    story.append((9.0, "ended: its process ended"))
+    assert await artifacts.show() > 1e6 and client.artifacts["train-it-story"] is first, "soon enough"
+    await artifacts.show(final=True)
+    assert "ended: its process ended" in client.artifacts["train-it-story"].data

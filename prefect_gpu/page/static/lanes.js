@@ -68,8 +68,8 @@ export class Lanes {
   }
 
   draw(pool, now) {
-    const style = getComputedStyle(document.documentElement);
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    const style = getComputedStyle(document.documentElement), colours = {};
+    const colour = (name) => (colours[name] ??= style.getPropertyValue(`--${name}`).trim()); // asking is slow
     const first = Math.min(now - 10, ...Array.from(pool.runs.values(), (run) => run.spans[0]?.[1] ?? now));
     const span = this.seconds || now - first;
     const from = now - span, to = now + span * AHEAD;
@@ -196,6 +196,13 @@ export class Lanes {
   }
 
   #hatched(draw, ink, x, y, w, h) {
+    if (w < 5) { // too narrow for lines
+      draw.globalAlpha = 0.6;
+      draw.fillStyle = ink;
+      draw.fillRect(x, y, w, h);
+      draw.globalAlpha = 1;
+      return;
+    }
     draw.save();
     draw.beginPath();
     draw.rect(x, y, w, h);
@@ -215,13 +222,13 @@ export class Lanes {
     draw.strokeStyle = colour("gate");
     draw.lineWidth = 1.5;
     draw.setLineDash([3, 2]);
-    for (const { run } of lane.placed) {
+    draw.beginPath();
+    for (const { run } of lane.tracks > 1 ? lane.placed : []) { // from one track to another
       if (!run.gate_opened || run.gate_opened < from) continue;
-      draw.beginPath();
       draw.moveTo(inside(run.gate_opened), base);
       draw.lineTo(inside(run.gate_opened), base + lane.tracks * TRACK + GAP);
-      draw.stroke();
     }
+    draw.stroke();
     draw.setLineDash([]);
   }
 }

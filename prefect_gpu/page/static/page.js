@@ -2,14 +2,14 @@
 
 import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
-import { bytes, clock, doing, element, newest, number, PHASES, seconds, spent } from "./words.js";
+import { bytes, clock, doing, element, newest, number, PHASES, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25;
 const $ = (id) => document.getElementById(id);
 
 const pool = { runs: new Map(), version: 0, epoch: "", devices: [], queue: [], queued: 0 };
 const lanes = new Lanes(document.querySelector("#lanes canvas"));
-let skew = 0, opened = null, drawn = "";
+let skew = 0, opened = null, drawn = "", drawnQueue = "";
 const now = () => Date.now() / 1000 + skew;
 
 async function ask(path) {
@@ -41,10 +41,11 @@ function show() {
   $("where").textContent = `${pool.node} · ${pool.cores} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
   showNumbers(active, over);
   showRunning(active);
-  showQueue();
   // Much text that seldom changes: written anew only when it did.
   const newestOver = `${pool.epoch} ${over.length} ${over[0]?.n}`;
   if (newestOver !== drawn) { drawn = newestOver; showFinished(over); }
+  const queued = JSON.stringify([pool.queue, pool.queued]);
+  if (queued !== drawnQueue) { drawnQueue = queued; showQueue(); }
   lanes.draw(pool, now());
 }
 
@@ -105,10 +106,10 @@ function showQueue() {
     const start = run.expected_start !== null ? `${clock(run.expected_start)}` : run.due > now() ? `due ${clock(run.due)}` : "unknown";
     return element("tr", { "data-run": run.id },
       element("td", { class: "figure" }, String(position + 1)), element("td", { class: "name" }, run.name),
-      element("td", {}, run.reason || "it has just come"), element("td", { class: "figure" }, start), element("td", { class: "figure" }, seconds(now() - run.submitted)));
+      element("td", {}, sentence(run.reason || "it has just come")), element("td", { class: "figure" }, start), element("td", { class: "figure" }, clock(run.submitted)));
   });
   const scrolled = $("queue").firstChild?.scrollTop ?? 0;
-  const shown = [table([["#", "figure"], ["Run"], ["Why it waits"], ["Expected start", "figure"], ["Waits for", "figure"]], rows)];
+  const shown = [table([["#", "figure"], ["Run"], ["Why it waits"], ["Expected start", "figure"], ["Waits since", "figure"]], rows)];
   if (pool.queued > pool.queue.length) shown.push(element("p", { class: "none" }, `And ${pool.queued - pool.queue.length} more.`));
   $("queue").replaceChildren(...shown);
   shown[0].scrollTop = scrolled;
@@ -157,7 +158,7 @@ async function showRun(launch) {
   if (large) body.push(large);
   body.push(element("dl", {}, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))));
   if (run.message && run.outcome !== "completed") body.push(element("h3", {}, "How it ended"), element("p", {}, run.message));
-  const rows = run.story.map(([at, words]) => element("tr", {}, element("td", { class: "figure" }, `+${seconds(Math.max(0, at - from))}`), element("td", {}, words)));
+  const rows = run.story.map(([at, words]) => element("tr", {}, element("td", { class: "figure" }, `+${seconds(Math.max(0, at - from))}`), element("td", {}, sentence(words))));
   if (rows.length) body.push(element("h3", {}, "What happened, and why"), table([["After its submission", "figure"], ["Event"]], rows));
   $("run-body").replaceChildren(...body);
   if (!$("run").open) $("run").showModal();

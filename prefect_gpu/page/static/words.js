@@ -32,6 +32,9 @@ export function bytes(value) {
   return value >= 2 ** 30 ? `${+(value / 2 ** 30).toFixed(1)} GiB` : `${Math.round(value / 2 ** 20)} MiB`;
 }
 
+/** With a capital letter. */
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 export function number(value) {
   return value === null || value === undefined ? "–" : String(+Number(value).toPrecision(4));
 }

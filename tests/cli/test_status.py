@@ -1,0 +1,100 @@
+"""`prefect-gpu status`, from pages of made-up pools; tests/live/test_page.py has a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prefect_gpu.page.server import PageServer
+from tests.cli.conftest import InProcess
+from tests.page.scene import Scene, a_run, waiting
+
+
+@contextmanager
+def served(state: Path, scene: Scene, pool: str = "gpus") -> Iterator[str]:
+    """The page of a pool, served by a thread as a worker does; its address."""
+    loop, server = asyncio.new_event_loop(), None
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        note = state / "pages" / f"{pool}.json"
+        server = PageServer(scene, host="127.0.0.1", port=0, note=note, pool=pool)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(30)
+        yield server.url
+        asyncio.run_coroutine_threadsafe(server.close(), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def a_scene() -> Scene:
+    now = time.time()
+    demoted = a_run(1, now - 20, over=False, name="gives-way", weights=[[now - 5, 0.25]])
+    gate = a_run(
+        2, now - 4, over=False, name="next-one", phase="gate", gated=True, behind="gives-way", step=None, steps=None
+    )
+    paused = a_run(3, now - 4, device="virtual-1", over=False, name="pauses", weights=[[now, 0.0]], finishing="enough")
+    opaque = a_run(4, now - 4, device="virtual-2", over=False, name="opaque", steps=None, loss=None, losses=[])
+    over = [a_run(5, now - 60, name="early-bird"), a_run(6, now - 60, name="unlucky", outcome="failed")]
+    return Scene(now, [demoted, gate, paused, opaque, *over], [waiting(n, now) for n in range(1, 15)])
+
+
+def test_it_shows_devices_runs_the_queue_and_what_has_finished(run_cli: InProcess, state: Path) -> None:
+    with served(state, a_scene()) as url:
+        done = run_cli("status")
+    assert done.exit_code == 0
+
+    def line(word: str) -> str:
+        return next(line for line in done.stdout.splitlines() if word in line)
+
+    assert url in done.stdout and "Pool gpus on desk, profile adaptive" in done.stdout
+    assert "virtual-0 8 GiB" in line("gives-way") and "training" in line("gives-way") and "25%" in line("gives-way")
+    assert "at the gate behind gives-way" in line("next-one")
+    assert "paused" in line("pauses") and "ends early" in line("pauses")
+    assert "step 20" in line("opaque") and "nobody" in line("virtual-3")
+    assert "4 of 4 devices are in use" in line("patient-ox-1") and "and 2 more" in done.stdout
+    assert "completed" in line("early-bird") and "failed" in line("unlucky")
+
+
+def test_json_is_what_the_page_is_told(run_cli: InProcess, state: Path) -> None:
+    with served(state, a_scene()) as url:
+        [told] = json.loads(run_cli("status", "--json").stdout)
+    assert told["url"] == url and told["queued"] == 14 and {run["n"] for run in told["runs"]} == set(range(1, 7))
+
+
+def test_a_pool_can_be_chosen(run_cli: InProcess, state: Path) -> None:
+    with served(state, a_scene()):
+        assert run_cli("status", "--once", "--pool", "gpus").exit_code == 0
+        other = run_cli("status", "--once", "--pool", "others")
+    assert other.exit_code == 1 and "No worker of pool 'others' answers" in other.stderr
+
+
+def test_without_a_worker_it_says_what_to_do(run_cli: InProcess, state: Path) -> None:
+    done = run_cli("status")
+    assert done.exit_code == 1 and str(state / "pages") in done.stderr
+    assert "prefect worker start" in done.stderr and "PREFECT_INTEGRATIONS_GPU_PAGE" in done.stderr
+
+
+def test_a_note_of_a_worker_that_was_killed_is_no_worker(run_cli: InProcess, state: Path) -> None:
+    with served(state, a_scene()) as url:
+        note = state / "pages" / "gpus.json"
+        (state / "pages" / "older.json").write_text(json.dumps({"pool": "older", "url": url}))
+        kept = note.read_text()
+        done = run_cli("status", "--json")
+        assert len(json.loads(done.stdout)) == 1, "another pool's worker listens there now"
+    note.write_text(kept)
+    assert run_cli("status").exit_code == 1
+
+
+def test_names_are_no_markup(run_cli: InProcess, state: Path) -> None:
+    now = time.time()
+    scene = Scene(now, [a_run(1, now - 9, over=False, name="[red]x[/blue]")], [waiting(1, now) | {"name": "[/]"}])
+    with served(state, scene):
+        done = run_cli("status")
+    assert "[red]x[/blue]" in done.stdout and "[/]" in done.stdout
