@@ -1,0 +1,86 @@
+"""Do trainings end sooner together if they share the device?
+
+Liquid's three sets (§6.2, table of total times): 8 small CNNs, 4 NeuMF-like recommenders, and 4 mixed; each set with
+whole devices, one run after the other, and with the device shared by all of them at once, each with an equal part of
+its memory and the cap that belongs to it. Total time is from the submission of a set to its last end. Where there is a
+GPU its use and its memory are sampled through NVML.
+
+What it cannot tell: the networks are small, so that one alone leaves much of a large GPU idle; large ones gain
+little or lose. Processes share by time slices (no MPS). On a virtual device, sharing is sharing the CPU: what is
+gained there comes from other cores and from loading and saving beside a training; no claim is made of it. Liquid's
+totals were measured on other GPUs with other jobs; nothing is asked here.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from typing import Any
+
+from benchmarks.gpu.machine import sampled
+from benchmarks.gpu.pool import Job
+from benchmarks.gpu.scale import Part, Scale
+from prefect_gpu.scheduling.jobs import Request
+
+
+async def measure(scale: Scale) -> Part:
+    """Run each set both ways, in random order."""
+    chance = random.Random(2)
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for turn in range(1 if scale.quick else 3):
+        for name, programs in _sets(scale).items():
+            for way in chance.sample(["exclusive", "shared"], k=2):
+                one = await _total(scale, f"{name}-{way}-{turn}", programs, shared=way == "shared")
+                found.setdefault(name, {}).setdefault(way, []).append(one)
+    figures, words = {}, []
+    for name, ways in found.items():
+        totals = {way: statistics.median(one["total_s"] for one in turns) for way, turns in ways.items()}
+        ratio = totals["shared"] / totals["exclusive"]
+        middle = {way: min(turns, key=lambda one: abs(one["total_s"] - totals[way])) for way, turns in ways.items()}
+        figures[name] = {"total_s": totals, "shared_over_exclusive": ratio, "usage": middle}
+        use = [middle[way]["device_util_mean"] for way in ("exclusive", "shared")]
+        told = "" if None in use else f", mean use {use[0]:.0%} and {use[1]:.0%}"
+        words.append(
+            f"{name:9} {totals['exclusive']:6.1f} s one after the other, {totals['shared']:6.1f} s shared "
+            f"(x {ratio:.2f}){told}"
+        )
+    return Part([], {"sets": figures}, words)
+
+
+def _sets(scale: Scale) -> dict[str, list[str]]:
+    half = 2 if scale.quick else 1
+    return {
+        f"CNN x {8 // half}": ["cnn"] * (8 // half),
+        f"NeuMF x {4 // half}": ["neumf"] * (4 // half),
+        f"mixed x {4 // half}": ["cnn", "neumf"] * (2 // half),
+    }
+
+
+async def _total(scale: Scale, name: str, programs: list[str], *, shared: bool) -> dict[str, Any]:
+    steps = 3 if scale.quick else 20
+    part = int(scale.machine.device.memory_bytes * 0.95) // len(programs)
+    request = Request(exclusive=False, gpu_memory_bytes=part) if shared else Request()
+    jobs = [
+        Job(f"{program}-{number}", program, getattr(scale, program)(steps, seed=number), request)
+        for number, program in enumerate(programs)
+    ]
+    # Nothing is known of the past in either way: nobody is prepared behind another.
+    async with scale.pool(name) as pool, sampled(scale.machine) as usage:
+        began = time.monotonic()
+        outcomes = await pool.run(jobs)
+        total_s = time.monotonic() - began
+    failed = [one.tail for one in outcomes if not one.completed]
+    if failed:
+        raise RuntimeError(f"{name}: a training failed: {failed[0]}")
+    return {"total_s": total_s, "together": _most_together(outcomes), **usage.figures}
+
+
+def _most_together(outcomes: list[Any]) -> int:
+    """How many trained at the same time, at most."""
+    moments = [(one.marks["first_step"], 1) for one in outcomes] + [(one.marks["trained"], -1) for one in outcomes]
+    now = most = 0
+    for _, change in sorted(moments):
+        now += change
+        most = max(most, now)
+    return most
