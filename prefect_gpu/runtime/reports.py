@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import fmean
 from typing import Any, TypeGuard
 
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -25,6 +26,7 @@ class Reports:
 
     def __init__(self) -> None:
         self._told_at: dict[str, float] = {}
+        self._losses: dict[str, list[float]] = {}  # since then
 
     def phase(self, run: TrackedRun) -> ev.PhaseEntered | None:
         """The phase that the run is in now; None if that is nothing to the scheduler.
@@ -38,15 +40,21 @@ class Reports:
         return ev.PhaseEntered(run.run_id, status)
 
     def progress(self, run: TrackedRun, data: dict[str, Any], at: float) -> Iterator[ev.Event]:
-        """Its loss and its speed, at a time in Unix seconds."""
-        if run.phase != protocol.TRAINING or at - self._told_at.get(run.run_id, -math.inf) < _EVERY_S:
+        """Its loss, as the mean since it was last told, and its speed; ``at`` is in Unix seconds."""
+        if run.phase != protocol.TRAINING:
+            self._losses.pop(run.run_id, None)
             return
-        loss: object = data.get("loss")
+        points = data.get("losses") or [(None, data.get("loss"))]
+        losses = self._losses.setdefault(run.run_id, [])
+        losses += [float(one) for _, one in points if _is_number(one)]
+        if at - self._told_at.get(run.run_id, -math.inf) < _EVERY_S:
+            return
         speed: object = data.get("steps_per_s")
-        if _is_number(loss) or _is_number(speed):
+        if losses or _is_number(speed):
             self._told_at[run.run_id] = at
-        if _is_number(loss):
-            yield ev.LossReported(run.run_id, float(loss))
+        if losses:
+            yield ev.LossReported(run.run_id, fmean(losses))
+            losses.clear()
         if _is_number(speed) and speed > 0:
             yield ev.SpeedMeasured(run.run_id, float(speed))
 
@@ -59,6 +67,7 @@ class Reports:
     def forget(self, run_id: str) -> None:
         """The run is over."""
         self._told_at.pop(run_id, None)
+        self._losses.pop(run_id, None)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
