@@ -44,7 +44,6 @@ class LightningReporter(Callback):
         self._loss = loss
         self._checkpoints = checkpoints
         self._losses = LossReader()
-        self._restored: tuple[int, dict[str, Any]] | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`)."""
@@ -59,12 +58,6 @@ class LightningReporter(Callback):
             self._run.expect(int(steps))
         if self._checkpoints is not None:
             _ = self._run.checkpoint_due  # an offer is coming: a stop in the first epoch waits for it
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Let a restored training draw the random numbers that it would have drawn."""
-        if self._restored is not None and self._restored[0] == trainer.global_step:
-            set_random_state(self._restored[1])
-        self._restored = None
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Report the step, if the batch ended one."""
@@ -89,12 +82,14 @@ class LightningReporter(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Random numbers go into Lightning's checkpoints, which have none."""
-        return {"step": self._run.step, "random": random_state()}
+        return {"random": random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them out again."""
-        self._restored = state_dict["step"], state_dict["random"]
-        set_random_state(state_dict["random"])  # for what is drawn before the epoch begins
+        """Take them out again: a restored training draws what it would have drawn.
+
+        Lightning calls this before it begins to read the data, and keeps to itself what it draws in between.
+        """
+        set_random_state(state_dict["random"])
 
     def _report(self, trainer: Any, loss: Any, logged: dict[str, Any], *, offer: bool) -> None:
         def checkpoint(path: Path) -> None:

@@ -54,6 +54,8 @@ class TransformersReporter(TrainerCallback):
         if state.max_steps >= 1:
             self._run.expect(state.max_steps)
         self._run.ready()
+        if self._checkpoints:
+            _ = self._run.checkpoint_due  # an offer is coming: a stop in the first step waits for it
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report the step, and have the trainer save if a checkpoint is due."""

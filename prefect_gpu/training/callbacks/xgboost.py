@@ -43,6 +43,11 @@ class XGBoostReporter(TrainingCallback):
         self._data = data
         self._metric = metric
         self._checkpoints = checkpoints
+        self._threads: int | None = None  # that the booster is to use from now on
+        run.on_cores(self._use_threads)
+
+    def _use_threads(self, count: int) -> None:
+        self._threads = count
 
     def before_training(self, model: Any) -> Any:
         """Wait for the device, if the pool wants that (:meth:`TrainingRun.ready`)."""
@@ -61,6 +66,9 @@ class XGBoostReporter(TrainingCallback):
                 model.save_model(f"{path}.ubj")
 
         self._run.report(loss, checkpoint=checkpoint, **metrics)
+        if self._threads is not None and isinstance(model, xgboost.Booster):
+            model.set_param({"nthread": self._threads})
+            self._threads = None
         return self._run.stop_requested
 
     def _values(self, evals_log: dict[str, dict[str, Any]]) -> tuple[float | None, dict[str, Any]]:
