@@ -83,6 +83,9 @@ class Adjuster:
             run.record.behind = None
             self.open_gate(run)
         if run.record.weight != 1.0:
+            # The scheduler has begun anew: if the run is still to give way, it will say so. Else it may pause for ever.
+            run.weighed(1.0, self._clock())
+            self._save(run)
             self.weigh(run)
         elif run.handle is not None and not run.record.placement.devices:
             run.handle.set_duty(1.0)  # whoever throttled it may have been killed with the worker

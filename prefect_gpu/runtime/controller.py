@@ -27,6 +27,7 @@ from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
 from prefect_gpu.runtime.run_environment import run_environment
+from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
@@ -138,6 +139,7 @@ class Controller:
         )
         self._adjuster = Adjuster(self._channel, node, self._save, clock, self._logger)
         self._reports = Reports()
+        self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -425,6 +427,7 @@ class Controller:
         self._unfollow(run)
         self.estimates.forget(run.run_id)
         self._reports.forget(run.run_id)
+        self._slowdowns.forget(run.run_id)
         self._host.released(run)
 
     def _follow(self, run: TrackedRun, work: Coroutine[Any, Any, None]) -> None:
@@ -469,6 +472,7 @@ class Controller:
         elif kind == protocol.PROGRESS:
             run.progressed(data, at)
             self._handle(self.estimates.progressed(run, at), *self._reports.progress(run, data, at))
+            self._handle(*self._slowdowns.progressed(run, self.runs.values(), at))
         elif kind == protocol.USAGE:
             run.used(data)
             self._handle(*self._reports.usage(run, data))

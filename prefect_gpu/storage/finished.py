@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.runs import FinishedRun, Known
@@ -107,3 +107,21 @@ def _number(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def newest_slowdowns(rows: Iterable[HistoryRow]) -> tuple[tuple[str, str, float], ...]:
+    """What programs did to each other on a device, as far as it was measured, by the newest run of each pair.
+
+    Args:
+        rows: The newest first.
+
+    Returns:
+        (program, the one beside it, its speed alone ÷ its speed beside that one).
+    """
+    found: dict[tuple[str, str], float] = {}
+    for row in rows:
+        for beside, slowdown in row.slowdowns.items() if isinstance(row.slowdowns, Mapping) else ():
+            number = _number(slowdown)
+            if number is not None and number > 0:
+                found.setdefault((str(row.flow_name), str(beside)), number)
+    return tuple((program, beside, slowdown) for (program, beside), slowdown in sorted(found.items()))

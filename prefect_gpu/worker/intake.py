@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from heapq import nsmallest
@@ -240,6 +240,14 @@ class Intake:
         if job is not None and not job.active:
             self.controller.handle(ev.JobWithdrawn(run_id, reason))
             self._forget(run_id)
+
+    def estimated(self, news: Iterable[ev.JobEstimated]) -> None:
+        """More is known of waiting runs: those whose users leave company to the pool may share now."""
+        jobs = self.controller.scheduler.state.jobs
+        for event in news:
+            job = jobs.get(event.job)
+            if job is not None and decided(job.request, event.estimate).exclusive != job.request.exclusive:
+                self.doubt(event.job)
 
     def exhausted(self, run_id: str) -> None:
         """A launch ran out of the memory that it was granted: if the run is tried again, it gets whole devices."""

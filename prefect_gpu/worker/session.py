@@ -40,7 +40,7 @@ from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.storage.finished import finished_run
+from prefect_gpu.storage.finished import finished_run, newest_slowdowns
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
@@ -86,6 +86,7 @@ class PoolSession:
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
         self._learner: Learner | None = None
+        self._company: tuple[tuple[str, str, float], ...] = ()  # how much programs slow each other down
         self._accuracy = ""  # how good estimates have been, in Markdown
         self._accuracy_news = asyncio.Event()
         self._page: PageServer | None = None
@@ -418,11 +419,14 @@ class PoolSession:
         rows = self._history.newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS)
         compared = comparisons(rows[:_JUDGED_RUNS])
         self._accuracy = accuracy_markdown(compared) if compared else ""
+        self._company = newest_slowdowns(rows)
         return [run for run in map(finished_run, rows) if run is not None]
 
     def _learned(self, estimator: Estimator) -> None:
         """There is more to know of the runs that wait: tell the scheduler, a few of them at a time."""
         self.controller.estimates.estimator = estimator
+        if self._company:
+            self.controller.handle(ev.CompanyLearned(self._company))
         finished, programs = sum(model.completed for model in estimator.programs.values()), len(estimator.programs)
         self._logger.info(
             "Learned from %d finished run%s of %d program%s",
@@ -440,6 +444,7 @@ class PoolSession:
                 found = tuple(event for event in some if event is not None)
                 if found:
                     self.controller.handle(ev.Together(found))
+                    self._intake.estimated(found)
                 await asyncio.sleep(0)  # what happens meanwhile comes first
 
         self._spawn(renew())

@@ -127,3 +127,41 @@ def hungry(mebibytes: int, seed: int = 0, catches: bool = False) -> None:
                 if not catches:
                     raise
                 print(f"MemoryError: {error}; with half of it, then", flush=True)
+
+
+@flow(retries=1, retry_delay_seconds=0)
+def greedy(mebibytes: int, how: str = "raise") -> str:
+    """Takes memory while it trains; where that is refused, it fails or, as native code may, dies on the spot."""
+    note("executed")
+    held = []
+    with training_run(steps=2) as run:
+        for step in run.steps():
+            try:
+                held.append(b"x" * (step * mebibytes * 2**20))
+            except MemoryError:
+                note("refused")
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise
+            run.report(loss=1.0 / (step + 1))
+    note("finished")
+    return "had room"
+
+
+@flow
+def steady(losses: str, until: str) -> int:
+    """Trains until a file exists, and 10 steps more; each loss is written down, with the seconds that it waited."""
+    note("executed")
+    steps, left = 0, 10
+    with training_run() as run, open(losses, "w", buffering=1) as written:
+        for step in run.steps():
+            note("trains") if step == 0 else None
+            loss = 1.0 / (step + 1)
+            print(step, loss, file=written)
+            run.report(loss=loss)
+            time.sleep(0.01)
+            steps, left = step + 1, left - Path(until).exists()
+            if left == 0:
+                break
+    note("finished")
+    return steps

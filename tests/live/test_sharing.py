@@ -1,0 +1,75 @@
+"""Runs that share a device: each is held to its part of the memory, and one that needs more does not harm the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_gpu.storage.history import History, HistoryRow
+from tests.live.pool import LivePool, eventually
+
+SHARES: dict[str, Any] = {"gpu_memory": "600MiB", "exclusive": False, "cpus": 1}
+TOO_MUCH = 1000  # MiB
+
+
+async def rows_of(pool: LivePool, count: int) -> list[HistoryRow]:
+    """The history, as soon as it has so many rows; the oldest first."""
+    with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
+
+        async def recorded() -> list[HistoryRow]:
+            rows = sorted(history.rows(), key=lambda row: row.ended_at)
+            return rows if len(rows) >= count else []
+
+        found: list[HistoryRow] = await eventually(recorded, f"{count} rows in the history")
+    return found
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+async def test_a_run_that_needs_more_than_its_part_is_tried_again_alone(
+    pool: LivePool, tmp_path: Path, how: str
+) -> None:
+    pool.start_worker(virtual_devices="1")
+    losses, enough = tmp_path / "losses", tmp_path / "enough"
+    neighbour = await pool.submit("steady", job_variables=SHARES, losses=str(losses), until=str(enough))
+    await pool.until_noted(neighbour, "trains")
+    greedy = await pool.submit("greedy", job_variables=SHARES, mebibytes=TOO_MUCH, how=how)
+    await pool.until_noted(greedy, "refused")
+    if how == "raise":  # the second try is in the same process: it waits there
+        await eventually(lambda: _twice(pool, str(greedy)), "the second try")
+    before = lines_of(losses)
+    await eventually(lambda: _more(losses, before + 50), "the neighbour to train on")
+    assert not pool.noted("finished"), "the greedy one waits for its turn, and the neighbour for nobody"
+    third = await pool.submit("train", job_variables=SHARES)
+
+    enough.touch()
+    assert (await pool.until(neighbour)).name == "Completed"
+    assert (await pool.until(greedy)).name == "Completed"
+    assert (await pool.until(third)).name == "Completed"
+    assert pool.noted("executed") == {str(neighbour): 1, str(greedy): 2, str(third): 1}
+    assert pool.noted("refused") == {str(greedy): 1}
+    order = [line.split()[1] for line in pool.notes.read_text().splitlines() if line.startswith("finished")]
+    assert order.index(str(neighbour)) < order.index(str(greedy)), "it did not train before it was alone"
+
+    rows = {(row.run_id, row.attempt): row for row in await rows_of(pool, 4 if how == "kill" else 3)}
+    row = rows[str(neighbour), 1]
+    lines = [line.split() for line in losses.read_text().splitlines()]
+    assert [(int(step), float(loss)) for step, loss in lines] == [(at, 1 / (at + 1)) for at in range(len(lines))]
+    assert (row.steps_done, row.final_loss, row.outcome) == (len(lines), 1 / len(lines), "completed")
+    assert (row.demoted_s, row.gate_wait_s, row.out_of_memory) == (None, None, False)
+    assert "greedy" in row.neighbours
+    last = rows[str(greedy), 2 if how == "kill" else 1]
+    assert last.rss_peak_bytes is not None and last.rss_peak_bytes > TOO_MUCH * 2**20
+
+
+def lines_of(file: Path) -> int:
+    return len(file.read_text().splitlines())
+
+
+async def _twice(pool: LivePool, run_id: str) -> bool:
+    return pool.noted("executed")[run_id] == 2
+
+
+async def _more(losses: Path, count: int) -> bool:
+    return lines_of(losses) > count

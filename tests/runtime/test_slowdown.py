@@ -1,0 +1,115 @@
+"""How much a run is slowed down by the one beside it, from the steps that both report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.slowdown import Slowdowns
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.training import protocol
+
+DEVICE = Placement("n", ("d0",), (0, 1), 1 << 30, shared=True)
+
+
+class Bench:
+    """Runs whose steps take as long as the test says, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.slowdowns, self.now = Slowdowns(), 1000.0
+        self.runs: list[TrackedRun] = []
+        self.said: list[ev.SlowdownMeasured] = []
+
+    def add(self, program: str, place: Placement = DEVICE, phase: str = protocol.TRAINING) -> TrackedRun:
+        request = Request(gpu_memory_bytes=1, exclusive=False, kind=program)
+        record = RunRecord(f"{program}{len(self.runs)}", "", "", "", "", request, place, progress={"step": 0})
+        run = TrackedRun(record, Path("."), phase=phase)
+        self.runs.append(run)
+        return run
+
+    def train(self, seconds: int, *speeds: tuple[TrackedRun, int]) -> None:
+        """Each makes so many steps in each second, and reports them."""
+        for _ in range(seconds):
+            self.now += 1.0
+            for run, steps in speeds:
+                run.record.progress["step"] += steps
+                self.said += self.slowdowns.progressed(run, self.runs, self.now)
+
+
+def test_it_is_the_speed_alone_before_divided_by_that_beside() -> None:
+    bench = Bench()
+    a = bench.add("a")
+    bench.train(10, (a, 8))
+    assert bench.said == []
+    b = bench.add("b")
+    bench.train(10, (a, 2), (b, 6))
+    assert a.slowdowns == {"b": 4.0}
+    assert b.slowdowns == {}, "it was never alone"
+    assert set(bench.said) == {ev.SlowdownMeasured(a.run_id, 4.0, "b")}
+
+
+def test_alone_may_come_after() -> None:
+    bench = Bench()
+    a, b = bench.add("a"), bench.add("b")
+    bench.train(10, (a, 2), (b, 6))
+    a.phase = protocol.SAVING
+    bench.train(10, (b, 9))
+    assert (a.slowdowns, b.slowdowns) == ({}, {"a": 1.5})
+
+
+@pytest.mark.parametrize("why", ["elsewhere", "it prepares", "it pauses", "of no known program"])
+def test_who_does_not_train_beside_it_is_no_company(why: str) -> None:
+    bench = Bench()
+    a = bench.add("a")
+    bench.train(5, (a, 8))
+    place = Placement("n", ("d1",), (0, 1), 1, shared=True) if why == "elsewhere" else DEVICE
+    b = bench.add("" if "program" in why else "b", place, "preparing" if "prepares" in why else protocol.TRAINING)
+    b.record.weight = 0.0 if why == "it pauses" else 1.0
+    bench.train(10, (a, 4))
+    assert a.slowdowns == {}
+
+
+def test_nothing_is_measured_of_three_or_of_who_gives_way_or_on_other_cores() -> None:
+    bench = Bench()
+    a = bench.add("a")
+    bench.train(5, (a, 8))
+    b, c = bench.add("b"), bench.add("c")
+    bench.train(10, (a, 1))
+    assert a.slowdowns == {}, "which of the two is it?"
+    c.phase = protocol.SAVING
+    b.record.weight = 0.1
+    bench.train(10, (a, 4))
+    assert a.slowdowns == {}, "b does not do what it would"
+    b.record.weight = 1.0
+    a.record.placement = Placement("n", ("d0",), (0,), 1 << 30, shared=True)
+    bench.train(10, (a, 4))
+    assert a.slowdowns == {}, "it has other cores than it had alone"
+
+
+def test_the_time_of_a_pause_is_not_counted() -> None:
+    bench = Bench()
+    a, b = bench.add("a"), bench.add("b")
+    bench.train(5, (a, 4))
+    a.weighed(0.0, bench.now)
+    bench.now += 100.0
+    a.weighed(1.0, bench.now)
+    bench.train(5, (a, 4))
+    b.phase = protocol.FINISHED
+    bench.train(5, (a, 8))
+    assert a.slowdowns == {"b": 2.0}
+
+
+def test_a_try_that_begins_again_further_back_counts_from_there() -> None:
+    bench = Bench()
+    a = bench.add("a")
+    bench.train(5, (a, 8))
+    a.record.progress["step"] = 0
+    bench.train(5, (a, 8))
+    bench.add("b")
+    bench.train(10, (a, 4))
+    assert a.slowdowns == {"b": 2.0}
