@@ -10,7 +10,7 @@ import fcntl
 import json
 import logging
 import os
-import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -32,7 +32,6 @@ class DeviceLock:
     Example:
         >>> lock = DeviceLock([])
         >>> lock.acquire()
-        True
         >>> lock.release()
     """
 
@@ -67,23 +66,14 @@ class DeviceLock:
         self._held, self._alone = taken, not self.shared
         return True
 
-    def acquire(self, give_up: threading.Event | None = None) -> bool:
-        """Wait until the devices are ours.
-
-        Args:
-            give_up: When set, the wait is over.
-
-        Returns:
-            Whether they are ours (or cannot be locked at all).
-        """
+    def acquire(self) -> None:
+        """Wait until the devices are ours, or cannot be locked at all."""
         waited = 0.0
         while not self.try_acquire():
             if waited % _SAY_SECONDS < _LOOK_AGAIN_SECONDS:
                 logger.warning("Another run still trains on this run's device: waiting until it is free.")
             waited += _LOOK_AGAIN_SECONDS
-            if (give_up or threading.Event()).wait(_LOOK_AGAIN_SECONDS):
-                return False
-        return True
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     def release(self) -> None:
         """Others may train."""

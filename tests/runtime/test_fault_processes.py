@@ -249,7 +249,7 @@ async def play(folder: Path, seeds: list[int]) -> int:
             try:
                 await sequence.play()
                 sequence.judge()
-            except BaseException as error:
+            except Exception as error:
                 stages = {run.run_id: run.phase for run in sequence.controller.runs.values()}
                 words = f"seed {seed}: {sequence.did}; runs {sequence.told}; {sequence.over}; {stages}"
                 raise AssertionError(words) from error
