@@ -48,6 +48,9 @@ class Launcher:
         self._pool = pool
         self._intake = intake
         self._control = control
+        # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
+        # must not see, and that their warm interpreter does not have.
+        self._environ = dict(os.environ)
         self._logger = logger
 
     def describe(self, job: Job) -> RunRecord:
@@ -151,7 +154,7 @@ class Launcher:
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
     ) -> LaunchSpec:
-        env = {name: value for name, value in {**os.environ, **configuration.env}.items() if value is not None}
+        env = {name: value for name, value in {**self._environ, **configuration.env}.items() if value is not None}
         env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
         env.setdefault("PYTHONUNBUFFERED", "1")
         cwd = configuration.working_dir

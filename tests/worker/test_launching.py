@@ -77,3 +77,17 @@ async def test_a_claim_that_did_not_reach_prefect_is_tried_again_later() -> None
     with pytest.raises(LaunchError):
         await a_launcher(prefect)._claim(prefect.as_read(), prefect.launch())
     assert prefect.shown[0] == "scheduled"
+
+
+def test_what_the_worker_imports_for_itself_does_not_change_the_environment_of_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """scikit-learn, with which the pool learns, sets KMP_… as it is imported. No run would start warm any more."""
+    prefect = OneRun(Scheduled())
+    launcher = a_launcher(prefect)
+    launcher._control = SimpleNamespace(register=lambda run_id: {})  # type: ignore[assignment]
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    configuration: Any = SimpleNamespace(env={"OWN": "1"}, command="true", working_dir=tmp_path, stream_output=False)
+    spec = launcher._specify(prefect.as_read(), prefect.launch(), configuration, None)
+    assert spec.env["OWN"] == "1" and "PATH" in spec.env
+    assert "KMP_INIT_AT_FORK" not in spec.env

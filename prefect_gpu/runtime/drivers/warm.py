@@ -39,6 +39,7 @@ class WarmInterpreter:
 
     def __init__(self, preload: Sequence[str], after_fork: str | None, logger: Logger | LoggerAdapter[Any]) -> None:
         self._task = json.dumps({"preload": list(preload), "after_fork": after_fork})
+        self._environ = dict(os.environ)  # later, what the worker imports for itself may have changed it
         self._logger = logger
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -123,7 +124,7 @@ class WarmInterpreter:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "prefect_gpu.runtime.drivers.zygote", self._task,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, PLACEHOLDER: " " * 128},
+                env={**self._environ, PLACEHOLDER: " " * 128},
                 start_new_session=True,  # Ctrl-C is for the worker
                 limit=1 << 20,
             )  # fmt: skip
