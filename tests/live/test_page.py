@@ -97,7 +97,7 @@ async def test_a_worker_that_takes_over_shows_what_it_found(pool: LivePool, tmp_
     await pool.until(run, "Training")
     await asyncio.to_thread(worker.kill)
     assert (await status(pool))[0] == 1, "the note is there still, but nobody answers"
-    pool.start_worker(virtual_devices="1", page_port="0")
+    pool.start_worker(virtual_devices="1", page_port="0").wait_for_output("Watch the pool at")
     [found] = (await told(pool))["runs"]
     assert found["phase"] == "training" and found["spans"][0][0] == "launching"
     (tmp_path / "go").touch()
