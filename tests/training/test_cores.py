@@ -69,7 +69,7 @@ def test_xgboost_uses_as_many_threads_from_the_next_round_on(controller: Any, co
         with training_run() as run:
             reporter = XGBoostReporter(run)
             run.on_cores(told.append)
-            xgboost.train({"nthread": 7, "max_depth": 1}, data, 100000, callbacks=[reporter, Look()])
+            xgboost.train({"nthread": 3, "max_depth": 1}, data, 100000, callbacks=[reporter, Look()])
         """
     )
     controller.instruct(USE_CPUS, cpus=CORES[:count])
