@@ -22,7 +22,7 @@ from benchmarks._claims import Claim, at_most
 from benchmarks.gpu.pool import Job, Outcome
 from benchmarks.gpu.scale import Part, Scale
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.core_tuning import CoreTuning
+from prefect_gpu.scheduling.policies.core_tuning import REPORTS, CoreTuning
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
 _SAME = 0.97
@@ -36,7 +36,7 @@ async def measure(scale: Scale) -> Part:
     rates: dict[int, float] = {}
     async with scale.pool("cores-all") as pool:
         for cores in _counts(scale):
-            job = Job(f"cores-{cores}", "pipeline", _pipeline(scale, 3.0 if scale.quick else 6.0), Request(cpus=cores))
+            job = Job(f"cores-{cores}", "pipeline", _pipeline(scale, 2.5 if scale.quick else 6.0), Request(cpus=cores))
             rates[cores] = _rate((await pool.run([job]))[0])
     best = min(cores for cores, rate in rates.items() if rate >= _SAME * max(rates.values()))
     found = await _tuned(scale)
@@ -62,7 +62,7 @@ def _counts(scale: Scale) -> list[int]:
 
 
 def _pipeline(scale: Scale, seconds: float) -> dict[str, Any]:
-    loaders = max(2, min(16, len(scale.machine.cpus)))
+    loaders = max(2, min(8, len(scale.machine.cpus) // 2))  # fewer than the cores, so that there is a best number
     return {"seconds": seconds, "loaders": loaders, "batch": 16 if scale.machine.virtual else 64, "work": 8, "width": 8}
 
 
@@ -79,15 +79,15 @@ def _rate(outcome: Outcome) -> float:
     return size / statistics.median(spans) if spans else len(at) / (at[-1] - at[0] + 1e-9)
 
 
-def _short_steps(profile: Profile) -> tuple[Profile, CoreTuning]:
+def _short_steps(profile: Profile, reports: int) -> tuple[Profile, CoreTuning]:
     """The profile with a tuning whose steps are short, and that tuning."""
     [old] = [one for one in profile.reactions if isinstance(one, CoreTuning)]
-    tuning = CoreTuning(old.history, step_s=_STEP_S)
+    tuning = CoreTuning(old.history, step_s=_STEP_S, reports=reports)
     return replace(profile, reactions=tuple(tuning if one is old else one for one in profile.reactions)), tuning
 
 
 async def _tuned(scale: Scale) -> dict[str, Any]:
-    profile, tuning = _short_steps(get_profile("adaptive"))
+    profile, tuning = _short_steps(get_profile("adaptive"), 3 if scale.quick else REPORTS)
     async with scale.pool("cores-tuned", profile=profile) as pool:
         run_id = pool.submit(Job("tuned", "pipeline", _pipeline(scale, 2 * _ENOUGH_S)))
         measurements = None

@@ -35,7 +35,7 @@ OURS = "events and pre-scheduling"
 
 async def measure(scale: Scale) -> Part:
     """Run all modes, in random order in each round."""
-    count, rounds, steps = (3, 1, 40) if scale.quick else (11, 2, 60)
+    count, rounds, steps = (3, 1, 30) if scale.quick else (6, 2, 60 if scale.machine.virtual else 30)
     modes = {name: mode for name, mode in MODES.items() if not (scale.quick and name == "heartbeat 5 s")}
     parameters = scale.cnn(steps)
     async with scale.pool("idle-first", prescheduling=False) as pool:

@@ -28,13 +28,14 @@ _SPARE = 1.1  # over the largest run so far
 
 async def measure(scale: Scale) -> Part:
     """Double the batch again and again."""
-    unit = 2048 if scale.machine.virtual else 65_536  # rows of 1024 numbers of 4 bytes, some 20 times over
+    # Rows of 1024 numbers of 4 bytes, each some 20 times over; the largest batch takes less than half of the device.
+    unit = 4096 if scale.machine.virtual else min(65_536, int(0.4 * scale.machine.device.memory_bytes) // (8 * 81_920))
     batches = [unit << number for number in range(2 if scale.quick else 4)]
     history: list[FinishedRun] = []
     tries: list[dict[str, Any]] = []
     async with scale.pool("memory") as pool:
-        first = (await pool.run([_job(batches[0] // 4, None)]))[0]
-        history.append(_finished(first, None, batches[0] // 4))
+        first = (await pool.run([_job(batches[0] // 2, None)]))[0]
+        history.append(_finished(first, None, batches[0] // 2))
         for batch in batches:
             for number in range(1, _MOST_TRIES + 1):
                 granted = _granted(history, batch, scale)

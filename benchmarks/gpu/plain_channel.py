@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import importlib.util
+import os
 import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -227,17 +228,15 @@ _OFFERED: dict[str, tuple[object, ...]] = {
 }
 
 
-def provide(*, always: bool = False) -> bool:
-    """Put this in the place of ``websockets`` if that is not installed.
-
-    Args:
-        always: Even if it is.
+def provide() -> bool:
+    """Put this in the place of ``websockets`` if that is not installed, or if ``GPU_KIT_PLAIN_CHANNEL`` is set.
 
     Returns:
         Whether the stand-in is in use.
     """
     loaded = sys.modules.get("websockets")
-    if loaded is not None or (not always and importlib.util.find_spec("websockets") is not None):
+    wanted = bool(os.environ.get("GPU_KIT_PLAIN_CHANNEL"))
+    if loaded is not None or (not wanted and importlib.util.find_spec("websockets") is not None):
         return getattr(loaded, "stands_in", False)
     for name, things in _OFFERED.items():
         module = ModuleType(name, __doc__)

@@ -72,8 +72,13 @@ class Outcome:
         return not self.completed and any(word in line for word in _OUT_OF_MEMORY for line in self.tail)
 
     def measured_bytes(self) -> int | None:
-        """Peak memory on the device; of a virtual device, the process's resident memory stands for it."""
-        return self.row["device_memory_peak_bytes"] or self.row["rss_peak_bytes"]
+        """Peak memory on the device; of a virtual device, the process's resident memory stands for it.
+
+        PyTorch knows its own peak; the samples of the device may have missed that of a short run.
+        """
+        virtual = any(device.startswith("virtual-") for device in self.row["devices"])
+        found = self.marks.get("device_bytes") or self.row["device_memory_peak_bytes"]
+        return found or (self.row["rss_peak_bytes"] if virtual else None)
 
 
 class Past:
