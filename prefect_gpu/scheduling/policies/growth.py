@@ -85,6 +85,10 @@ class LossGrowth:
         self._reported.append(value)
         return ended
 
+    def slope_over(self, intervals: int) -> float:
+        """The robust slope of the latest few intervals alone, per interval; there must be two at least."""
+        return _slope(list(enumerate(self._values))[-intervals:])
+
     def _close(self) -> float | None:
         self._values.append(statistics.median(self._reported))
         self._reported.clear()
@@ -93,7 +97,7 @@ class LossGrowth:
             return None
         values = list(self._values)
         numbered = list(enumerate(values))
-        slope = statistics.median((b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(numbered, 2))
+        slope = _slope(numbered)
         level = statistics.median(value - slope * at for at, value in numbered)
         end = level + slope * (len(values) - 1)
         self._low, self._high = min(self._low, level, end), max(self._high, level, end)
@@ -104,3 +108,7 @@ class LossGrowth:
         error = self._errors * self.noise * math.sqrt(12.0 / (len(values) ** 3 - len(values)))
         self.growth = min(1.0, max(0.0, abs(slope) - error) / covered) if covered > 0 else 0.0
         return self.growth
+
+
+def _slope(numbered: list[tuple[int, float]]) -> float:
+    return statistics.median((b - a) / (j - i) for (i, a), (j, b) in itertools.combinations(numbered, 2))

@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.policies.growth import LossGrowth
 
 SHORTEST_INTERVAL_S = 1.0
 _OF_TRAINING = 20  # intervals in the expected training time
+_CLEAR = 3  # intervals that do where there is hardly any noise
 _ERRORS = 2.0  # of its slope's standard error, beyond which a run is taken to learn
 _SLOW_START = 10  # intervals for which a run that has never learned anything is waited for
 _LEARNED = 6.0  # by so many times its noise a loss must have moved to be one that has learned
@@ -42,6 +43,8 @@ class Standstill:
     off. What :class:`.GrowthWatch` compares, one interval with the next, is mostly noise where losses are those of
     batches, and a tenth of a loss's magnitude hides what it learns when it ends far from zero.
 
+    - The line is laid over six intervals, for the sake of noise. Over three, if the noise of one report is less than α of
+      all that the loss ever moved: so a clear standstill is seen sooner.
     - G ≤ α steps down: progressing, watched, converged. (Jitter is gone from G already: it need not fall.)
     - G > α: progressing again. So is a converged run at once, without the end of an interval, when the median of its
       last three losses has left the place where it stood still by 5 α of all that it ever moved, and by four times its
@@ -106,6 +109,8 @@ class Standstill:
         moved, noise = self._moved()
         noise = max(noise, self._jitter())
         self.learned = self.learned or moved > _LEARNED * noise
+        if moved > 0.0 and self._jitter(latest=12) < self._alpha * moved:
+            growth = min(growth, abs(self._growth.slope_over(_CLEAR)) / moved)
         # What has not learned anything has no range to measure growth by.
         if growth > self._alpha and self.learned:
             self._progress()
@@ -129,9 +134,9 @@ class Standstill:
         since_first = abs(level - first) if level is not None and first is not None else 0.0
         return max(self._growth.covered, since_first), self._growth.noise
 
-    def _jitter(self) -> float:
+    def _jitter(self, latest: int = 24) -> float:
         """Standard deviation of one report, from the differences of neighbours: free of any trend."""
-        steps = [abs(b - a) for a, b in itertools.pairwise(self._recent)]
+        steps = [abs(b - a) for a, b in itertools.pairwise(list(self._recent)[-latest:])]
         return 1.4826 * statistics.median(steps) / math.sqrt(2.0) if steps else 0.0
 
     def _has_left(self) -> bool:
