@@ -18,7 +18,7 @@ from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.units import format_seconds
 
 PHASE_STYLES = {"Preparing": "yellow", "Training": "bold blue", "Saving": "green", "Starting": "yellow"}
-_PHASE_OF_STATE = {"Preparing": "Preparing", "Training": "Training", "Saving": "Saving"}
+_PHASE_OF_STATE = {"Preparing": "Preparing", "Prepared": "Preparing", "Training": "Training", "Saving": "Saving"}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,13 @@ from prefect_gpu.worker.artifacts import RunArtifacts
 from prefect_gpu.worker.estimate_words import drift_words, estimate_of
 from prefect_gpu.worker.states import show_phase
 
-_NAMES = {protocol.PREPARING: "Preparing", protocol.TRAINING: "Training", protocol.SAVING: "Saving"}
+_PREPARED = "prepared"  # not a phase of the protocol: a run that prepares no more, and waits for its devices
+_NAMES = {
+    _PREPARED: "Prepared",
+    protocol.PREPARING: "Preparing",
+    protocol.TRAINING: "Training",
+    protocol.SAVING: "Saving",
+}
 
 _SETTLED_AFTER_S = 0.25
 
@@ -32,6 +38,7 @@ class RunDisplay:
         warn: Writes a warning into the run's own log.
         lane: Held while Prefect is written to. A server on SQLite takes one write at a time and grows many times
             slower when several are tried at once; what is only for show must not be in the way of runs.
+        at_gate: Says what the run, if it is prepared, waits for.
         story, page: See :class:`~prefect_gpu.worker.artifacts.RunArtifacts`.
     """
 
@@ -46,6 +53,7 @@ class RunDisplay:
         *,
         story: Callable[[], Sequence[tuple[float, str]]] = tuple,
         page: str = "",
+        at_gate: Callable[[], str] = str,
     ) -> None:
         self._client = client
         self._run = run
@@ -55,6 +63,7 @@ class RunDisplay:
         self._lane = lane
         self._logger = logger
         self._artifacts = RunArtifacts(client, run, estimates, story=story, page=page)
+        self._at_gate = at_gate
         self._news = asyncio.Event()
         self._closing = False
         self._shown_phase = ""
@@ -91,10 +100,11 @@ class RunDisplay:
             self._say_drift()
             measured = None if report is None else _measured(self._run, report, virtual)
             async with self._lane:
-                phase = self._run.phase
+                phase = _PREPARED if self._run.waiting else self._run.phase
                 if not self._closing and phase != self._shown_phase and phase in _NAMES:
                     self._shown_phase = phase
-                    await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase])
+                    words = self._at_gate() if phase == _PREPARED else None
+                    await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words)
                 again_in = await self._artifacts.show(final=report is not None, measured=measured)
             if again_in and not self._closing:
                 asyncio.get_running_loop().call_later(again_in, self.wake)

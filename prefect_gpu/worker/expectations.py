@@ -98,6 +98,30 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
     return f"{said} Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
 
 
+def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo | None = None) -> str:
+    """What the owner of a run that is prepared reads.
+
+    Args:
+        ahead: Name of the run that it waits for; None: it only waits for its devices.
+        ends_at: When that one is expected to train no more, Unix seconds; None: nobody knows.
+        now: Unix seconds.
+        zone: Whose time is meant; None: that of this machine.
+
+    Example:
+        >>> from datetime import timezone
+        >>> at_gate("wise-owl", 240.0, now=0.0, zone=timezone.utc)
+        'Prepared. It trains when wise-owl trains no more: expected at 00:04:00 UTC (in about 4 min).'
+    """
+    if ahead is None:
+        return "Prepared. It trains as soon as its devices are free."
+    said = f"Prepared. It trains when {ahead} trains no more"
+    if ends_at is None:
+        return f"{said}."
+    ends_at = max(ends_at, now)
+    name = datetime.fromtimestamp(ends_at, zone).astimezone(zone).tzname()
+    return f"{said}: expected at {time_of_day(ends_at, now, zone)} {name} ({_wait(ends_at - now)})."
+
+
 def worth_saying(shown: Shown, outlook: Outlook | None, now: float) -> bool:
     """Whether what is expected of a run has changed so much that its owner is to be told.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -47,6 +48,7 @@ from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_a
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.expectations import at_gate
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.pool import PoolView
@@ -330,7 +332,14 @@ class PoolSession:
             self._logger,
             story=lambda: self.controller.scheduler.state.story(run.run_id),
             page=self._page.url if self._page is not None else "",
+            at_gate=lambda: self._at_gate(run),
         )
+
+    def _at_gate(self, run: TrackedRun) -> str:
+        ahead, now = self.controller.runs.get(run.record.behind or ""), time.time()
+        outlook = self.controller.estimates.outlook(ahead.run_id, now) if ahead is not None else None
+        ends_at = None if outlook is None else now + outlook.remaining_s.median
+        return at_gate(None if ahead is None else ahead.record.name, ends_at, now)
 
     def reported(self, run: TrackedRun, kind: str) -> None:
         """See :class:`Host`."""

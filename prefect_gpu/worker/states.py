@@ -28,8 +28,8 @@ async def show_waiting(client: PrefectClient, run_id: UUID, reason: str, schedul
     return await _rename(client, run_id, state, StateType.SCHEDULED)
 
 
-async def show_phase(client: PrefectClient, run_id: UUID, name: str) -> bool:
-    """Give a running run the name of its phase: ``Preparing``, ``Training`` or ``Saving``.
+async def show_phase(client: PrefectClient, run_id: UUID, name: str, message: str | None = None) -> bool:
+    """Give a running run the name of its phase: ``Preparing``, ``Prepared``, ``Training`` or ``Saving``.
 
     Prefect counts a run's entries into RUNNING, and its retries depend on that count. A run that is marked as
     resuming is not counted again, so that mark is set first; Prefect removes it as the state is set.
@@ -42,7 +42,7 @@ async def show_phase(client: PrefectClient, run_id: UUID, name: str) -> bool:
         return False
     policy = flow_run.empirical_policy
     await client.update_flow_run(run_id, empirical_policy=policy.model_copy(update={"resuming": True}))
-    if await _rename(client, run_id, Running(name=name), StateType.RUNNING):
+    if await _rename(client, run_id, Running(name=name, message=message), StateType.RUNNING):
         return True
     # The run left RUNNING in between (a retry within its process, say): its policy must be as that left it.
     current = await client.read_flow_run(run_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from prefect_gpu.storage.history import History
 from tests.live.pool import LivePool
 
@@ -13,8 +15,9 @@ async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: Liv
         assert (await pool.until(run)).name == "Completed"
     with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
         rows = sorted(history.rows(), key=lambda row: row.granted_at)
-    for row in rows:
-        print(row.run_name, row.prepared_behind, row.gate_wait_s, row.device_idle_s, row.prepared_s, row.trained_s, row.saved_s)
     assert any(row.prepared_behind for row in rows)
     assert all(row.gate_wait_s is not None for row in rows if row.prepared_behind)
+    prepared = next(row for row in rows if row.prepared_behind and (row.gate_wait_s or 0.0) > 1.0)
+    names = await pool.names(UUID(prepared.run_id))
+    assert [name for name in names if name in ("Prepared", "Training")] == ["Prepared", "Training"], names
     assert pool.noted("finished") == {str(run): 1 for run in runs}

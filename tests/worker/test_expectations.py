@@ -21,7 +21,7 @@ from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Estimate, Request, Status
 from prefect_gpu.worker import expectations, intake
-from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, message, worth_saying
+from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
 from prefect_gpu.worker.intake import Intake
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
@@ -198,3 +198,22 @@ async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.Mo
         waits.prefect.states.append(Pending())
     await renaming
     assert waits.prefect.shown[0] == "pending" and len(waits.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("ahead", "ends_at", "expected"),
+    [
+        (None, None, "Prepared. It trains as soon as its devices are free."),
+        ("owl", None, "Prepared. It trains when owl trains no more."),
+        (
+            "owl",
+            NOON + 20,
+            "Prepared. It trains when owl trains no more: expected at 13:00:20 CET (in about 20 s).",
+        ),
+        ("owl", NOON - 20, "Prepared. It trains when owl trains no more: expected at 13:00:00 CET (at any moment)."),
+    ],
+)
+def test_the_owner_of_a_prepared_run_reads_what_it_waits_for(
+    ahead: str | None, ends_at: float | None, expected: str
+) -> None:
+    assert at_gate(ahead, ends_at, NOON, CET) == expected
