@@ -45,6 +45,10 @@ _LEAST_LOSS = 0.1  # below this the eliminator does not act, and there is nothin
 class CoresPool(Pool):
     """A pool of the kit that runs the trainings of this benchmark."""
 
+    async def __aenter__(self) -> CoresPool:
+        await super().__aenter__()
+        return self
+
     async def prepare(self, run: TrackedRun) -> LaunchSpec:
         """See Host."""
         job = self._jobs[run.run_id]
@@ -58,6 +62,11 @@ class CoresPool(Pool):
         while run_id not in self.controller.runs or self.controller.runs[run_id].phase != protocol.TRAINING:
             if self._over[run_id].is_set():
                 raise RuntimeError(f"{run_id} ended before it trained: {self._tails.get(run_id)}")
+            await asyncio.sleep(0.05)
+
+    async def launched_it(self, run_id: str) -> None:
+        """Wait until a run's process exists."""
+        while run_id not in self.controller.runs or self.controller.runs[run_id].handle is None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
     async def enough(self, run_id: str) -> list[float]:
@@ -138,8 +147,7 @@ async def beside_a_hammer(bench: Bench, training: Job, hammer: Job, relieved: bo
         await asyncio.sleep(2.0 + alone_s)
         begun = asyncio.get_running_loop().time()
         flow = pool.submit(hammer)
-        while flow not in pool.controller.runs or pool.controller.runs[flow].handle is None:
-            await asyncio.sleep(0.05)
+        await pool.launched_it(flow)
         waited = asyncio.get_running_loop().time() - begun
         await asyncio.sleep((settles_s if relieved else 4.0) + measured_s)
         total = asyncio.get_running_loop().time() - begun

@@ -1,7 +1,7 @@
 """The processes that are measured: four trainings that live on their input, and a flow that hammers the memory.
 
-``python -m benchmarks.cores.trainings '{"program": ..., "parameters": {...}, "marks": file}'``; each goes on until it is
-told to stop, and writes down when each of its steps ended.
+``python -m benchmarks.cores.trainings '{"program": ..., "parameters": {...}, "marks": file}'``; each goes on until it
+is told to stop, and writes down when each of its steps ended.
 """
 
 from __future__ import annotations
