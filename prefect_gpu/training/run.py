@@ -332,6 +332,8 @@ class TrainingRun:
             if self.step < done:  # the step did not report
                 self.step = done
                 self._progress.put(done, None, None, monotonic())
+                if self._mailbox.weight < 1.0 and done != self.total_steps:
+                    self._pacer.pause()
 
     def report(
         self,

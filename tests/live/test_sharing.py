@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -61,6 +65,52 @@ async def test_a_run_that_needs_more_than_its_part_is_tried_again_alone(
     assert "greedy" in row.neighbours
     last = rows[str(greedy), 2 if how == "kill" else 1]
     assert last.rss_peak_bytes is not None and last.rss_peak_bytes > TOO_MUCH * 2**20
+
+
+async def test_runs_that_hold_each_other_up_take_turns_and_their_programs_do_not_meet_again(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    worker = pool.start_worker(virtual_devices="1")
+    pace, slow, steps = tmp_path / "pace", tmp_path / "slow", tmp_path / "steps"
+    pace.write_text("0.02")
+    slow.write_text("0.1")
+    steps.touch()
+    older = await pool.submit("paced", job_variables=SHARES, pace=str(pace), steps=10**6, trace=str(steps))
+    await eventually(lambda: _more(steps, 300), "it to have shown its speed alone")
+    younger = await pool.submit("paced", job_variables=SHARES, pace=str(slow), steps=200)
+    await pool.until(younger, "Training")
+    pace.write_text("0.2")  # as if the device had not enough for two
+    await eventually(lambda: _weight(pool, younger, 0.0), "the younger one to pause")
+    await pool.cancel(older)
+    await pool.until(older, "Cancelled")
+    assert (await pool.until(younger)).name == "Completed", "it trains on when the other is gone"
+    rows = {row.run_id: row for row in await rows_of(pool, 2)}
+    assert rows[str(older)].slowdowns["paced"] > 2.0
+    assert (rows[str(younger)].steps_done, rows[str(younger)].demoted_s is None) == (200, False)
+
+    await asyncio.to_thread(worker.terminate)
+    pool.start_worker(virtual_devices="1").wait_for_output("Learned from")
+    pace.write_text("0.02")
+    again = await pool.submit("paced", job_variables=SHARES, pace=str(pace), steps=10**6)
+    await pool.until(again, "Training")
+    apart = await pool.submit("paced", job_variables=SHARES, pace=str(pace), steps=1)
+    other = await pool.submit("train", job_variables=SHARES)
+    assert (await pool.until(other)).name == "Completed", "a run of another program may join it"
+    assert pool.noted()[str(apart)] == 0
+    await pool.cancel(again)
+    assert (await pool.until(apart)).name == "Completed"
+
+
+def record_of(pool: LivePool, run_id: UUID) -> dict[str, Any]:
+    """What the worker has noted of a run that is launched; empty if it is not."""
+    for file in (pool.state_dir / "runs").glob(f"{run_id}-*/record.json"):
+        with suppress(OSError, ValueError):  # it is being replaced, or the run is over
+            return dict(json.loads(file.read_text()))
+    return {}
+
+
+async def _weight(pool: LivePool, run_id: UUID, weight: float) -> bool:
+    return record_of(pool, run_id).get("weight") == weight
 
 
 def lines_of(file: Path) -> int:

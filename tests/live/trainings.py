@@ -50,13 +50,39 @@ def train(
 
 
 @flow
-def paced(pace: str, steps: int) -> None:
-    """Trains at the pace that stands in a file, in seconds per step; it is read anew in each of them."""
+def waits(hold: str) -> None:
+    """A flow that needs no device; it goes on until the file exists."""
+    note("executed")
+    while not Path(hold).exists():
+        time.sleep(0.02)
+
+
+@flow
+def watches_its_cores(path: str, hold: str) -> None:
+    """Trains until the file exists without a word of how fast, and writes down how many cores it has."""
+    note("executed")
+    with training_run() as run:
+        run.ready()
+        while not Path(hold).exists():
+            with open(path, "a") as file:
+                file.write(f'{{"cores": {run.cores}}}\n')
+            time.sleep(0.05)
+
+
+@flow
+def paced(pace: str, steps: int, trace: str = "") -> None:
+    """Trains at the pace that stands in a file, in seconds per step; it is read anew in each of them.
+
+    With `trace`, each step adds a line to that file.
+    """
     note("executed")
     with training_run(steps=steps) as run:
         run.ready()
         for _ in run.steps():
-            time.sleep(float(Path(pace).read_text()))
+            time.sleep(float(Path(pace).read_text() or 0))
+            if trace:
+                with open(trace, "a") as steps_done:
+                    steps_done.write("step\n")
 
 
 @flow
