@@ -43,8 +43,8 @@ class Standstill:
     off. What :class:`.GrowthWatch` compares, one interval with the next, is mostly noise where losses are those of
     batches, and a tenth of a loss's magnitude hides what it learns when it ends far from zero.
 
-    - The line is laid over six intervals, for the sake of noise. Over three, if the noise of one report is less than α of
-      all that the loss ever moved: so a clear standstill is seen sooner.
+    - The line is laid over six intervals, for the sake of noise. Three do as well if the noise of one report is less
+      than α of all that the loss ever moved: so a clear standstill is seen sooner.
     - G ≤ α steps down: progressing, watched, converged. (Jitter is gone from G already: it need not fall.)
     - G > α: progressing again. So is a converged run at once, without the end of an interval, when the median of its
       last three losses has left the place where it stood still by 5 α of all that it ever moved, and by four times its
