@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prefect_gpu.estimation.runs import MARKS, TARGETS
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.storage.finished import finished_run
+from prefect_gpu.storage.finished import finished_run, newest_slowdowns
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow
 
 TIMES = {"prepared_s": 3.0, "trained_s": 100.0, "saved_s": 2.0, "steps_done": 50}
@@ -138,3 +138,14 @@ def test_a_pace_comes_back_whole_or_not_at_all(odd: Any) -> None:
     whole, absurd = finished_run(row(pace=PACE, **TIMES)), finished_run(row(pace=odd, **TIMES))
     assert whole is not None and whole.pace == {mark: 0.5 * mark for mark in MARKS}
     assert absurd is not None and absurd.pace == {}
+
+
+def test_of_each_pair_of_flows_the_newest_slowdown_counts() -> None:
+    rows = [
+        row(flow_name="a", slowdowns={"b": 1.5}, outcome="cancelled"),
+        row(flow_name="a", slowdowns={"b": 9.0, "c": 1.1}),
+        row(flow_name="b", slowdowns={"a": math.nan, "b": "much", "c": -1.0}),
+        row(flow_name="b", slowdowns={"a": 2.0}),
+        row(flow_name="c", slowdowns=None),
+    ]
+    assert newest_slowdowns(rows) == (("a", "b", 1.5), ("a", "c", 1.1), ("b", "a", 2.0))
