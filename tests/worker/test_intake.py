@@ -7,10 +7,13 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from prefect.client.orchestration import PrefectClient
-from prefect.states import Cancelled, Cancelling, Completed, Running
+from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled
 
 from prefect_gpu.runtime.learning.estimates import Estimates
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import Estimate, Job, Request
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.settle import Settlement
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
@@ -45,3 +48,43 @@ async def test_a_run_that_was_settled_since_it_was_read_keeps_its_end() -> None:
     intake.settled(prefect.run_id)
     await intake._take_in(read, read_at)
     assert prefect.shown[0] == "completed"
+
+
+async def test_a_waiting_run_is_read_again_when_it_may_share_by_what_was_learned() -> None:
+    intake = an_intake(OneRun(Scheduled()))
+    jobs = {
+        "learned": Job("learned", Request(automatic=True), "q", 0.0, 0.0),
+        "half": Job("half", Request(automatic=True), "q", 0.0, 0.0),
+        "never": Job("never", Request(), "q", 0.0, 0.0),
+        "shares": Job("shares", Request(automatic=True, exclusive=False, gpu_memory_bytes=1), "q", 0.0, 0.0),
+    }
+    intake.controller.scheduler.state.jobs.update(jobs)
+    known = Estimate(memory_bytes=2, utilisation=0.5)
+    news = [ev.JobEstimated(name, known) for name in ("learned", "never", "shares", "gone")]
+    intake.estimated([*news, ev.JobEstimated("half", Estimate(memory_bytes=2))])
+    assert intake._doubtful == {"learned"}
+
+
+async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefect = OneRun(Scheduled())
+    intake = an_intake(prefect)
+    told: list[Any] = []
+    controller: Any = intake.controller
+    controller.handle = told.append
+    controller.node = SimpleNamespace(devices=())
+    monkeypatch.setattr(controller.estimates, "submitted", lambda *_: Estimate(memory_bytes=2, utilisation=0.5))
+    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_: Request(automatic=True))
+
+    async def flow(_: object) -> Any:
+        return SimpleNamespace(name="train")
+
+    async def deployment(_: object) -> None:
+        return None
+
+    intake._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment))
+    intake._worker = cast(Any, SimpleNamespace(work_pool=None))
+    await intake._take_in(prefect.as_read(), time.time())
+    intake.exhausted(prefect.run_id)
+    await intake._take_in(prefect.as_read(), time.time())
+    shares = Request(automatic=True, exclusive=False, gpu_memory_bytes=2, kind="train")
+    assert [event.request for event in told] == [shares, Request(kind="train")]
