@@ -1,7 +1,8 @@
 """The controller's end of the channel: one WebSocket endpoint that the runs connect to.
 
 A run proves itself with a token made for it alone; the first process that shows it owns it. Every event is handed over
-once and in order, and acknowledged after that; instructions are kept until the run has heard them.
+once and in order, and acknowledged after that; instructions are kept until the run has heard them, the newest of each
+kind.
 The words are those of :mod:`prefect_gpu.training.protocol`.
 """
 
@@ -33,7 +34,6 @@ from prefect_gpu.training.protocol import (
 OnEvent = Callable[[str, str, float, dict[str, Any]], Awaitable[None] | None]
 OnSession = Callable[[str, str], Awaitable[None] | None]
 
-MAX_INSTRUCTIONS = 64  # kept for a run that does not listen; the oldest go first
 HELLO_SECONDS = 10.0
 
 
@@ -56,6 +56,7 @@ class _Run:
     acked: int = 0
     connection: ServerConnection | None = None
     instructions: dict[str, str] = field(default_factory=dict)  # not yet heard: id to frame, in order
+    newest: dict[str, str] = field(default_factory=dict)  # by kind: the id of its newest instruction
     # Held while an event is handled and acknowledged: a second connection of the run waits for that.
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -188,9 +189,10 @@ class ChannelServer:
         self._instructed += 1
         number = f"{self._epoch}-{self._instructed}"
         frame = json.dumps({"type": "instruction", "id": number, "kind": kind, "data": data})
+        # Whoever does not listen for long hears the newest of each kind, and so never too much, nor too little.
+        run.instructions.pop(run.newest.get(kind, ""), None)
+        run.newest[kind] = number
         run.instructions[number] = frame
-        while len(run.instructions) > MAX_INSTRUCTIONS:
-            run.instructions.pop(next(iter(run.instructions)))
         if run.connection is None:
             return False
         try:

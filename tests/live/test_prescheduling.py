@@ -17,7 +17,8 @@ async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: Liv
         rows = sorted(history.rows(), key=lambda row: row.granted_at)
     assert any(row.prepared_behind for row in rows)
     assert all(row.gate_wait_s is not None for row in rows if row.prepared_behind)
-    prepared = next(row for row in rows if row.prepared_behind and (row.gate_wait_s or 0.0) > 1.0)
-    names = await pool.names(UUID(prepared.run_id))
-    assert [name for name in names if name in ("Prepared", "Training")] == ["Prepared", "Training"], names
+    for row in rows:
+        if row.prepared_behind and (row.gate_wait_s or 0.0) > 2.0:  # a shorter wait may be over before it is shown
+            names = [name for name in await pool.names(UUID(row.run_id)) if name in ("Prepared", "Training")]
+            assert names == ["Prepared", "Training"]
     assert pool.noted("finished") == {str(run): 1 for run in runs}

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from prefect_gpu.runtime.channel import MAX_INSTRUCTIONS, ChannelServer, new_token
+from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.training.protocol import (
     CLOSE_FORGED,
     CLOSE_MALFORMED,
@@ -248,12 +248,14 @@ async def test_instructions_wait_for_the_run_and_are_repeated_until_heard(channe
     assert await receive(again) == second
 
 
-async def test_instructions_to_a_run_that_never_listens_are_bounded(channel: Fixture) -> None:
-    for number in range(2 * MAX_INSTRUCTIONS):
+async def test_a_run_that_has_not_listened_for_long_hears_the_newest_of_each_kind(channel: Fixture) -> None:
+    await channel.server.instruct("run", "open_gate", {})
+    for number in range(200):
         await channel.server.instruct("run", "use_cpus", {"cpus": [number]})
     client, _ = await channel.join()
-    numbers = [(await receive(client))["data"]["cpus"][0] for _ in range(MAX_INSTRUCTIONS)]
-    assert numbers == list(range(MAX_INSTRUCTIONS, 2 * MAX_INSTRUCTIONS))
+    heard = [await receive(client) for _ in range(2)]
+    assert [(frame["kind"], frame["data"]) for frame in heard] == [("open_gate", {}), ("use_cpus", {"cpus": [199]})]
+    assert len(channel.server._runs["run"].instructions) == 2
 
 
 GOOD: dict[str, Any] = {"type": "event", "seq": 1, "at": 1.0, "kind": "progress", "data": {}}

@@ -244,6 +244,28 @@ def test_the_margin_learns_from_an_end_that_came_early() -> None:
     assert world.margin.seconds == pytest.approx(17.0)
 
 
+@pytest.mark.parametrize("longer_s", [0.0, 10.0, 30.0])
+def test_the_margin_adapts_to_launching_with_a_low_priority(longer_s: float) -> None:
+    """Prepared runs launch more slowly than those before them did: whoever comes first is late, and the rest are not."""
+    world, late = desk(), []
+    world.submit("0")
+    world.phase("0", Status.TRAINING)
+    for number in range(1, 41):
+        ends = world.now + HUNDRED.service_s  # type: ignore[operator]
+        job, before = str(number), str(number - 1)
+        world.submit(job)
+        (launch,) = world.wait_until(world.scheduler.next_due() or 0.0)
+        assert isinstance(launch, Launch) and launch.behind == before
+        ready = world.now + HUNDRED.launching_s + longer_s
+        late.append(ready > ends)
+        for at, who, status in sorted([(ready, job, Status.PREPARING), (ends, before, Status.SAVING)]):
+            world.phase(who, status, at)
+        world.phase(job, Status.TRAINING)
+        world.tell(ev.JobEnded(before, "completed"))
+    assert sum(late[10:]) == 0 and late[0] == (longer_s > MARGIN_S)
+    assert world.margin.seconds == pytest.approx(longer_s, abs=1.0)
+
+
 @pytest.mark.parametrize("arguments", [{"prior_s": -1.0}, {"quantile": 0.0}, {"quantile": 1.5}])
 def test_a_margin_that_makes_no_sense_is_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="give seconds"):
