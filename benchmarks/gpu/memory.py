@@ -29,8 +29,10 @@ _SPARE = 1.1  # over the largest run so far
 async def measure(scale: Scale) -> Part:
     """Double the batch again and again."""
     # Rows of 1024 numbers of 4 bytes, each some 20 times over; the largest batch takes less than half of the device.
-    unit = 4096 if scale.machine.virtual else min(65_536, int(0.4 * scale.machine.device.memory_bytes) // (8 * 81_920))
-    batches = [unit << number for number in range(2 if scale.quick else 4)]
+    unit = (
+        16_384 if scale.machine.virtual else min(65_536, int(0.4 * scale.machine.device.memory_bytes) // (8 * 81_920))
+    )
+    batches = [unit << number for number in range(2 if scale.quick or scale.machine.virtual else 4)]
     history: list[FinishedRun] = []
     tries: list[dict[str, Any]] = []
     async with scale.pool("memory") as pool:
@@ -61,7 +63,7 @@ async def measure(scale: Scale) -> Part:
 
 def _job(batch: int, granted: int | None) -> Job:
     request = Request() if granted is None else Request(exclusive=False, gpu_memory_bytes=granted)
-    return Job(f"batch-{batch}", "growing", {"steps": 2, "batch": batch}, request)
+    return Job(f"batch-{batch}", "growing", {"steps": 1, "batch": batch}, request)
 
 
 def _known(batch: int) -> Known:
