@@ -5,7 +5,7 @@ rest: server, workers, importing, loading and saving. The same flow file for eve
 a worker of its own that is started for its sweep. Our pool begins every sweep with the history of an earlier one, which
 had other parameters and is shown too.
 
-    python -m benchmarks.sweep [--json] [--quick] [--repeats N] [--only NAME ...] [--out FOLDER]
+    python -m benchmarks.sweep [--json] [--quick] [--repeats N] [--only NAME ...] [--poll SECONDS] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import random
 import statistics
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from benchmarks._claims import Claim, at_least, at_most, report
 from benchmarks.sweep.contenders import (
     CONTENDERS,
+    FASTEST_POLL,
     OURS,
     PROCESS,
+    WARM_UP_S,
     Contender,
     Sweep,
+    asking_every,
     deploy,
     enough_cores,
     keep_logs,
@@ -41,29 +44,57 @@ from benchmarks.sweep.picture import draw
 from benchmarks.sweep.trainings import sweep, write_table
 from prefect_gpu.sandbox import Sandbox
 
-_EARLIER, _MEASURED = 24, 16  # trainings
 _POLL_S = 10.0  # the default of Prefect's workers
 _SEED = 5
 
 Measured = dict[str, list[Sweep]]
 
 
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        earlier: Trainings of the earlier sweep of our pool; 0: none, its history is empty.
+        trainings: Trainings of each sweep.
+        scale: Of their steps.
+        rows: Of the table that they read.
+        pause_s: Seconds between the start of a worker and the submission.
+    """
+
+    earlier: int = 24
+    trainings: int = 16
+    scale: float = 1.0
+    rows: int = 150_000
+    pause_s: float = WARM_UP_S
+
+
+QUICK = Size(earlier=0, trainings=4, scale=0.1, rows=20_000, pause_s=5.0)
+
+
 async def measure(
-    sandbox: Sandbox, contenders: list[Contender], repeats: int, counts: tuple[int, int], scale: float, folder: Path
-) -> tuple[Sweep, Measured]:
-    """The earlier sweep of our pool, and every contender's sweeps."""
+    sandbox: Sandbox, contenders: list[Contender], repeats: int, size: Size, folder: Path
+) -> tuple[Sweep | None, Measured]:
+    """The earlier sweep of our pool, if there is one, and every contender's sweeps."""
     chance = random.Random(_SEED)
     ours = next(one for one in CONTENDERS if one.name == "ours")
-    earlier, trainings = sweep(counts[0], _SEED + 1, scale), sweep(counts[1], _SEED, scale)
+    trainings = sweep(size.trainings, _SEED, size.scale)
     found: Measured = {one.name: [] for one in contenders}
+    first, history = None, None
     async with get_client() as client:
         deployments = await deploy(client, (OURS, PROCESS))
-        _say(f"earlier sweep: {len(earlier)} trainings in our pool, whose history is empty")
-        first = await run_sweep(sandbox, client, ours, deployments, earlier, folder / "earlier")
-        _say(_line("earlier", first))
-        history = folder / "earlier" / "state" / "history.db"
+        if size.earlier and any(one.pool == OURS for one in contenders):
+            earlier = sweep(size.earlier, _SEED + 1, size.scale)
+            _say(f"earlier sweep: {len(earlier)} trainings in our pool, whose history is empty")
+            first = await run_sweep(
+                sandbox, client, ours, deployments, earlier, folder / "earlier", pause_s=size.pause_s
+            )
+            _say(_line("earlier", first))
+            history = folder / "earlier" / "state" / "history.db"
         for repeat in range(repeats):
             for contender in chance.sample(contenders, k=len(contenders)):
+                # A poll's phase is chance.
+                phase_s = chance.uniform(0.0, _POLL_S) if contender.name == "process" else 0.0
                 done = await run_sweep(
                     sandbox,
                     client,
@@ -72,8 +103,7 @@ async def measure(
                     trainings,
                     folder / f"{contender.name}-{repeat}",
                     history=history if contender.pool == OURS else None,
-                    # A poll's phase is chance.
-                    pause_s=chance.uniform(0.0, _POLL_S) if contender.name == "process" else 0.0,
+                    pause_s=size.pause_s + phase_s,
                 )
                 found[contender.name].append(done)
                 _say(_line(contender.name, done))
@@ -116,7 +146,7 @@ def claims_of(numbers: dict[str, list[Figures]], changed: list[str]) -> list[Cla
     return claims
 
 
-def details_of(first: Sweep, measured: Measured, numbers: dict[str, list[Figures]]) -> dict[str, Any]:
+def details_of(first: Sweep | None, measured: Measured, numbers: dict[str, list[Figures]]) -> dict[str, Any]:
     """Medians of every contender, their ratios to ours, and every sweep's figures."""
     names = ("makespan_s", "mean_jct_s", "training_s", "idle_s")
     medians = {
@@ -134,7 +164,7 @@ def details_of(first: Sweep, measured: Measured, numbers: dict[str, list[Figures
         "contenders": {one.name: one.about for one in CONTENDERS if one.name in numbers},
         "median": medians,
         "ours_to_theirs": ratios,
-        "first_sweep_with_an_empty_history": _rounded(figures(first.runs, first.submitted)),
+        "first_sweep_with_an_empty_history": _rounded(figures(first.runs, first.submitted)) if first else None,
         "all": {contender: [_rounded(one) for one in sweeps] for contender, sweeps in numbers.items()},
         "marks": {
             contender: [[_from_submission(run, one.submitted) for run in one.runs] for one in sweeps]
@@ -179,6 +209,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small trainings, ours against the fastest poll, once")
     parser.add_argument("--repeats", type=int, default=3, help="sweeps of each contender (default: 3)")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTENDERS], help="only these contenders")
+    parser.add_argument("--poll", help=f"seconds between the polls of process-fast (default: {FASTEST_POLL})")
     parser.add_argument("--out", type=Path, help="folder for a picture and the workers' logs")
     options = parser.parse_args()
     if not enough_cores():
@@ -186,19 +217,21 @@ def main() -> int:
         return 2
     chosen = options.only or (["ours", "process-fast"] if options.quick else [one.name for one in CONTENDERS])
     contenders = [one for one in CONTENDERS if one.name in chosen]
-    repeats, counts, scale = (1, (3, 4), 0.25) if options.quick else (options.repeats, (_EARLIER, _MEASURED), 1.0)
+    if options.poll is not None:
+        contenders = [asking_every(options.poll, one) if one.name == "process-fast" else one for one in contenders]
+    repeats, size = (1, QUICK) if options.quick else (options.repeats, Size())
     os.sched_setaffinity(0, {HOST_CORE})  # all that is started from here inherits it
     numeric = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     with Sandbox(settings={"CUDA_VISIBLE_DEVICES": "", **numeric}) as sandbox:
         table = sandbox.folder / "table.csv"
-        write_table(table, 20_000 if options.quick else 150_000)
+        write_table(table, size.rows)
         sandbox.env[ENV_DATA] = str(table)
         for pool, kind in ((OURS, "gpu"), (PROCESS, "process")):
             sandbox.prefect("work-pool", "create", pool, "--type", kind)
         try:
             with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
                 folder = sandbox.folder / "sweeps"
-                first, measured = asyncio.run(measure(sandbox, contenders, repeats, counts, scale, folder))
+                first, measured = asyncio.run(measure(sandbox, contenders, repeats, size, folder))
         finally:
             if options.out is not None:
                 keep_logs(sandbox, options.out)

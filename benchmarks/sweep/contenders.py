@@ -8,7 +8,7 @@ import os
 import shutil
 import sqlite3
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,10 +23,10 @@ from benchmarks.sweep.trainings import Training
 from prefect_gpu.sandbox import Process, Sandbox, SandboxError
 
 OURS, PROCESS = "gpus", "process"  # names of the pools
-FASTEST_POLL = "0.5"
+FASTEST_POLL = "0.5"  # each poll takes some of the host's one core; see --poll
 _PRELOAD = "torch,xgboost,pandas"
 _DEADLINE_S = 1800.0
-_WARM_UP_S = 12.0  # until a worker has learned, polled and filled its warm interpreter
+WARM_UP_S = 12.0  # until a worker has learned, polled and filled its warm interpreter
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ def _ours(name: str, about: str, **off: str) -> Contender:
     return Contender(name, OURS, about, (), {f"PREFECT_INTEGRATIONS_GPU_{k.upper()}": v for k, v in settings.items()})
 
 
+def asking_every(poll: str, contender: Contender) -> Contender:
+    """The same, asking Prefect for runs every so many seconds."""
+    settings = {**contender.settings, "PREFECT_WORKER_QUERY_SECONDS": poll}
+    return replace(contender, about=f"Prefect's process worker, asking every {poll} s", settings=settings)
+
+
 CONTENDERS = (
     Contender("process", PROCESS, "Prefect's process worker, its defaults", ("--limit", "1")),
-    Contender(
-        "process-fast",
-        PROCESS,
-        f"the same, asking every {FASTEST_POLL} s",
-        ("--limit", "1"),
-        {"PREFECT_WORKER_QUERY_SECONDS": FASTEST_POLL},
-    ),
+    asking_every(FASTEST_POLL, Contender("process-fast", PROCESS, "", ("--limit", "1"))),
     _ours("ours", "our pool, everything on"),
     _ours("no-prescheduling", "ours, no run is prepared behind another", prescheduling="false"),
     _ours("no-preload", "ours, only Prefect is imported beforehand", preload=""),
@@ -90,14 +90,14 @@ async def run_sweep(
     folder: Path,
     *,
     history: Path | None = None,
-    pause_s: float = 0.0,
+    pause_s: float = WARM_UP_S,
 ) -> Sweep:
     """Start the contender's worker, submit everything at once, wait for the end, stop the worker.
 
     Args:
         folder: For this sweep alone; our pool's state is in ``state`` in it.
         history: Our pool begins with a copy of this one.
-        pause_s: Further seconds between the worker's start and the submission: when a worker polls is chance.
+        pause_s: Seconds between the worker's start and the submission.
 
     Raises:
         SandboxError: A run failed, the worker died, or it takes longer than half an hour.
@@ -109,7 +109,7 @@ async def run_sweep(
     env = {**contender.settings, ENV_FOLDER: str(folder), "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(state)}
     worker = sandbox.start_worker(contender.pool, *contender.arguments, name=folder.name, env=env)
     try:
-        await asyncio.sleep(_WARM_UP_S + pause_s)
+        await asyncio.sleep(pause_s)
         submitted = time.monotonic()
         ids = []
         for training in trainings:  # in order: Prefect's worker takes the oldest first
