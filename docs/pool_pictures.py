@@ -1,45 +1,48 @@
-"""The pictures of the pool's page and of ``prefect-gpu status``, from a real sweep: ``python docs/pool_pictures.py``.
+"""The pictures of the page and of ``prefect-gpu status``, from a real sweep: ``python -m docs.pool_pictures``.
 
-Starts a private Prefect server and a worker with two virtual devices, lets it learn from a few runs of a small
-training, and takes pictures while a sweep of the same training goes on: some of its runs share a device, others are
-prepared while the run before them still trains. Needs what ``docs/screenshots.py`` needs.
+A controller with two virtual devices runs real trainings as processes; a list of jobs is in the place of Prefect.
+It learns from a few runs, and the pictures are taken while a sweep of the same training goes on: some runs share a
+device, others are prepared while the run before them still trains. Needs playwright and a Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import httpx
-from playwright.sync_api import Browser, sync_playwright
+from playwright.async_api import Browser, async_playwright
 from rich.console import Console
 
+from benchmarks.gpu.pool import Job, KitDriver, Past, Pool
 from prefect_gpu.cli.status_view import screen_of
-from prefect_gpu.page.server import pages
-from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.page.server import PageServer
+from prefect_gpu.runtime.drivers.base import LaunchSpec
+from prefect_gpu.runtime.overview import details, overview
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.forecast import Outlook, forecast
+from prefect_gpu.scheduling.jobs import Request
 
+ROOT = Path(__file__).resolve().parents[1]
 IMAGES = Path(__file__).resolve().parent / "images"
-SETTINGS = {
-    "CUDA_VISIBLE_DEVICES": "",  # virtual devices, also where there are GPUs: the pictures shall look the same
-    "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": "2",
-    "PREFECT_INTEGRATIONS_GPU_PAGE_PORT": "0",
-    "PREFECT_WORKER_QUERY_SECONDS": "3",
-    "OMP_NUM_THREADS": "1",
-}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 # A perceptron on made-up data: it loads for two seconds, trains for some ten, and saves for one and a half.
 TRAINING = """
-import time
+import sys, time
 import numpy as np
-from prefect import flow
 from prefect_gpu import training_run
 
-@flow
-def fit(lr: float, epochs: int = 60) -> float:
+def fit(lr: float, epochs: int) -> float:
     draw = np.random.default_rng(7)
     with training_run(steps=epochs, batch_size=64) as run:
         time.sleep(2.0)  # stands for reading data
@@ -60,88 +63,124 @@ def fit(lr: float, epochs: int = 60) -> float:
             run.report(loss=loss)
     with run.saving():
         time.sleep(1.5)  # stands for an upload
-    return loss
+
+fit(float(sys.argv[1]), int(sys.argv[2]))
 """
-SHARING = {"gpu_memory": "2GiB", "exclusive": False}
+ALONE = Request()
+SHARING = Request(gpu_memory_bytes=2 << 30, exclusive=False)
 
 
-class Pool:
-    """The sandbox's pool, for this sweep."""
+class Desk:
+    """The machine: two virtual devices."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self._http = httpx.Client(base_url=sandbox.api_url, timeout=60.0, trust_env=False)
-        (sandbox.folder / "sweep.py").write_text(TRAINING)
-        arguments = ["deploy", "sweep.py:fit", "-n", "sweep", "-p", "gpus"]
-        sandbox.prefect("--no-prompt", *arguments)
-        self._id = self._http.get("/deployments/name/fit/sweep").raise_for_status().json()["id"]
-        [page] = wait_until(lambda: pages(sandbox.home / "gpu" / "pages"), what="the page")
-        self.url = page["url"]
+    device = Device("virtual-0", "virtual", 8 << 30, virtual=True)
+    node = Node("desk", (device, Device("virtual-1", "virtual", 8 << 30, virtual=True)), (0, 1))
 
-    def start(self, name: str, lr: float, *, shared: bool = False, **parameters: Any) -> None:
-        """Submit one run."""
-        body: dict[str, Any] = {"name": name, "parameters": {"lr": lr, **parameters}}
-        body["job_variables"] = SHARING if shared else {"exclusive": True}
-        url = f"/deployments/{self._id}/create_flow_run"
-        # A server on SQLite says 503 when much is going on.
-        wait_until(lambda: self._http.post(url, json=body).is_success, what=f"{name} to be submitted", every_s=1.0)
 
-    def told(self) -> dict[str, Any]:
-        """What the page is told."""
-        return {"url": self.url, **httpx.get(f"{self.url}/api/overview", trust_env=False).json()}
+class Sweep(Pool):
+    """A pool whose jobs are trainings of the program above. Implements the page's Source, too."""
+
+    def __init__(self, folder: Path, driver: KitDriver) -> None:
+        super().__init__(cast(Any, Desk()), folder, driver)
+        self.program = folder / "fit.py"
+        self.program.write_text(TRAINING)
+        self.url = ""
+        self._outlooks: dict[str, Outlook] = {}
+
+    def describe(self, run_id: str) -> RunRecord:
+        """See Host."""
+        record = super().describe(run_id)
+        record.times["submitted"] = self.controller.scheduler.state.jobs[run_id].submitted_at
+        return record
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """See Host."""
+        parameters = self._jobs[run.run_id].parameters
+        argv = (sys.executable, str(self.program), str(parameters["lr"]), str(parameters["epochs"]))
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
+
+    def overview(self, since: int) -> dict[str, Any]:
+        """See Source."""
+        now = time.time()
+        told = overview(self.controller, now, since=since, expected=self._outlooks.get)
+        return {"pool": "gpus", "url": self.url, **told}
+
+    def details(self, number: int) -> dict[str, Any] | None:
+        """See Source."""
+        return details(self.controller, number, time.time())
+
+    async def look_ahead(self) -> None:
+        """Keep the expected starts up to date, as a worker does."""
+        while True:
+            self._outlooks = forecast(self.controller.scheduler, time.time())
+            await asyncio.sleep(2.0)
 
     def count(self, *phases: str) -> int:
         """Runs in one of the phases now; "over": those that have ended."""
-        return sum((run["phase"] or "over") in phases for run in self.told()["runs"])
+        return sum((run["phase"] or "over") in phases for run in self.overview(0)["runs"])
+
+
+async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait for something, but not for ever; whether it came."""
+    end = time.monotonic() + timeout_s
+    while not condition() and time.monotonic() < end:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    return condition()
+
+
+async def take(chromium: str) -> None:
+    """Run the sweep, and take the pictures."""
+    with tempfile.TemporaryDirectory() as name:
+        async with KitDriver() as driver, Sweep(Path(name), driver) as pool, async_playwright() as playwright:
+            first = [Job(f"first-{n}", "fit", {"lr": 0.02 * n, "epochs": 30}, ALONE) for n in range(1, 5)]
+            pool.controller.estimates.estimator = cast(Any, Past(await pool.run(first)))
+            browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            note = Path(name) / "pages" / "gpus.json"
+            server = PageServer(pool, host="127.0.0.1", port=4280, note=note, pool="gpus")
+            await server.start()
+            pool.url = server.url
+            looking = asyncio.create_task(pool.look_ahead())
+            for n, lr in enumerate((0.003, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), start=1):
+                asked = SHARING if n in (3, 4, 5) else ALONE
+                pool.submit(Job(f"lr-{lr:g}", "fit", {"lr": lr, "epochs": 60 + 8 * (n % 3)}, asked))
+            # The liveliest moment: trainings, somebody prepared at a gate, somebody in the queue.
+            await until(lambda: pool.count("over") >= 8 and pool.count("gate") > 0, 150.0)
+            await _terminal(browser, pool.overview(0))
+            for scheme in ("light", "dark"):
+                page = await browser.new_page(viewport={"width": 1280, "height": 940}, color_scheme=cast(Any, scheme))
+                await page.goto(server.url)
+                await page.locator("#live.on").wait_for()
+                await page.screenshot(path=IMAGES / f"page-{scheme}.png")
+                await page.close()
+            await until(lambda: pool.count("over") >= 16, 200.0)
+            page = await browser.new_page(viewport={"width": 1280, "height": 940})
+            await page.goto(server.url)
+            runs = [run for run in pool.overview(0)["runs"] if run["outcome"]]
+            chosen = ([run for run in runs if run["behind"]] or runs)[-1]
+            await page.locator(f"#finished [data-launch='{chosen['n']}']").click()
+            await page.locator("dialog h3").first.wait_for()
+            await page.screenshot(path=IMAGES / "page-run.png")
+            looking.cancel()
+            await browser.close()
+            await server.close()
+
+
+async def _terminal(browser: Browser, told: dict[str, Any]) -> None:
+    with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230
+        console = Console(record=True, width=122, file=nowhere, force_terminal=True, highlight=False)
+        console.print(screen_of(told, time.time()))
+    page = await browser.new_page(viewport={"width": 1240, "height": 900})
+    await page.set_content(console.export_svg(title="prefect-gpu status"))
+    await page.locator("svg").first.screenshot(path=IMAGES / "status.png")
+    await page.close()
 
 
 def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chromium", default="/usr/bin/chromium")
-    chosen = parser.parse_args()
-    with Sandbox(settings=SETTINGS) as sandbox, sync_playwright() as playwright:
-        sandbox.prefect("work-pool", "create", "gpus", "--type", "gpu")
-        sandbox.start_worker("gpus", name="desk", wait=False).wait_for_output("Watch the pool", timeout_s=120.0)
-        pool = Pool(sandbox)
-        for number in range(4):
-            pool.start(f"first-{number + 1}", 0.02 * (number + 1), epochs=30)
-        wait_until(lambda: pool.count("over") >= 4, what="the first runs to end", timeout_s=200.0, every_s=0.5)
-        for number, lr in enumerate((0.003, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3), start=1):
-            pool.start(f"lr-{lr:g}", lr, shared=number in (3, 4, 5), epochs=60 + 8 * (number % 3))
-        # The liveliest moment: trainings, somebody prepared at a gate, somebody in the queue.
-        begun = time.monotonic()
-
-        def lively() -> bool:
-            late = time.monotonic() - begun > 100.0
-            return pool.count("over") >= 7 and pool.told()["queued"] > 0 and (late or pool.count("gate") > 0)
-
-        wait_until(lively, what="a run at its gate", timeout_s=200.0, every_s=0.3)
-        browser = playwright.chromium.launch(executable_path=chosen.chromium, args=FLAGS)
-        _terminal(browser, pool.told())
-        for scheme in ("light", "dark"):
-            page = browser.new_page(viewport={"width": 1280, "height": 940}, color_scheme=scheme)
-            page.goto(pool.url)
-            page.locator("#live.on").wait_for()
-            page.screenshot(path=IMAGES / f"page-{scheme}.png")
-            page.close()
-        wait_until(lambda: pool.count("over") >= 14, what="the end of the sweep", timeout_s=300.0, every_s=0.5)
-        page = browser.new_page(viewport={"width": 1280, "height": 940})
-        page.goto(pool.url)
-        behind = [run for run in pool.told()["runs"] if run["behind"]]
-        page.locator(f"#finished [data-launch='{(behind or pool.told()['runs'])[-1]['n']}']").click()
-        page.locator("dialog h3").first.wait_for()
-        page.screenshot(path=IMAGES / "page-run.png")
-        browser.close()
-
-
-def _terminal(browser: Browser, told: dict[str, Any]) -> None:
-    console = Console(record=True, width=118, file=open("/dev/null", "w"), force_terminal=True, highlight=False)  # noqa: SIM115
-    console.print(screen_of(told, time.time()))
-    page = browser.new_page(viewport={"width": 1180, "height": 820})
-    page.set_content(console.export_svg(title="prefect-gpu status"))
-    page.locator("svg").first.screenshot(path=IMAGES / "status.png")
-    page.close()
+    asyncio.run(take(parser.parse_args().chromium))
 
 
 if __name__ == "__main__":

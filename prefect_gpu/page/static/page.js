@@ -119,7 +119,7 @@ function showFinished(over) {
   if (!over.length) return $("finished").replaceChildren(element("p", { class: "none" }, "No run has finished since the worker started."));
   const rows = over.slice(0, FINISHED_SHOWN).map((run) => {
     const bad = run.outcome !== "completed";
-    const cells = [seconds(run.granted - run.submitted), run.behind ? seconds(spent(run, "gate", run.ended) ?? 0) : "–",
+    const cells = [seconds(Math.max(0, run.granted - run.submitted)), run.behind ? seconds(spent(run, "gate", run.ended) ?? 0) : "–",
       seconds(spent(run, "training", run.ended)), seconds(run.idle_before_s), number(run.best_loss)];
     return element("tr", { "data-launch": run.n, tabindex: "0" },
       element("td", {}, clock(run.ended)), element("td", { class: "name" }, run.name),
@@ -147,7 +147,7 @@ async function showRun(launch) {
   const facts = [
     ["Flow", run.flow || "–"], ["State", run.outcome ?? PHASES[run.phase] ?? "–"], ["Devices", run.devices.join(", ") || "none"],
     ["Memory granted", run.memory_bytes ? bytes(run.memory_bytes) : "whole devices"], ["Cores", String(newest(run.cores, 0))], ["Share of its devices", `${Math.round(weight * 100)} %`],
-    ["Waited", seconds(run.granted - from)], ["Trained", seconds(spent(run, "training", now()))],
+    ["Waited", seconds(Math.max(0, run.granted - from))], ["Trained", seconds(spent(run, "training", now()))],
     ["Prepared behind", run.behind ?? "–"], ["Waited at the gate", seconds(spent(run, "gate", now()))],
     ["Device idle before it", seconds(run.idle_before_s)], ["Neighbours", run.neighbours.join(", ") || "none"],
     ["Step", run.step === null ? "–" : `${run.step}${run.steps ? ` of ${run.steps}` : ""}`], ["Best loss", number(run.best_loss)],
