@@ -301,6 +301,8 @@ class State(DeviceBooks):
             raise InvariantError("the running jobs are not those that hold a placement")
         if +self._active_in != Counter(job.queue for job in active):
             raise InvariantError("the counts of active jobs are wrong")
+        if self._behind != {job.behind: job.id for job in active if job.behind is not None}:
+            raise InvariantError(f"who is prepared behind whom is wrong: {self._behind}")
         parts = [part for job in active if job.placement for part in job.placement.parts]
         for node_id in {*self._core_load, *(part.node for part in parts)}:
             bound = Counter(core for part in parts if part.node == node_id for core in part.cpus)

@@ -246,8 +246,9 @@ def test_the_margin_learns_from_an_end_that_came_early() -> None:
 
 @pytest.mark.parametrize("longer_s", [0.0, 10.0, 30.0])
 def test_the_margin_adapts_to_launching_with_a_low_priority(longer_s: float) -> None:
-    """Prepared runs launch more slowly than those before them did: whoever comes first is late, and the rest are not."""
-    world, late = desk(), []
+    """Prepared runs launch more slowly than others did before: those that come first are late, and the rest are not."""
+    world = desk()
+    late: list[bool] = []
     world.submit("0")
     world.phase("0", Status.TRAINING)
     for number in range(1, 41):
