@@ -116,6 +116,12 @@ class Sweep(Pool):
             self._outlooks = forecast(self.controller.scheduler, time.time())
             await asyncio.sleep(2.0)
 
+    def lively(self) -> bool:
+        """Whether there is much to see: some have ended, two train, one is prepared behind them, others wait."""
+        told = self.overview(0)
+        behind = any(run["gated"] for run in told["runs"])
+        return self.count("over") >= 7 and self.count("training") >= 2 and behind and told["queued"] > 0
+
     def count(self, *phases: str) -> int:
         """Runs in one of the phases now; "over": those that have ended."""
         return sum((run["phase"] or "over") in phases for run in self.overview(0)["runs"])
@@ -131,9 +137,9 @@ async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 async def take(chromium: str) -> None:
     """Run the sweep, and take the pictures."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         async with KitDriver() as driver, Sweep(Path(name), driver) as pool, async_playwright() as playwright:
-            first = [Job(f"first-{n}", "fit", {"lr": 0.02 * n, "epochs": 30}, ALONE) for n in range(1, 5)]
+            first = [Job(f"first-{n}", "fit", {"lr": 0.02 * n, "epochs": 20}, ALONE) for n in range(1, 5)]
             pool.controller.estimates.estimator = cast(Any, Past(await pool.run(first)))
             browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
             note = Path(name) / "pages" / "gpus.json"
@@ -142,18 +148,23 @@ async def take(chromium: str) -> None:
             pool.url = server.url
             looking = asyncio.create_task(pool.look_ahead())
             for n, lr in enumerate((0.003, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), start=1):
-                asked = SHARING if n in (3, 4, 5) else ALONE
+                asked = SHARING if n <= 3 else ALONE
                 pool.submit(Job(f"lr-{lr:g}", "fit", {"lr": lr, "epochs": 60 + 8 * (n % 3)}, asked))
-            # The liveliest moment: trainings, somebody prepared at a gate, somebody in the queue.
-            await until(lambda: pool.count("over") >= 8 and pool.count("gate") > 0, 150.0)
-            await _terminal(browser, pool.overview(0))
+            opened = {}  # before there is much to see: it may be over soon
             for scheme in ("light", "dark"):
-                page = await browser.new_page(viewport={"width": 1280, "height": 940}, color_scheme=cast(Any, scheme))
-                await page.goto(server.url)
-                await page.locator("#live.on").wait_for()
+                opened[scheme] = await browser.new_page(
+                    viewport={"width": 1280, "height": 940}, color_scheme=cast(Any, scheme)
+                )
+                await opened[scheme].goto(server.url)
+                await opened[scheme].locator("#live.on").wait_for()
+            await until(pool.lively, 60.0)
+            told = pool.overview(0)
+            for scheme, page in opened.items():
+                await page.evaluate("poolPage.refresh()")
                 await page.screenshot(path=IMAGES / f"page-{scheme}.png")
                 await page.close()
-            await until(lambda: pool.count("over") >= 16, 200.0)
+            await _terminal(browser, told)
+            await until(lambda: pool.count("over") >= 9, 60.0)
             page = await browser.new_page(viewport={"width": 1280, "height": 940})
             await page.goto(server.url)
             runs = [run for run in pool.overview(0)["runs"] if run["outcome"]]

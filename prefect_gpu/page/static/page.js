@@ -217,7 +217,7 @@ addEventListener("resize", () => lanes.draw(pool, now()));
 addEventListener("hashchange", openLinked);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => lanes.draw(pool, now()));
 
-const legend = [["preparing", "preparing"], ["gate", "waiting at the gate"], ["training", "training (height: its share)"], ["saving", "saving"], ["idle", "device idle between trainings"]];
+const legend = [["launching", "starting"], ["preparing", "preparing"], ["gate", "waiting at the gate"], ["training", "training (height: its share)"], ["saving", "saving"], ["idle", "device idle between trainings"]];
 $("legend").replaceChildren(...legend.map(([name, words]) => element("span", {}, element("i", { class: name }), words)));
 
 async function refresh() {
