@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,8 +14,15 @@ from tests.support import require
 
 
 @pytest.fixture(autouse=True)
-def torch() -> None:
+def one_thread() -> Iterator[None]:
+    """More threads would only wait for each other over steps as small as these."""
     require("PyTorch (pip install 'prefect-gpu[frameworks]')", find_spec("torch"))
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
