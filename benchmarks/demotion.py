@@ -94,18 +94,24 @@ async def sweep(
         await _completed(client, [UUID(run_id) for run_id in rate_of])
         with History(f"sqlite:///{state / 'history.db'}") as history:
             end = time.monotonic() + 30.0
-            while len(rows := history.rows()) < len(rate_of) and time.monotonic() < end:
+            while len(rows := history.rows()) < len(rate_of) and time.monotonic() < end:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
     finally:
         worker.terminate(timeout_s=20.0)
     if len(rows) < len(rate_of):
         raise SandboxError(f"Only {len(rows)} of {len(rate_of)} runs are in the history:\n{worker.output[-3000:]}")
-    first = min(row.submitted_at for row in rows)
+    times = {row.run_id: (row.submitted_at or 0.0, row.ended_at or 0.0) for row in rows}
     runs = [
-        Trained(rate_of[row.run_id], row.ended_at - row.submitted_at, row.final_loss, row.demoted_s or 0.0)
+        Trained(
+            rate_of[row.run_id],
+            times[row.run_id][1] - times[row.run_id][0],
+            row.final_loss or 0.0,
+            row.demoted_s or 0.0,
+        )
         for row in rows
     ]
-    return Sweep(max(row.ended_at for row in rows) - first, sorted(runs, key=lambda run: run.lr))
+    first, last = min(begin for begin, _ in times.values()), max(end for _, end in times.values())
+    return Sweep(last - first, sorted(runs, key=lambda run: run.lr))
 
 
 async def _completed(client: PrefectClient, ids: list[UUID]) -> None:
@@ -191,10 +197,7 @@ def main() -> int:
             }
             for mode, sweeps in found.items()
         },
-        "noise": {
-            mode: "makespans %s s" % ", ".join(f"{one.makespan_s:.1f}" for one in sweeps)
-            for mode, sweeps in found.items()
-        },
+        "makespans_s": {mode: [round(one.makespan_s, 1) for one in sweeps] for mode, sweeps in found.items()},
         "all": {mode: [asdict(one) for one in sweeps] for mode, sweeps in found.items()},
     }
     return report("demotion", claims_of(found), details, as_json=options.json)
