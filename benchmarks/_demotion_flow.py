@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 from prefect import flow
 
@@ -36,6 +37,6 @@ def fit(lr: float, seed: int, epochs: int) -> float:
                 loss = float(cross_entropy(model(images), labels))
             run.report(loss=loss)
     os.sched_setaffinity(0, {HOST_CORE})
-    with run.saving():
-        torch.save(model.state_dict(), "model.pt")
+    with run.saving(), tempfile.TemporaryFile() as file:
+        torch.save(model.state_dict(), file)
     return loss
