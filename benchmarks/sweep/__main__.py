@@ -237,9 +237,10 @@ def main() -> int:
                 keep_logs(sandbox, options.out)
     numbers = {name: [figures(one.runs, one.submitted) for one in sweeps] for name, sweeps in measured.items()}
     if options.out is not None:
-        draw(
-            {"first sweep": first, **{name: sweeps[0] for name, sweeps in measured.items()}}, options.out / "sweep.png"
-        )
+        lanes = {name: sweeps[0] for name, sweeps in measured.items()}
+        if first is not None:
+            lanes = {"first sweep": first, **lanes}
+        draw(lanes, options.out / "sweep.png")
     claims = claims_of(numbers, changed_losses(one.runs for sweeps in measured.values() for one in sweeps))
     if options.quick:  # too few and too short to claim more than that nothing goes wrong
         claims = [claim for claim in claims if claim.asked == "<= 0"] + [
