@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 TRIALS ?= 12
 OUTPUT ?= demo-output
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: help demo test test-quick lint env clean
 .DELETE_ON_ERROR:
@@ -46,12 +46,12 @@ clean:
 # The stamps say what was installed; a change of what is needed installs again. uv comes from pip, at the version in
 # constraints.txt, because it installs in seconds what takes pip minutes.
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/uv
-	$(BIN)/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[dev]'
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(PY) -c constraints.txt -e '.[dev]'
 	@touch $(VENV)/.demo $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/uv
 	@echo "Installing what the demo needs into $(VENV) (once) ..."
-	@$(BIN)/uv pip install --quiet --python $(PY) -c constraints.txt -e '.[demo]'
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(PY) -c constraints.txt -e '.[demo]'
 	@touch $@
 
 $(BIN)/uv:

@@ -170,10 +170,12 @@ class Sandbox:
             if server.popen.poll() is not None:
                 raise SandboxError(f"The Prefect server did not start:\n{server.output[-3000:]}")
             with contextlib.suppress(httpx.HTTPError):
-                return httpx.get(f"{self.api_url}/health", timeout=1.0).status_code == 200
+                return client.get("/health").status_code == 200
             return False
 
-        wait_until(healthy, what=f"the Prefect server ({server.log})", timeout_s=120.0)
+        # One client: to make another for each question would take much of a core from the server.
+        with httpx.Client(base_url=self.api_url, timeout=1.0, trust_env=False) as client:
+            wait_until(healthy, what=f"the Prefect server ({server.log})", timeout_s=120.0, every_s=0.2)
 
     def stop_server(self) -> None:
         """Stop the Prefect server; its database stays, and :meth:`start_server` starts it again."""

@@ -20,7 +20,7 @@ from prefect_gpu.training import protocol
 if TYPE_CHECKING:
     from prefect_gpu.runtime.tracked import TrackedRun
 
-PREPARING_WEIGHT = 0.02  # share of the processor of a run that prepares while another one trains
+PREPARING_WEIGHT = 0.25  # share of the processor of a run that prepares while another one trains; less would starve it
 
 
 class Adjuster:
