@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 TRIALS ?= 12
 OUTPUT ?= demo-output
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist loadfile
+PYTEST_ARGS ?=
 
 .PHONY: help demo test test-quick lint env clean
 .DELETE_ON_ERROR:
