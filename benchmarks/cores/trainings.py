@@ -6,12 +6,14 @@ is told to stop, and writes down when each of its steps ended.
 
 from __future__ import annotations
 
+import abc
 import gzip
 import io
 import json
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from prefect_gpu.training import training_run
 _FEATURES = 64
 
 
-class _Samples(Dataset):  # type: ignore[type-arg]
+class _Samples(Dataset, abc.ABC):  # type: ignore[type-arg]
     """One input pipeline; each sample is made from stored bytes, as often as it is asked for."""
 
     def __init__(self, work: int) -> None:
@@ -38,13 +40,13 @@ class _Samples(Dataset):  # type: ignore[type-arg]
         features = [self.read(self._raw[(index + turn) % len(self._raw)], index) for turn in range(self._work)]
         return torch.from_numpy(np.mean(features, axis=0, dtype=np.float32))
 
+    @abc.abstractmethod
     def make(self, random: np.random.Generator) -> bytes:
         """What lies on a disk."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def read(self, raw: bytes, index: int) -> Any:
         """The work of the pipeline: 64 features."""
-        raise NotImplementedError
 
 
 class Images(_Samples):
@@ -107,7 +109,12 @@ class Archives(_Samples):
         return np.frombuffer(gzip.decompress(raw), dtype=np.float32).reshape(-1, _FEATURES).std(0)
 
 
-PIPELINES = {"images": Images, "tables": Tables, "texts": Texts, "archives": Archives}
+PIPELINES: dict[str, Callable[[int], _Samples]] = {
+    "images": Images,
+    "tables": Tables,
+    "texts": Texts,
+    "archives": Archives,
+}
 
 
 def train(samples: _Samples, loaders: int, batch: int, marks: Path) -> None:

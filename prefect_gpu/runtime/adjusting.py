@@ -7,7 +7,6 @@ not have come to. All of it may be done twice.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,13 +38,11 @@ class Adjuster:
         node: Node,
         save: Callable[[TrackedRun], None],
         clock: Callable[[], float],
-        logger: logging.Logger,
     ) -> None:
         self._channel = channel
         self._virtual = {device.id: device.virtual for device in node.devices}
         self._save = save
         self._clock = clock
-        self._logger = logger
         self._tasks: set[asyncio.Task[bool]] = set()
 
     def carry_out(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish) -> None:

@@ -137,7 +137,7 @@ class Controller:
         self._channel = ChannelServer(
             self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
         )
-        self._adjuster = Adjuster(self._channel, node, self._save, clock, self._logger)
+        self._adjuster = Adjuster(self._channel, node, self._save, clock)
         self._reports = Reports()
         self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"

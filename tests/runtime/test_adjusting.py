@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ class Desk:
         self.channel = ChannelServer(lambda *event: None)
         self.channel.admit("r", "token")
         self.saved: list[tuple[str | None, float, tuple[int, ...]]] = []
-        self.adjuster = Adjuster(self.channel, NODE, self.save, lambda: 5.0, logging.getLogger("test"))
+        self.adjuster = Adjuster(self.channel, NODE, self.save, lambda: 5.0)
         place = Placement("n", (device,), (0,))
         record = RunRecord("r", "r", "p", "q", "token", Request(), place, gated=behind is not None, behind=behind)
         record.weight = weight

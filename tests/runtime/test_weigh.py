@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,7 +62,6 @@ async def test_a_share_reaches_the_run(virtual: bool, able: bool, weight: float,
         node,
         lambda run: saved.append(run.record.weight),
         lambda: 1.0,
-        logging.getLogger(),
     )
     adjuster.carry_out(run, SetShare("r", weight, "because"))
     await asyncio.sleep(0)
