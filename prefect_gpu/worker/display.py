@@ -18,6 +18,7 @@ from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts
 from prefect_gpu.worker.estimate_words import drift_words, estimate_of
+from prefect_gpu.worker.expectations import at_gate, moved
 from prefect_gpu.worker.states import show_phase
 
 _PREPARED = "prepared"  # not a phase of the protocol: a run that prepares no more, and waits for its devices
@@ -29,6 +30,7 @@ _NAMES = {
 }
 
 _SETTLED_AFTER_S = 0.25
+AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
 
 
 class RunDisplay:
@@ -38,7 +40,8 @@ class RunDisplay:
         warn: Writes a warning into the run's own log.
         lane: Held while Prefect is written to. A server on SQLite takes one write at a time and grows many times
             slower when several are tried at once; what is only for show must not be in the way of runs.
-        at_gate: Says what the run, if it is prepared, waits for.
+        waits_for: If the run is prepared: the name of the run that it waits for, and when that one is expected to train
+            no more in Unix seconds; None for what is not known.
         story, page: See :class:`~prefect_gpu.worker.artifacts.RunArtifacts`.
     """
 
@@ -53,7 +56,7 @@ class RunDisplay:
         *,
         story: Callable[[], Sequence[tuple[float, str]]] = tuple,
         page: str = "",
-        at_gate: Callable[[], str] = str,
+        waits_for: Callable[[], tuple[str | None, float | None]] = lambda: (None, None),
     ) -> None:
         self._client = client
         self._run = run
@@ -63,10 +66,12 @@ class RunDisplay:
         self._lane = lane
         self._logger = logger
         self._artifacts = RunArtifacts(client, run, estimates, story=story, page=page)
-        self._at_gate = at_gate
+        self._waits_for = waits_for
         self._news = asyncio.Event()
         self._closing = False
+        self._again: asyncio.TimerHandle | None = None
         self._shown_phase = ""
+        self._told: tuple[str | None, float | None] = (None, None)  # what the gate's message said
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def wake(self) -> None:
@@ -100,16 +105,29 @@ class RunDisplay:
             self._say_drift()
             measured = None if report is None else _measured(self._run, report, virtual)
             async with self._lane:
-                phase = _PREPARED if self._run.waiting else self._run.phase
-                if not self._closing and phase != self._shown_phase and phase in _NAMES:
-                    self._shown_phase = phase
-                    words = self._at_gate() if phase == _PREPARED else None
-                    await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words)
+                await self._show_phase()
                 again_in = await self._artifacts.show(final=report is not None, measured=measured)
+            if self._shown_phase == _PREPARED:
+                again_in = min(again_in or AT_GATE_AGAIN_S, AT_GATE_AGAIN_S)
             if again_in and not self._closing:
-                asyncio.get_running_loop().call_later(again_in, self.wake)
+                if self._again is not None:
+                    self._again.cancel()
+                self._again = asyncio.get_running_loop().call_later(again_in, self.wake)
         except Exception as error:
             self._logger.debug("Run %s could not be shown: %r", self._run.record.name, error)
+
+    async def _show_phase(self) -> None:
+        phase, words, now = self._run.phase, None, time.time()
+        if self._run.waiting:
+            phase, told = _PREPARED, self._waits_for()
+            if phase == self._shown_phase and (told[0] == self._told[0] and not moved(self._told[1], told[1], now)):
+                return
+            self._told, words = told, at_gate(*told, now)
+        elif phase == self._shown_phase:
+            return
+        if phase in _NAMES and not self._closing:
+            self._shown_phase = phase
+            await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words)
 
     def _say_drift(self) -> None:
         factor = None if self._drift_said else self._estimates.drift(self._run.run_id)

@@ -141,10 +141,11 @@ def worth_saying(shown: Shown, outlook: Outlook | None, now: float) -> bool:
         return True
     if outlook.start is None and before.start is None:
         return outlook.reason != before.reason and since_s >= _LEAST_UNKNOWN_S
-    return _moved(before.start, outlook.start, now) or _moved(before.end, outlook.end, now)
+    return moved(before.start, outlook.start, now) or moved(before.end, outlook.end, now)
 
 
-def _moved(before: float | None, after: float | None, now: float) -> bool:
+def moved(before: float | None, after: float | None, now: float) -> bool:
+    """Whether a moment has moved so much that it is worth telling; all in Unix seconds."""
     if before is None or after is None:
         return before is not after
     return abs(after - before) > max(_MOVED_S, _MOVED * (after - now))

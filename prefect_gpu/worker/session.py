@@ -48,7 +48,6 @@ from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_a
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
-from prefect_gpu.worker.expectations import at_gate
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.pool import PoolView
@@ -332,14 +331,14 @@ class PoolSession:
             self._logger,
             story=lambda: self.controller.scheduler.state.story(run.run_id),
             page=self._page.url if self._page is not None else "",
-            at_gate=lambda: self._at_gate(run),
+            waits_for=lambda: self._waits_for(run),
         )
 
-    def _at_gate(self, run: TrackedRun) -> str:
+    def _waits_for(self, run: TrackedRun) -> tuple[str | None, float | None]:
         ahead, now = self.controller.runs.get(run.record.behind or ""), time.time()
         outlook = self.controller.estimates.outlook(ahead.run_id, now) if ahead is not None else None
         ends_at = None if outlook is None else now + outlook.remaining_s.median
-        return at_gate(None if ahead is None else ahead.record.name, ends_at, now)
+        return (None if ahead is None else ahead.record.name), ends_at
 
     def reported(self, run: TrackedRun, kind: str) -> None:
         """See :class:`Host`."""

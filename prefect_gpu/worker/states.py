@@ -38,7 +38,12 @@ async def show_phase(client: PrefectClient, run_id: UUID, name: str, message: st
         Whether the run is now shown so; False if it was no longer running.
     """
     flow_run = await client.read_flow_run(run_id)
-    if flow_run.state is None or flow_run.state.type is not StateType.RUNNING or flow_run.state.name == name:
+    state = flow_run.state
+    if (
+        state is None
+        or state.type is not StateType.RUNNING
+        or (state.name == name and message in (None, state.message))
+    ):
         return False
     policy = flow_run.empirical_policy
     await client.update_flow_run(run_id, empirical_policy=policy.model_copy(update={"resuming": True}))

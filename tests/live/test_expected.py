@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tests.live.pool import LivePool, eventually
 
+_AT_GATE = re.compile(r"It trains when \S+ trains no more: expected at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\)\.$")
 _EXPECTED = re.compile(
     r"Expected to start at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\) and to end at (?:\S{10} )?(\d\d:\d\d:\d\d)\.$"
 )
@@ -33,38 +34,41 @@ async def until_expected(pool: LivePool, run_id: UUID, later_than: str | None = 
     return times
 
 
+async def until_prepared(pool: LivePool, run_id: UUID, later_than: str | None = None) -> str:
+    """When the prepared run is expected to train, as its newest message tells; a later time, if one is given."""
+
+    async def found() -> str | None:
+        state = (await pool.read(run_id)).state
+        match = _AT_GATE.search((state and state.message) or "")
+        late_enough = match and (later_than is None or 1 <= seconds_from(later_than, match[1]) < HALF_A_DAY_S)
+        return match[1] if match and late_enough else None
+
+    start: str = await eventually(found, f"what the prepared {run_id} waits for")
+    return start
+
+
 def seconds_from(first: str, second: str) -> float:
     """Seconds from one time of day to the next such time of day."""
     one, other = (datetime.strptime(time_of_day, "%H:%M:%S") for time_of_day in (first, second))
     return (other - one).total_seconds() % (2 * HALF_A_DAY_S)
 
 
-async def test_a_run_behind_a_known_program_shows_when_it_is_expected(pool: LivePool, tmp_path: Path) -> None:
+async def test_runs_behind_a_known_program_show_when_they_are_expected(pool: LivePool, tmp_path: Path) -> None:
     pool.start_worker(virtual_devices="1")
     for _ in range(3):  # what the pool learns from
         await pool.until(await pool.submit("train", steps=40, step_s=0.1), "Completed")
     # The next one is expected to train for 4 s, too, but it holds in its first step.
     holder = await pool.submit("train", steps=40, step_s=0.1, hold=str(tmp_path / "go"))
     await pool.until_noted(holder)
-    second = await pool.submit("train", steps=40, step_s=0.1)
-    third = await pool.submit("train", steps=40, step_s=0.1)
-    start, end = await until_expected(pool, second)
+    behind = [await pool.submit("train", steps=40, step_s=0.1) for _ in range(3)]
+    prepared = await until_prepared(pool, behind[0])
+    start, end = await until_expected(pool, behind[1])
     assert 1 <= seconds_from(start, end) < 60, "it is expected to take about as long as those before"
-    next_start, _ = await until_expected(pool, third)
+    next_start, _ = await until_expected(pool, behind[2])
     assert 1 <= seconds_from(start, next_start) < 120, "they follow each other"
-    await until_expected(pool, second, later_than=start)  # the holder is over its time
+    # The holder is over its time, and all that wait are told.
+    await until_expected(pool, behind[1], later_than=start)
+    await until_prepared(pool, behind[0], later_than=prepared)
     (tmp_path / "go").touch()
-    for run_id in (second, third):
+    for run_id in behind:
         await pool.until(run_id, "Completed")
-
-
-async def test_behind_a_program_that_never_finished_the_start_is_unknown(pool: LivePool, tmp_path: Path) -> None:
-    pool.start_worker(virtual_devices="1")
-    holder = await pool.submit("train", hold=str(tmp_path / "go"))
-    await pool.until_noted(holder)
-    second = await pool.submit("train")
-    state = await pool.until(second, "AwaitingGpu")
-    name = (await pool.read(holder)).name
-    assert f"When it starts is unknown: nobody knows when {name} ends." in (state.message or "")
-    (tmp_path / "go").touch()
-    await pool.until(second, "Completed")

@@ -81,7 +81,7 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     pace.write_text("1.0")  # ten times slower than they were, and no parameter says so
     run_id = await pool.submit("paced", pace=str(pace), steps=35)
     await pool.until_noted(run_id)
-    behind = await pool.submit("paced", pace=str(pace), steps=35)
+    prepared, behind = [await pool.submit("paced", pace=str(pace), steps=35) for _ in range(2)]
     await until_logged(pool, run_id, "Expected: training ")
     first_end = await until_end(pool, run_id)
     start, end = await until_expected(pool, behind)
@@ -93,7 +93,7 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     assert "Estimated from 6 finished runs of paced." in await page(pool, "paced-estimate", run_id)
 
     pace.write_text("0.0")
-    for each in (run_id, behind):
+    for each in (run_id, prepared, behind):
         await pool.until(each, "Completed")
     row = await row_of(pool, run_id)
     assert row.estimate["from_runs"] == 6 and row.trained_s is not None

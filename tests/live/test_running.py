@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 from tests.live.pool import FLOWS, LivePool, eventually
@@ -27,7 +29,8 @@ async def test_progress_and_losses_are_artifacts(pool: LivePool) -> None:
     await pool.until(run_id, "Completed")
 
     async def artifacts() -> dict[str, object]:
-        found = {a.key: a for a in await pool.client.read_artifacts() if a.flow_run_id == run_id}
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+        found = {a.key: a for a in await pool.client.read_artifacts(artifact_filter=of_run)}
         wanted = {"train-progress", "train-losses", "train-story"}
         complete = wanted <= found.keys() and found["train-progress"].data == 100
         return found if complete else {}
