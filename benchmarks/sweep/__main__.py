@@ -62,14 +62,14 @@ class Size:
         pause_s: Seconds between the start of a worker and the submission.
     """
 
-    earlier: int = 24
+    earlier: int = 20
     trainings: int = 16
     scale: float = 1.0
     rows: int = 150_000
     pause_s: float = WARM_UP_S
 
 
-QUICK = Size(earlier=0, trainings=4, scale=0.1, rows=20_000, pause_s=5.0)
+QUICK = Size(earlier=0, trainings=4, scale=0.05, rows=20_000, pause_s=5.0)
 
 
 async def measure(

@@ -24,7 +24,7 @@ from prefect_gpu.training.cpus import bind
 
 DEVICE_CORE, HOST_CORE = 0, 1
 ENV_FOLDER, ENV_DATA = "SWEEP_FOLDER", "SWEEP_DATA"  # where the runs write, and the table that they read
-_WEIGHTS_BYTES = 48 << 20
+_WEIGHTS_BYTES = 96 << 20
 _BATCH = 256
 
 

@@ -36,16 +36,16 @@ def sweep(count: int, seed: int, scale: float = 1.0) -> list[Training]:
     chance = random.Random(seed)
     found = []
     for number in range(count):
-        # Most are short, a few are long: 1 to 6 units.
+        # Most are short, a few are long: 1 to 6 units of about five seconds, as one core takes.
         units = scale * min(6.0, chance.paretovariate(1.3))
         name = f"{seed}-{number:02d}"
         if number % 2:
             depth = chance.choice((4, 6, 8))
-            own = {"steps": max(2, round(20 * units)), "depth": depth}
+            own = {"steps": max(2, round(200 * units)), "depth": depth}
             found.append(Training("train_xgboost", {"name": name, "seed": number, **own}))
         else:
             width = chance.choice((64, 128, 192))
-            own = {"steps": max(2, round(40 * units)), "width": width}
+            own = {"steps": max(2, round(80 * units)), "width": width}
             found.append(Training("train_torch", {"name": name, "seed": number, **own}))
     return found
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from prefect.flows import Flow
 from prefect.states import Cancelling, Scheduled
 
 from prefect_gpu.sandbox import Process, Sandbox
+from prefect_gpu.storage.history import History, HistoryRow
 
 FLOWS = Path(__file__).parent
 DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
@@ -111,6 +114,42 @@ class LivePool:
         except AssertionError as error:
             logs = "\n".join(worker.output[-3000:] for worker in self.workers)
             raise AssertionError(f"{error}; its states: {await self.names(run_id)}\n{logs}") from None
+
+    def history_of_runs(self) -> History:
+        """The history that the pool's workers write."""
+        self.state_dir.mkdir(exist_ok=True)
+        return History(f"sqlite:///{self.state_dir / 'history.db'}")
+
+    async def rows(self, run_ids: Sequence[UUID], attempts: int = 1) -> list[HistoryRow]:
+        """The history's rows of these runs, each run's in the order of its tries, once there are so many of each.
+
+        A row comes a moment after the run has ended, and after its page is complete.
+        """
+        wanted = [str(run_id) for run_id in run_ids]
+
+        async def recorded() -> list[HistoryRow]:
+            with self.history_of_runs() as history:
+                found = sorted((row for row in history.rows() if row.run_id in wanted), key=lambda row: row.attempt)
+            counted = Counter(row.run_id for row in found)
+            return found if all(counted[run_id] >= attempts for run_id in wanted) else []
+
+        rows: list[HistoryRow] = await eventually(recorded, f"the history's rows of {wanted}")
+        return sorted(rows, key=lambda row: wanted.index(row.run_id))
+
+    def record(self, run_id: UUID) -> dict[str, Any]:
+        """What the worker has noted of a run that is launched; empty if it is not."""
+        for file in (self.state_dir / "runs").glob(f"{run_id}-*/record.json"):
+            with suppress(OSError, ValueError):  # it is being replaced, or the run is over
+                return dict(json.loads(file.read_text()))
+        return {}
+
+    async def until_weight(self, run_id: UUID, weight: float) -> None:
+        """Wait until the run has this share of its device."""
+
+        async def has() -> bool:
+            return self.record(run_id).get("weight") == weight
+
+        await eventually(has, f"a share of {weight} for {run_id}")
 
     async def cancel(self, run_id: UUID) -> None:
         await self.client.set_flow_run_state(run_id, Cancelling())

@@ -15,7 +15,7 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 
-from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
 from tests.live.test_expected import seconds_from, until_expected
 
@@ -53,22 +53,6 @@ async def until_logged(pool: LivePool, run_id: UUID, text: str) -> None:
     await eventually(logged, f"{text!r} in the log of {run_id}")
 
 
-def history_of(pool: LivePool) -> History:
-    pool.state_dir.mkdir(exist_ok=True)
-    return History(f"sqlite:///{pool.state_dir / 'history.db'}")
-
-
-async def row_of(pool: LivePool, run_id: UUID) -> HistoryRow:
-    """The run's row; it comes a moment after the run has ended, and after its page is complete."""
-
-    async def recorded() -> list[HistoryRow]:
-        with history_of(pool) as history:
-            return [row for row in history.rows() if row.run_id == str(run_id)]
-
-    [row] = await eventually(recorded, f"the history's row of {run_id}")
-    return row
-
-
 async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: LivePool, tmp_path: Path) -> None:
     pace = tmp_path / "pace"
     pace.write_text("0.1")
@@ -95,7 +79,7 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     pace.write_text("0.0")
     for each in (run_id, prepared, behind):
         await pool.until(each, "Completed")
-    row = await row_of(pool, run_id)
+    [row] = await pool.rows([run_id])
     assert row.estimate["from_runs"] == 6 and row.trained_s is not None
     _, _, high = row.estimate["training_s"]
     assert row.trained_s > high, "it took longer than could be expected"
@@ -108,19 +92,20 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
 
 
 async def test_a_worker_that_is_told_not_to_learn_estimates_nothing(pool: LivePool) -> None:
-    with history_of(pool) as history:
+    with pool.history_of_runs() as history:
         history.record(HistoryRow("known", "train", "completed", ended_at=1.0, trained_s=1.0))
     worker = pool.start_worker(virtual_devices="1", learn="false")
     for steps in (3, 4):
         run_id = await pool.submit("train", steps=steps)
-        assert (await row_of(pool, run_id)).estimate == {}
+        [row] = await pool.rows([run_id])
+        assert row.estimate == {}
         assert await page(pool, "train-estimate", run_id) == ""
         assert float(await page(pool, "train-progress", run_id)) == 100, "the rest of its page is there"
     assert "Learned from" not in worker.output
 
 
 async def test_a_corrupt_row_does_not_stop_the_pool_from_learning(pool: LivePool) -> None:
-    with history_of(pool) as history:
+    with pool.history_of_runs() as history:
         for name in ("good", "bad"):
             history.record(HistoryRow(name, "train", "completed", ended_at=1.0, trained_s=1.0))
     connection = sqlite3.connect(pool.state_dir / "history.db")
@@ -130,5 +115,6 @@ async def test_a_corrupt_row_does_not_stop_the_pool_from_learning(pool: LivePool
     worker = pool.start_worker(virtual_devices="1")
     worker.wait_for_output("Learned from 1 finished run of 1 program")
     run_id = await pool.submit("train")
-    assert (await row_of(pool, run_id)).estimate["from_runs"] == 1
+    [row] = await pool.rows([run_id])
+    assert row.estimate["from_runs"] == 1
     worker.wait_for_output("Learned from 2 finished runs of 1 program")

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from prefect_gpu.storage.history import History, HistoryRow
 from tests.live.pool import LivePool, eventually
 
 SHARES: dict[str, Any] = {"gpu_memory": "600MiB", "exclusive": False, "cpus": 1}
 TOO_MUCH = 1000  # MiB
-
-
-async def rows_of(pool: LivePool, count: int) -> list[HistoryRow]:
-    """The history, as soon as it has so many rows; the oldest first."""
-    with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
-
-        async def recorded() -> list[HistoryRow]:
-            rows = sorted(history.rows(), key=lambda row: row.ended_at)
-            return rows if len(rows) >= count else []
-
-        found: list[HistoryRow] = await eventually(recorded, f"{count} rows in the history")
-    return found
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
@@ -56,14 +40,13 @@ async def test_a_run_that_needs_more_than_its_part_is_tried_again_alone(
     order = [line.split()[1] for line in pool.notes.read_text().splitlines() if line.startswith("finished")]
     assert order.index(str(neighbour)) < order.index(str(greedy)), "it did not train before it was alone"
 
-    rows = {(row.run_id, row.attempt): row for row in await rows_of(pool, 4 if how == "kill" else 3)}
-    row = rows[str(neighbour), 1]
+    [row, *_] = await pool.rows([neighbour])
     lines = [line.split() for line in losses.read_text().splitlines()]
     assert [(int(step), float(loss)) for step, loss in lines] == [(at, 1 / (at + 1)) for at in range(len(lines))]
     assert (row.steps_done, row.final_loss, row.outcome) == (len(lines), 1 / len(lines), "completed")
     assert (row.demoted_s, row.gate_wait_s, row.out_of_memory) == (None, None, False)
     assert "greedy" in row.neighbours
-    last = rows[str(greedy), 2 if how == "kill" else 1]
+    *_, last = await pool.rows([greedy], attempts=2 if how == "kill" else 1)
     assert last.rss_peak_bytes is not None and last.rss_peak_bytes > TOO_MUCH * 2**20
 
 
@@ -80,13 +63,13 @@ async def test_runs_that_hold_each_other_up_take_turns_and_their_programs_do_not
     younger = await pool.submit("paced", job_variables=SHARES, pace=str(slow), steps=200)
     await pool.until(younger, "Training")
     pace.write_text("0.2")  # as if the device had not enough for two
-    await eventually(lambda: _weight(pool, younger, 0.0), "the younger one to pause")
+    await pool.until_weight(younger, 0.0)
     await pool.cancel(older)
     await pool.until(older, "Cancelled")
     assert (await pool.until(younger)).name == "Completed", "it trains on when the other is gone"
-    rows = {row.run_id: row for row in await rows_of(pool, 2)}
-    assert rows[str(older)].slowdowns["paced"] > 2.0
-    assert (rows[str(younger)].steps_done, rows[str(younger)].demoted_s is None) == (200, False)
+    slowed, paused = await pool.rows([older, younger])
+    assert slowed.slowdowns["paced"] > 2.0
+    assert (paused.steps_done, paused.demoted_s is None) == (200, False)
 
     await asyncio.to_thread(worker.terminate)
     pool.start_worker(virtual_devices="1").wait_for_output("Learned from")
@@ -99,18 +82,6 @@ async def test_runs_that_hold_each_other_up_take_turns_and_their_programs_do_not
     assert pool.noted()[str(apart)] == 0
     await pool.cancel(again)
     assert (await pool.until(apart)).name == "Completed"
-
-
-def record_of(pool: LivePool, run_id: UUID) -> dict[str, Any]:
-    """What the worker has noted of a run that is launched; empty if it is not."""
-    for file in (pool.state_dir / "runs").glob(f"{run_id}-*/record.json"):
-        with suppress(OSError, ValueError):  # it is being replaced, or the run is over
-            return dict(json.loads(file.read_text()))
-    return {}
-
-
-async def _weight(pool: LivePool, run_id: UUID, weight: float) -> bool:
-    return record_of(pool, run_id).get("weight") == weight
 
 
 def lines_of(file: Path) -> int:

@@ -16,10 +16,11 @@ from prefect_gpu.scheduling.instructions import Instruction, Launch, OpenGate, P
 from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request, Status
 from prefect_gpu.scheduling.policies.allocation import Preemptive
 from prefect_gpu.scheduling.policies.order import Priority
+from prefect_gpu.scheduling.policies.sharing import DeclaredMemory
 from prefect_gpu.scheduling.policies.successor import Margin, Successor
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.verbs import Desk as Verbs
-from tests.scheduling.world import node
+from tests.scheduling.world import GIB, asks, node
 
 GATES = Abilities(gates=True)
 HUNDRED = Estimate(service_s=100.0, launching_s=20.0, saving_s=4.0)
@@ -340,3 +341,28 @@ def test_whatever_happens_the_books_balance_and_no_two_train_on_a_device(preempt
 
     play()
     assert {"behind", "OpenGate"} <= seen, "nobody was ever prepared: the test tests nothing"
+
+
+def test_one_that_still_saves_there_does_not_keep_the_next_from_being_prepared() -> None:
+    world = prepared()
+    world.submit("c")
+    world.phase("b", Status.PREPARING)
+    world.phase("a", Status.SAVING, 100.0)
+    world.phase("b", Status.TRAINING)
+    assert [one.job for one in world.wait_until(100.0 + DUE + 1) if isinstance(one, Launch)] == ["c"]
+    state = world.scheduler.state
+    assert (state.jobs["a"].status, state.jobs["c"].behind) == (Status.SAVING, "b"), "a's upload takes its time"
+    assert [one.job for one in world.phase("b", Status.SAVING) if isinstance(one, OpenGate)] == ["c"]
+
+
+@pytest.mark.parametrize("status", [Status.PREPARING, Status.TRAINING])
+def test_nobody_is_prepared_behind_one_of_two_that_need_the_device(status: Status) -> None:
+    world = desk(sharing=DeclaredMemory())
+    small = Estimate(service_s=100.0, launching_s=20.0, memory_bytes=GIB, utilisation=0.4)
+    for name in ("a", "b"):
+        world.submit(name, asks(1, 1, shares=True), small)
+    world.phase("a", Status.TRAINING)
+    world.phase("b", status)
+    assert len(world.scheduler.state.occupants("n0")) == 2
+    world.submit("c", Request(exclusive=True))
+    assert not [one for one in world.wait_until(150.0) if isinstance(one, Launch)]

@@ -79,8 +79,8 @@ class Successor(Reaction):
 
     It is launched T_l + margin before the predicted end of the training, prepares, and waits; the scheduler opens its
     gate when the predecessor saves, ends, crashes or is gone. The end is predicted from the service that is left and
-    the pace that was measured. Nobody is prepared behind a run that shares its devices, or that overruns by more than
-    ``patience`` times the lead: nothing is known of its end then. A job that is behind such a run when other devices
+    the pace that was measured. Nobody is prepared behind a run that shares its devices with another that trains, or
+    that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is behind such a run when other devices
     are free is stopped, if it may be, and starts there. Does nothing where there are no gates, where moving
     costs nothing, or where no service is estimated.
 
@@ -283,11 +283,15 @@ def _useful(desk: Desk) -> bool:
 
 
 def _alone(job: Job, desk: Desk) -> bool:
-    """Whether nobody else is on the job's devices, and they are all still there."""
+    """Whether nobody else needs the job's devices, and they are all still there. Who saves needs them no more."""
     placement, state = job.placement, desk.state
     if placement is None or not placement.all_devices:
         return False
-    return all(state.has_node(device) and len(state.occupants(device)) == 1 for device in placement.all_devices)
+    return all(
+        state.has_node(device)
+        and all(other is job or other.status is Status.SAVING for other in state.occupants(device))
+        for device in placement.all_devices
+    )
 
 
 def _place_behind(job: Job, waiting: Job, desk: Desk) -> Placement | None:
