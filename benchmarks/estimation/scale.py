@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import Known
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
 from prefect_gpu.storage.finished import finished_run
@@ -95,7 +96,10 @@ async def _learn(history: History) -> dict[str, float]:
             if run is not None
         ]
 
-    learner = Learner(read, learned.set_result, logging.getLogger("benchmark"))
+    async def done(estimator: Estimator) -> None:
+        learned.set_result(estimator)
+
+    learner = Learner(read, done, logging.getLogger("benchmark"))
     task = asyncio.create_task(learner.run())
     began, late = time.perf_counter(), []
     while not learned.done():  # an event loop that decides every 10 ms, beside the learning

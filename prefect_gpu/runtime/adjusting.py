@@ -19,7 +19,8 @@ from prefect_gpu.training import protocol
 if TYPE_CHECKING:
     from prefect_gpu.runtime.tracked import TrackedRun
 
-PREPARING_WEIGHT = 0.25  # share of the processor of a run that prepares while another one trains; less would starve it
+ASIDE_WEIGHT = 0.25  # share of the processor of a run that prepares or saves while another one trains; less starves it
+_AFTER_S = 0.05  # a change of priority may take the kernel a tenth of a second: whoever trains next is told before
 
 
 class Adjuster:
@@ -66,7 +67,7 @@ class Adjuster:
         if run.handle is None:
             return
         if run.record.behind is not None:
-            run.handle.set_priority(PREPARING_WEIGHT)
+            run.handle.set_priority(ASIDE_WEIGHT)
         elif run.record.weight != 1.0:
             self.weigh(run)
 
@@ -91,6 +92,16 @@ class Adjuster:
         """The run trains. If its gate was closed, it was cut off for so long that it went on by itself."""
         if run.record.behind is not None:
             self._pass_gate(run)
+        elif "began_again" in run.record.times:  # it has saved before
+            self._raise(run)
+
+    def saves(self, run: TrackedRun) -> None:
+        """The run needs its devices no more: those who train come first, and those who prepare to are as urgent."""
+        asyncio.get_running_loop().call_later(_AFTER_S, self._lower, run)
+
+    def _lower(self, run: TrackedRun) -> None:
+        if run.handle is not None and run.phase == protocol.SAVING:
+            run.handle.set_priority(min(run.record.weight or 1.0, ASIDE_WEIGHT))
 
     def _pass_gate(self, run: TrackedRun) -> None:
         run.record.behind = None

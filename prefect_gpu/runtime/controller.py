@@ -1,6 +1,6 @@
 """The live world: events from runs, drivers and users go to the scheduler; its instructions are carried out here.
 
-The controller knows nothing of Prefect. What Prefect must be asked or told goes through a :class:`Host`.
+The controller knows nothing of Prefect. What Prefect must be asked or told goes through a :class:`.Host`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.adjusting import Adjuster
@@ -21,6 +21,7 @@ from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.pressure_watch import PressureWatch
@@ -42,51 +43,6 @@ ABILITIES = Abilities(gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
 _RETRY_S = 2.0  # from a launch that failed to the next try
-
-
-class NotOursError(Exception):
-    """The run cannot be launched by us any more: another worker has it, or its user cancelled it."""
-
-
-class Host(Protocol):
-    """Whoever owns the runs. All methods are called on the controller's event loop."""
-
-    def describe(self, run_id: str) -> RunRecord:
-        """A record with everything known at submission filled in (placement and token are the controller's)."""
-
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
-        """Claim the run and say how to start it.
-
-        Raises:
-            NotOursError: It is somebody else's, or over.
-            LaunchError: It cannot be started now; it will be tried again later.
-        """
-
-    async def launched(self, run: TrackedRun) -> None:
-        """The run's process exists."""
-
-    def held(self, hold: Hold) -> None:
-        """The run waits, for the reason given."""
-
-    def reported(self, run: TrackedRun, kind: str) -> None:
-        """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""
-
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
-        """The process is gone: make sure that the run's owner knows how it ended.
-
-        Returns:
-            (outcome, message) for the history; no outcome if the run never began. Must not return before the outcome
-            is final.
-        """
-
-    async def unlaunched(self, run: TrackedRun) -> None:
-        """An earlier worker claimed the run but never started it: give it back to its queue."""
-
-    def released(self, run: TrackedRun) -> None:
-        """The launch is over and forgotten; if the run waits again, it may be submitted again."""
-
-    def record_history(self, row: dict[str, Any]) -> None:
-        """Keep the row (called in a thread)."""
 
 
 class Controller:
@@ -467,6 +423,8 @@ class Controller:
             self._handle(self._reports.phase(run))
             if phase == protocol.TRAINING:
                 self._adjuster.trains(run)
+            elif phase == protocol.SAVING and len(self.runs) > 1:
+                self._adjuster.saves(run)
             self._save(run)
             self._handle(self.estimates.entered(run, phase, at))
         elif kind == protocol.PROGRESS:

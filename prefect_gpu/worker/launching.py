@@ -17,8 +17,8 @@ from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import Pending
 from prefect.utilities.engine import propose_state
 
-from prefect_gpu.runtime.controller import NotOursError
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
+from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement

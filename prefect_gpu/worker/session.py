@@ -24,24 +24,18 @@ from prefect.logging import get_logger
 from prefect.settings import get_current_settings
 
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
-from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.page.server import PageServer
-from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.diagnosis import died_of_its_limit
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.storage.finished import finished_run, newest_slowdowns
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
@@ -50,6 +44,8 @@ from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
+from prefect_gpu.worker.learning import PoolLearning
+from prefect_gpu.worker.own_node import claim_node
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.settle import Settlement, persist
@@ -57,12 +53,7 @@ from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
 
 if TYPE_CHECKING:
-    from prefect_gpu.estimation.estimator import Estimator
     from prefect_gpu.worker.worker import GpuWorker
-
-_RENEWED_AT_ONCE = 20  # estimates of waiting runs, a fraction of a millisecond each
-_JUDGED_RUNS = 2000  # the newest; how good their estimates were is shown
-_JUDGED_EVERY_S = 60.0
 
 
 class PoolSession:
@@ -86,10 +77,7 @@ class PoolSession:
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
-        self._learner: Learner | None = None
-        self._company: tuple[tuple[str, str, float], ...] = ()  # how much programs slow each other down
-        self._accuracy = ""  # how good estimates have been, in Markdown
-        self._accuracy_news = asyncio.Event()
+        self._learning: PoolLearning | None = None
         self._page: PageServer | None = None
         self._displays: dict[str, RunDisplay] = {}
         self._breaks_at_grant: dict[str, int] = {}
@@ -109,7 +97,7 @@ class PoolSession:
         self._client = client
         view = PoolView(client, pool.name, self._worker._work_queues)
         self._settlement = Settlement(client, self._logger)
-        node = self._claim_node()
+        node = claim_node(pool.name, self._settings, self._claims, self._printer, self._logger)
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -162,9 +150,10 @@ class PoolSession:
         ):
             self._spawn(work)
         if self._settings.learn:
-            self._learner = Learner(self._finished_runs, self._learned, self._logger)
-            self._spawn(self._learner.run())
-            self._spawn(self._show_accuracy(accuracy_artifact(client, pool.name)))
+            self._learning = PoolLearning(
+                self._history, self.controller, self._intake.estimated, self._lane, self._logger
+            )
+            self._spawn(self._learning.run(accuracy_artifact(client, pool.name)))
         self.is_open = True
 
     async def close(self) -> None:
@@ -219,30 +208,6 @@ class PoolSession:
                 said = True
             self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
             await asyncio.sleep(1.0)
-
-    def _claim_node(self) -> Node:
-        inventory = take_inventory(
-            virtual_devices=self._settings.virtual_devices,
-            virtual_device_memory_bytes=self._settings.virtual_device_memory_bytes,
-        )
-        for finding in inventory.findings:
-            if finding.level != "ok":
-                self._logger.warning("%s %s", finding.text, finding.remedy or "")
-        found = [
-            Device(info.id, info.kind, info.memory_bytes, info.virtual, tuple(info.cores)) for info in inventory.devices
-        ]
-        ours, others = self._claims.claim_devices(found)
-        for device in others:
-            self._logger.warning("%s is managed by another worker on this machine and left to it.", device.id)
-        names = ", ".join(f"{device.id} ({device.kind})" if not device.virtual else device.id for device in ours)
-        kind = "virtual devices, which are not GPUs" if ours and ours[0].virtual else "devices"
-        if ours:
-            self._printer(f"Serving pool {self._worker.work_pool.name!r} with {len(ours)} {kind}: {names}")
-        else:
-            self._logger.error(
-                "This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`."
-            )
-        return Node(inventory.hostname, tuple(ours), inventory.cpus)
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -416,46 +381,11 @@ class PoolSession:
                 virtual=any(device.virtual for device in devices),
             )
         )
-        if self._learner is not None:
+        if self._learning is not None:
             with suppress(RuntimeError):  # the worker has stopped meanwhile
-                self._loop.call_soon_threadsafe(self._learner.wake)
+                self._loop.call_soon_threadsafe(self._learning.wake)
 
-    # -- learning -----------------------------------------------------------------------------------------------------
-
-    def _finished_runs(self) -> list[FinishedRun]:
-        """What the history holds, for the learner's thread."""
-        rows = self._history.newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS)
-        compared = comparisons(rows[:_JUDGED_RUNS])
-        self._accuracy = accuracy_markdown(compared) if compared else ""
-        self._company = newest_slowdowns(rows)
-        return [run for run in map(finished_run, rows) if run is not None]
-
-    def _learned(self, estimator: Estimator) -> None:
-        """There is more to know of the runs that wait: tell the scheduler, a few of them at a time."""
-        self.controller.estimates.estimator = estimator
-        if self._company:
-            self.controller.handle(ev.CompanyLearned(self._company))
-        finished, programs = sum(model.completed for model in estimator.programs.values()), len(estimator.programs)
-        self._logger.info(
-            "Learned from %d finished run%s of %d program%s",
-            finished,
-            "" if finished == 1 else "s",
-            programs,
-            "" if programs == 1 else "s",
-        )
-        self._accuracy_news.set()
-
-        async def renew() -> None:
-            waiting = [job.id for job in self.controller.scheduler.state.waiting()]
-            for start in range(0, len(waiting), _RENEWED_AT_ONCE):
-                some = map(self.controller.estimates.renewed, waiting[start : start + _RENEWED_AT_ONCE])
-                found = tuple(event for event in some if event is not None)
-                if found:
-                    self.controller.handle(ev.Together(found))
-                    self._intake.estimated(found)
-                await asyncio.sleep(0)  # what happens meanwhile comes first
-
-        self._spawn(renew())
+    # -- shown in Prefect ------------------------------------------------------------------------------------------
 
     async def _link_page(self, artifact: PoolArtifact, url: str) -> None:
         """Tell Prefect where the pool's page is."""
@@ -466,17 +396,3 @@ class PoolSession:
                 await artifact.show(text)
         except Exception as error:  # it is only for show
             self._logger.debug("The pool's page could not be linked: %r", error)
-
-    async def _show_accuracy(self, artifact: PoolArtifact) -> None:
-        """Keep the pool's page of estimates up to date, until cancelled."""
-        while True:
-            await self._accuracy_news.wait()
-            self._accuracy_news.clear()
-            if not self._accuracy:
-                continue
-            try:
-                async with self._lane:
-                    await artifact.show(self._accuracy)
-            except Exception as error:  # it is only for show
-                self._logger.debug("How good estimates have been could not be shown: %r", error)
-            await asyncio.sleep(_JUDGED_EVERY_S)

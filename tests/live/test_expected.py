@@ -56,11 +56,11 @@ def seconds_from(first: str, second: str) -> float:
 async def test_runs_behind_a_known_program_show_when_they_are_expected(pool: LivePool, tmp_path: Path) -> None:
     pool.start_worker(virtual_devices="1")
     for _ in range(3):  # what the pool learns from
-        await pool.until(await pool.submit("train", steps=40, step_s=0.1), "Completed")
-    # The next one is expected to train for 4 s, too, but it holds in its first step.
-    holder = await pool.submit("train", steps=40, step_s=0.1, hold=str(tmp_path / "go"))
+        await pool.until(await pool.submit("train", steps=20, step_s=0.1), "Completed")
+    # The next one is expected to train for 2 s, too, but it holds in its first step.
+    holder = await pool.submit("train", steps=20, step_s=0.1, hold=str(tmp_path / "go"))
     await pool.until_noted(holder)
-    behind = [await pool.submit("train", steps=40, step_s=0.1) for _ in range(3)]
+    behind = [await pool.submit("train", steps=20, step_s=0.1) for _ in range(3)]
     prepared = await until_prepared(pool, behind[0])
     start, end = await until_expected(pool, behind[1])
     assert 1 <= seconds_from(start, end) < 60, "it is expected to take about as long as those before"

@@ -10,7 +10,7 @@ from tests.live.pool import LivePool
 
 async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: LivePool) -> None:
     pool.start_worker(virtual_devices="1")
-    runs = [await pool.submit("train", steps=20, step_s=0.1, saving_s=0.5) for _ in range(10)]
+    runs = [await pool.submit("train", steps=20, step_s=0.1, saving_s=0.5) for _ in range(6)]
     for run in runs:
         assert (await pool.until(run)).name == "Completed"
     with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:

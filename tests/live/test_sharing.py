@@ -66,6 +66,7 @@ async def test_runs_that_hold_each_other_up_take_turns_and_their_programs_do_not
     await pool.until_weight(younger, 0.0)
     await pool.cancel(older)
     await pool.until(older, "Cancelled")
+    slow.write_text("0.01")
     assert (await pool.until(younger)).name == "Completed", "it trains on when the other is gone"
     slowed, paused = await pool.rows([older, younger])
     assert slowed.slowdowns["paced"] > 2.0

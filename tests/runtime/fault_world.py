@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.controller import Controller, NotOursError
+from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.records import RecordStore, RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev

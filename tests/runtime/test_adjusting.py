@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prefect_gpu.runtime.adjusting import PREPARING_WEIGHT, Adjuster
+from prefect_gpu.runtime.adjusting import _AFTER_S, ASIDE_WEIGHT, Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -74,7 +75,7 @@ async def test_whoever_prepares_behind_another_has_a_small_share_of_the_processo
     behind, free = Desk(behind="a"), Desk()
     behind.adjuster.launched(behind.run)
     free.adjuster.launched(free.run)
-    assert behind.handle.did == [("priority", PREPARING_WEIGHT)] and free.handle.did == []
+    assert behind.handle.did == [("priority", ASIDE_WEIGHT)] and free.handle.did == []
 
 
 async def test_a_run_that_went_through_its_gate_by_itself_gets_its_processor_back() -> None:
@@ -84,6 +85,22 @@ async def test_a_run_that_went_through_its_gate_by_itself_gets_its_processor_bac
     assert await desk.told() == [(protocol.OPEN_GATE, {})] and desk.handle.did == [("priority", 1.0)]
     desk.adjuster.trains(desk.run)
     assert len(await desk.told()) == 1
+
+
+async def test_whoever_saves_makes_room_for_those_who_prepare_and_has_it_back_when_it_trains_again() -> None:
+    desk = Desk()
+    for phase in (protocol.PREPARING, protocol.TRAINING, protocol.SAVING):
+        desk.run.enter(phase, 1.0, {})
+    desk.adjuster.saves(desk.run)
+    assert desk.handle.did == [], "the next one is told first that it may train"
+    await asyncio.sleep(2 * _AFTER_S)
+    assert desk.handle.did == [("priority", ASIDE_WEIGHT)]
+    for phase in (protocol.PREPARING, protocol.TRAINING):
+        desk.run.enter(phase, 3.0, {})
+    desk.adjuster.saves(desk.run)  # which comes late
+    desk.adjuster.trains(desk.run)
+    await asyncio.sleep(2 * _AFTER_S)
+    assert desk.handle.did[1:] == [("priority", 1.0)]
 
 
 @pytest.mark.parametrize(("still_behind", "opened"), [(None, [(protocol.OPEN_GATE, {})]), ("a", [])])

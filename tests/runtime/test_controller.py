@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from prefect_gpu.runtime.controller import Controller, NotOursError
+from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.cluster import Device, Node

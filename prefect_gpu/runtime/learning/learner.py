@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from prefect_gpu.estimation.runs import FinishedRun
@@ -28,12 +28,15 @@ class Learner:
 
     Args:
         read: Reads the finished runs; called in the thread that learns.
-        learned: Called on the event loop with what was learned.
+        learned: Awaited with what was learned.
         logger: Where it says that the history could not be read.
     """
 
     def __init__(
-        self, read: Callable[[], Sequence[FinishedRun]], learned: Callable[[Estimator], None], logger: logging.Logger
+        self,
+        read: Callable[[], Sequence[FinishedRun]],
+        learned: Callable[[Estimator], Awaitable[None]],
+        logger: logging.Logger,
     ) -> None:
         self._read, self._learned, self._logger = read, learned, logger
         self._news = asyncio.Event()
@@ -58,7 +61,7 @@ class Learner:
             else:
                 if estimator is not None:
                     self._estimator = estimator
-                    self._learned(estimator)
+                    await self._learned(estimator)
             await asyncio.sleep(_REST * (time.monotonic() - began))
 
     def _learn(self) -> Estimator | None:

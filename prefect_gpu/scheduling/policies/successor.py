@@ -80,9 +80,9 @@ class Successor(Reaction):
     It is launched T_l + margin before the predicted end of the training, prepares, and waits; the scheduler opens its
     gate when the predecessor saves, ends, crashes or is gone. The end is predicted from the service that is left and
     the pace that was measured. Nobody is prepared behind a run that shares its devices with another that trains, or
-    that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is behind such a run when other devices
-    are free is stopped, if it may be, and starts there. Does nothing where there are no gates, where moving
-    costs nothing, or where no service is estimated.
+    that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is behind such
+    a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there are no gates,
+    where moving costs nothing, or where no service is estimated.
 
     Args:
         margin: See :class:`Margin`.

@@ -35,7 +35,7 @@ class Bench:
         self.loop = asyncio.get_running_loop()
         self.reads: asyncio.Queue[str] = asyncio.Queue()  # names of the threads that read
         self.learned: asyncio.Queue[Estimator] = asyncio.Queue()
-        self.learner = Learner(self._read, self.learned.put_nowait, logging.getLogger("test"))
+        self.learner = Learner(self._read, self.learned.put, logging.getLogger("test"))
         self.task = asyncio.create_task(self.learner.run())
 
     def _read(self) -> list[FinishedRun]:

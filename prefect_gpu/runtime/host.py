@@ -1,0 +1,55 @@
+"""What the controller asks of whoever owns the runs: Prefect's worker, or a list of jobs in a benchmark."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.instructions import Hold
+
+
+class NotOursError(Exception):
+    """The run cannot be launched by us any more: another worker has it, or its user cancelled it."""
+
+
+class Host(Protocol):
+    """Whoever owns the runs. All methods are called on the controller's event loop."""
+
+    def describe(self, run_id: str) -> RunRecord:
+        """A record with everything known at submission filled in (placement and token are the controller's)."""
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """Claim the run and say how to start it.
+
+        Raises:
+            NotOursError: It is somebody else's, or over.
+            LaunchError: It cannot be started now; it will be tried again later.
+        """
+
+    async def launched(self, run: TrackedRun) -> None:
+        """The run's process exists."""
+
+    def held(self, hold: Hold) -> None:
+        """The run waits, for the reason given."""
+
+    def reported(self, run: TrackedRun, kind: str) -> None:
+        """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""
+
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+        """The process is gone: make sure that the run's owner knows how it ended.
+
+        Returns:
+            (outcome, message) for the history; no outcome if the run never began. Must not return before the outcome
+            is final.
+        """
+
+    async def unlaunched(self, run: TrackedRun) -> None:
+        """An earlier worker claimed the run but never started it: give it back to its queue."""
+
+    def released(self, run: TrackedRun) -> None:
+        """The launch is over and forgotten; if the run waits again, it may be submitted again."""
+
+    def record_history(self, row: dict[str, Any]) -> None:
+        """Keep the row (called in a thread)."""

@@ -1,0 +1,103 @@
+"""What the pool learns from its history, told to the scheduler; how good its estimates were, told to Prefect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from prefect_gpu.estimation.runs import FinishedRun
+from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
+from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.storage.finished import finished_run, newest_slowdowns
+from prefect_gpu.storage.history import History
+from prefect_gpu.worker.artifacts import PoolArtifact
+
+if TYPE_CHECKING:
+    from prefect_gpu.estimation.estimator import Estimator
+
+_RENEWED_AT_ONCE = 20  # estimates of waiting runs, a fraction of a millisecond each
+_JUDGED_RUNS = 2000  # the newest; how good their estimates were is shown
+_JUDGED_EVERY_S = 60.0
+
+
+class PoolLearning:
+    """Learns from the history whenever a run was added to it.
+
+    Args:
+        renewed: Called with new estimates of runs that wait.
+        lane: Held while Prefect is written to; see :class:`.RunDisplay`.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        controller: Controller,
+        renewed: Callable[[Sequence[ev.JobEstimated]], None],
+        lane: asyncio.Lock,
+        logger: logging.Logger,
+    ) -> None:
+        self._history = history
+        self._controller = controller
+        self._renewed = renewed
+        self._lane = lane
+        self._logger = logger
+        self._learner = Learner(self._finished_runs, self._learned, logger)
+        self._company: tuple[tuple[str, str, float], ...] = ()  # how much programs slow each other down
+        self._accuracy = ""  # how good estimates have been, in Markdown
+        self._news = asyncio.Event()
+
+    async def run(self, artifact: PoolArtifact) -> None:
+        """Learn, and keep the pool's page of estimates up to date, until cancelled."""
+        await asyncio.gather(self._learner.run(), self._show_accuracy(artifact))
+
+    def wake(self) -> None:
+        """A run was recorded."""
+        self._learner.wake()
+
+    def _finished_runs(self) -> list[FinishedRun]:
+        """What the history holds, for the learner's thread."""
+        rows = self._history.newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS)
+        compared = comparisons(rows[:_JUDGED_RUNS])
+        self._accuracy = accuracy_markdown(compared) if compared else ""
+        self._company = newest_slowdowns(rows)
+        return [run for run in map(finished_run, rows) if run is not None]
+
+    async def _learned(self, estimator: Estimator) -> None:
+        """There is more to know of the runs that wait: tell the scheduler, a few of them at a time."""
+        self._controller.estimates.estimator = estimator
+        if self._company:
+            self._controller.handle(ev.CompanyLearned(self._company))
+        finished, programs = sum(model.completed for model in estimator.programs.values()), len(estimator.programs)
+        self._logger.info(
+            "Learned from %d finished run%s of %d program%s",
+            finished,
+            "" if finished == 1 else "s",
+            programs,
+            "" if programs == 1 else "s",
+        )
+        self._news.set()
+        waiting = [job.id for job in self._controller.scheduler.state.waiting()]
+        for start in range(0, len(waiting), _RENEWED_AT_ONCE):
+            some = map(self._controller.estimates.renewed, waiting[start : start + _RENEWED_AT_ONCE])
+            found = tuple(event for event in some if event is not None)
+            if found:
+                self._controller.handle(ev.Together(found))
+                self._renewed(found)
+            await asyncio.sleep(0)  # what happens meanwhile comes first
+
+    async def _show_accuracy(self, artifact: PoolArtifact) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if not self._accuracy:
+                continue
+            try:
+                async with self._lane:
+                    await artifact.show(self._accuracy)
+            except Exception as error:  # it is only for show
+                self._logger.debug("How good estimates have been could not be shown: %r", error)
+            await asyncio.sleep(_JUDGED_EVERY_S)

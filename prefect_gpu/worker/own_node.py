@@ -1,0 +1,43 @@
+"""Which devices and cores of this machine the worker manages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.telemetry import take_inventory
+from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.settings import GpuSettings
+
+
+def claim_node(
+    pool: str, settings: GpuSettings, claims: Claims, printer: Callable[..., None], logger: logging.Logger
+) -> Node:
+    """This machine, with the devices that no other worker on it manages; they are ours from now on.
+
+    Args:
+        pool: Name of the pool that they serve.
+        claims: Where workers on this machine note what is theirs.
+        printer: Tells the worker's user which they are.
+    """
+    inventory = take_inventory(
+        virtual_devices=settings.virtual_devices,
+        virtual_device_memory_bytes=settings.virtual_device_memory_bytes,
+    )
+    for finding in inventory.findings:
+        if finding.level != "ok":
+            logger.warning("%s %s", finding.text, finding.remedy or "")
+    found = [
+        Device(info.id, info.kind, info.memory_bytes, info.virtual, tuple(info.cores)) for info in inventory.devices
+    ]
+    ours, others = claims.claim_devices(found)
+    for device in others:
+        logger.warning("%s is managed by another worker on this machine and left to it.", device.id)
+    names = ", ".join(f"{device.id} ({device.kind})" if not device.virtual else device.id for device in ours)
+    kind = "virtual devices, which are not GPUs" if ours and ours[0].virtual else "devices"
+    if ours:
+        printer(f"Serving pool {pool!r} with {len(ours)} {kind}: {names}")
+    else:
+        logger.error("This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`.")
+    return Node(inventory.hostname, tuple(ours), inventory.cpus)
