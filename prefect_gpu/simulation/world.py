@@ -203,6 +203,8 @@ class World:
         self._plan(max(moment, self.now), lambda _: self._tell(event), None)
 
     def _carry_out(self, instruction: Instruction) -> None:
+        if self._heartbeat_s and instruction.job not in self.runs:
+            return  # it has ended, and the scheduler hears of that at the next heartbeat
         match instruction:
             case Launch(job, placement, _, behind):
                 run = self.runs[job]

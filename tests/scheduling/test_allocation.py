@@ -130,6 +130,13 @@ def test_no_more_jobs_make_room_than_a_gang_needs() -> None:
     assert len(world.stopped) == 2
 
 
+def test_a_gang_with_several_parts_on_a_node_makes_room_once() -> None:
+    world = World(node("n", 8, 8, 8, 8), profile="srtf", abilities=CAREFUL)
+    world.submit("gang", request=stops(2, workers=2), service_s=500.0)
+    world.submit("wide", request=stops(4), service_s=10.0)
+    assert world.stopped == ["gang"]
+
+
 def test_of_two_nodes_the_one_with_the_last_jobs_makes_room() -> None:
     world = World(node("n", 8, 8), node("m", 8, 8), profile="srtf", abilities=CAREFUL)
     world.submit("a", "b", request=stops(), service_s=100.0)

@@ -27,10 +27,10 @@ def cluster(nodes: int = 1, devices: int = 1) -> list[Node]:
     ]
 
 
-def job(name: str, at: float, service_s: float, gpus: int = 1, **more: Any) -> JobModel:
+def job(name: str, at: float, service_s: float, gpus: int = 1, *, stops: bool = True, **more: Any) -> JobModel:
     """A job whose length is known, and which can be stopped."""
     known = Estimate(service_s=service_s, launching_s=more.get("launching_s", 0.0))
-    return JobModel(name, at, service_s, Request(gpus=gpus, preemptible=True), estimate=known, **more)
+    return JobModel(name, at, service_s, Request(gpus=gpus, preemptible=stops), estimate=known, **more)
 
 
 def srtf() -> Profile:
@@ -186,3 +186,20 @@ def test_every_job_ends_and_no_device_ever_trains_two(
     for outcome, one in zip(results.outcomes, named, strict=True):
         assert outcome.end_s is not None
         assert outcome.jct_s >= one.service_s - 1e-6, "nobody is faster than alone"
+
+
+def test_a_job_that_ends_before_the_heartbeat_that_tells_of_it_cannot_be_stopped_any_more() -> None:
+    slow: dict[str, Any] = {"stops": False, "launching_s": 5.0, "saving_s": 4.0}
+    jobs = [job("a", 0.0, 51.0), job("b", 0.0, 10.0, 2, **slow), job("c", 1.0, 51.0, 2, **slow),
+            job("d", 52.0, 26.0, 3, **slow)]  # fmt: skip
+    able = Abilities(Preemption.INSTANT, free_moves=True)
+    results = World(cluster(2, 3), jobs, "las", abilities=able, heartbeat_s=5.0).run()
+    assert results.jobs == 4 and results.unfinished == []
+
+
+def test_jobs_that_stay_where_they_are_are_in_nobodys_way_when_others_are_seated_anew() -> None:
+    asked = (("a", 1, 0.0), ("b", 1, 0.0), ("c", 1, 4.0), ("d", 1, 4.0), ("e", 2, 4.0), ("f", 2, 0.0))
+    jobs = [job(name, 0.0, 1.0, gpus, stops=name == "d", saving_s=saving_s) for name, gpus, saving_s in asked]
+    able = Abilities(Preemption.INSTANT, free_moves=True)
+    results = World(cluster(2, 3), jobs, "adaptive", abilities=able).run()
+    assert results.jobs == 6 and results.unfinished == []

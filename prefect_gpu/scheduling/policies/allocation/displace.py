@@ -150,7 +150,8 @@ class _Room:
             if name not in free:
                 free[name], self._on[name] = state.free_on(name), []
             free[name] += len(part.devices)
-            self._on[name].append(victim)
+            if victim not in self._on[name][-1:]:  # a gang may have several parts there
+                self._on[name].append(victim)
             if self._on_one_node and free[name] < gpus:
                 continue
             found = self._enough_on(name)

@@ -51,21 +51,22 @@ def seat(desk: Desk, chosen: Seats) -> None:
     """Stop who was not chosen, start who was, and move others only if there is no room otherwise.
 
     Args:
-        chosen: The jobs that are to run, each with nodes that would hold all of them together.
+        chosen: The jobs that are to run, each with nodes that would hold all of them together; none for those that stay
+            where they are, or need no devices.
     """
     state = desk.state
     _stop_others(desk, set(chosen))
     pending: list[Job] = []
-    for job in chosen:
+    for job, spots in chosen.items():
         if job.active:
             continue
-        placement = None if pending else desk.profile.placement.place(job, state, desk.profile.sharing)
-        if placement is None:
-            pending.append(job)
-        else:
+        placement = None if pending and spots else desk.profile.placement.place(job, state, desk.profile.sharing)
+        if placement is not None:
             desk.launch(job, placement, COMES_FIRST)
+        elif spots:
+            pending.append(job)
     if pending and desk.abilities.preemption is Preemption.INSTANT:
-        _reseat(desk, [((job,), spots) for job, spots in chosen.items()])
+        _reseat(desk, [((job,), spots) for job, spots in chosen.items() if spots])
 
 
 def seat_groups(desk: Desk, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]) -> None:
