@@ -30,7 +30,7 @@ _NAMES = {
 }
 
 _SETTLED_AFTER_S = 0.25
-AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
+_AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
 
 
 class RunDisplay:
@@ -108,7 +108,7 @@ class RunDisplay:
                 await self._show_phase()
                 again_in = await self._artifacts.show(final=report is not None, measured=measured)
             if self._shown_phase == _PREPARED:
-                again_in = min(again_in or AT_GATE_AGAIN_S, AT_GATE_AGAIN_S)
+                again_in = min(again_in or _AT_GATE_AGAIN_S, _AT_GATE_AGAIN_S)
             if again_in and not self._closing:
                 if self._again is not None:
                     self._again.cancel()

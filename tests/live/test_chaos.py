@@ -14,7 +14,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import Abort
 
 from prefect_gpu.sandbox import wait_until
-from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
 
 RUNS, CANCELLED, KILLS = 200, 20, 3
@@ -84,7 +84,7 @@ async def test_200_runs_survive_killed_workers_a_server_restart_and_cancellation
     assert sum(run.state.type is StateType.CANCELLED for run in final.values() if run.state) > CANCELLED // 2
     wait_until(lambda: not pool.sandbox.runs_left(), what=f"processes are left: {pool.sandbox.runs_left()}")
 
-    history = History(f"sqlite:///{pool.state_dir / 'history.db'}")
+    history = pool.history_of_runs()
 
     async def settled() -> bool:
         return not list((pool.state_dir / "runs").iterdir())

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from prefect_gpu.sandbox import wait_until
-from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import DEADLINE_S, LivePool, eventually
 
 
@@ -132,7 +132,7 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
     (tmp_path / "go").touch()
     pool.start_worker()
     await pool.until(run_id, "Completed")
-    with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
+    with pool.history_of_runs() as history:
 
         async def recorded() -> list[HistoryRow]:
             return history.rows()

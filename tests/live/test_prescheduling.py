@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from prefect_gpu.storage.history import History
 from tests.live.pool import LivePool
 
 
@@ -13,7 +12,7 @@ async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: Liv
     runs = [await pool.submit("train", steps=20, step_s=0.1, saving_s=0.5) for _ in range(6)]
     for run in runs:
         assert (await pool.until(run)).name == "Completed"
-    with History(f"sqlite:///{pool.state_dir / 'history.db'}") as history:
+    with pool.history_of_runs() as history:
         rows = sorted(history.rows(), key=lambda row: row.granted_at)
     assert any(row.prepared_behind for row in rows)
     assert all(row.gate_wait_s is not None for row in rows if row.prepared_behind)

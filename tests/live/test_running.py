@@ -7,7 +7,6 @@ from pathlib import Path
 
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 from tests.live.pool import FLOWS, LivePool, eventually
 
@@ -73,7 +72,7 @@ async def test_each_finished_run_is_one_row_of_the_history(pool: LivePool) -> No
     await pool.until(first, "Completed")
     run_id = await pool.submit("train", steps=4, saving_s=0.1)
     await pool.until(run_id, "Completed")
-    history = History(f"sqlite:///{pool.state_dir / 'history.db'}")
+    history = pool.history_of_runs()
 
     async def recorded() -> list[HistoryRow]:
         rows = history.rows()
