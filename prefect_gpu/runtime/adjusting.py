@@ -7,7 +7,7 @@ not have come to. All of it may be done twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,10 @@ from prefect_gpu.training import protocol
 if TYPE_CHECKING:
     from prefect_gpu.runtime.tracked import TrackedRun
 
-ASIDE_WEIGHT = 0.25  # share of the processor of a run that prepares or saves while another one trains; less starves it
+# Shares of the processor beside a run that trains. Whoever prepares is awaited by a device; whoever saves, by nobody
+# but its user: it comes last, but only while somebody prepares.
+ASIDE_WEIGHT = 0.25
+LAST_WEIGHT = 1 / 16
 _AFTER_S = 0.05  # a change of priority may take the kernel a tenth of a second: whoever trains next is told before
 
 
@@ -45,6 +48,12 @@ class Adjuster:
         self._save = save
         self._clock = clock
         self._tasks: set[asyncio.Task[bool]] = set()
+        self._ranking: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Change no priority any more."""
+        if self._ranking is not None:
+            self._ranking.cancel()
 
     def carry_out(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish) -> None:
         """Begin a change; several of one run reach it in the order in which they were begun."""
@@ -92,16 +101,29 @@ class Adjuster:
         """The run trains. If its gate was closed, it was cut off for so long that it went on by itself."""
         if run.record.behind is not None:
             self._pass_gate(run)
-        elif "began_again" in run.record.times:  # it has saved before
+        elif run.saving_share is not None:  # it has saved before
             self._raise(run)
 
-    def saves(self, run: TrackedRun) -> None:
-        """The run needs its devices no more: those who train come first, and those who prepare to are as urgent."""
-        asyncio.get_running_loop().call_later(_AFTER_S, self._lower, run)
+    def rank(self, runs: Mapping[str, TrackedRun]) -> None:
+        """Somebody has begun or ended to prepare or to save: soon, those who save get their share of the processor.
 
-    def _lower(self, run: TrackedRun) -> None:
-        if run.handle is not None and run.phase == protocol.SAVING:
-            run.handle.set_priority(min(run.record.weight or 1.0, ASIDE_WEIGHT))
+        Args:
+            runs: All that are launched, by id; looked at when the time has come.
+        """
+        if self._ranking is None:
+            self._ranking = asyncio.get_running_loop().call_later(_AFTER_S, self._rank, runs)
+
+    def _rank(self, runs: Mapping[str, TrackedRun]) -> None:
+        self._ranking = None
+        if len(runs) < 2:
+            return  # a saver's share matters beside others only
+        prepares = any(run.record.behind is not None and not run.waiting for run in runs.values())
+        share = LAST_WEIGHT if prepares else ASIDE_WEIGHT
+        for run in runs.values():
+            weight = min(run.record.weight or 1.0, share)
+            if run.phase == protocol.SAVING and run.handle is not None and run.saving_share != weight:
+                run.saving_share = weight
+                run.handle.set_priority(weight)
 
     def _pass_gate(self, run: TrackedRun) -> None:
         run.record.behind = None
@@ -117,6 +139,7 @@ class Adjuster:
 
     def _raise(self, run: TrackedRun) -> None:
         if run.handle is not None and run.record.behind is None:
+            run.saving_share = None
             run.handle.set_priority(run.record.weight or 1.0)
 
     def bind(self, run: TrackedRun) -> None:

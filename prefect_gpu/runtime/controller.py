@@ -129,6 +129,7 @@ class Controller:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+        self._adjuster.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -252,6 +253,7 @@ class Controller:
         run.record.warm = run.handle.warm
         self._save(run)
         self._adjuster.launched(run)
+        self._adjuster.rank(self.runs)
         if run.cancelling:  # the cancellation came while the process was being made
             await run.handle.stop(0)
         await self._host.launched(run)
@@ -396,6 +398,7 @@ class Controller:
     def _unfollow(self, run: TrackedRun) -> None:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
+            self._adjuster.rank(self.runs)
         if not self.runs:
             self._idle.set()
 
@@ -423,8 +426,7 @@ class Controller:
             self._handle(self._reports.phase(run))
             if phase == protocol.TRAINING:
                 self._adjuster.trains(run)
-            elif phase == protocol.SAVING and len(self.runs) > 1:
-                self._adjuster.saves(run)
+            self._adjuster.rank(self.runs)
             self._save(run)
             self._handle(self.estimates.entered(run, phase, at))
         elif kind == protocol.PROGRESS:

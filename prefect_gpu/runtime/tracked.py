@@ -62,6 +62,7 @@ class TrackedRun:
     )  # runs that shared its devices, ended or not
     device_idle_s: float | None = None
     exhausted: bool = False  # it has run out of the memory that it was granted of a device that it shared
+    saving_share: float | None = None  # of the processor, if it was given one to save with
     slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour
     _demoted: tuple[float, float | None] = (0.0, None)  # seconds so far with less than a full share, and since when
     _pace: dict[int, float] = field(default_factory=dict)  # by mark, seconds from the beginning of training

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.runtime.adjusting import _AFTER_S, ASIDE_WEIGHT, Adjuster
+from prefect_gpu.runtime.adjusting import _AFTER_S, ASIDE_WEIGHT, LAST_WEIGHT, Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
@@ -87,20 +87,59 @@ async def test_a_run_that_went_through_its_gate_by_itself_gets_its_processor_bac
     assert len(await desk.told()) == 1
 
 
-async def test_whoever_saves_makes_room_for_those_who_prepare_and_has_it_back_when_it_trains_again() -> None:
-    desk = Desk()
+async def ranked(desk: Desk, runs: dict[str, TrackedRun]) -> None:
+    desk.adjuster.rank(runs)
+    assert not desk.handle.did, "the next one is told first that it may train"
+    await asyncio.sleep(2 * _AFTER_S)
+
+
+def another(behind: str | None = None) -> TrackedRun:
+    record = RunRecord("s", "s", "p", "q", "token", Request(), Placement("n", ("virtual-0",), (0,)), behind=behind)
+    return TrackedRun(record, Path(), MemoryHandle("s"))
+
+
+def saving(weight: float = 1.0) -> Desk:
+    desk = Desk(weight=weight)
     for phase in (protocol.PREPARING, protocol.TRAINING, protocol.SAVING):
         desk.run.enter(phase, 1.0, {})
-    desk.adjuster.saves(desk.run)
-    assert desk.handle.did == [], "the next one is told first that it may train"
-    await asyncio.sleep(2 * _AFTER_S)
-    assert desk.handle.did == [("priority", ASIDE_WEIGHT)]
+    return desk
+
+
+@pytest.mark.parametrize(("weight", "given"), [(1.0, ASIDE_WEIGHT), (0.1, 0.1)])
+async def test_whoever_saves_makes_room_and_has_it_back_when_it_trains_again(weight: float, given: float) -> None:
+    desk = saving(weight)
+    runs = {"r": desk.run, "s": another()}
+    await ranked(desk, runs)
+    assert desk.handle.did == [("priority", given)]
     for phase in (protocol.PREPARING, protocol.TRAINING):
         desk.run.enter(phase, 3.0, {})
-    desk.adjuster.saves(desk.run)  # which comes late
     desk.adjuster.trains(desk.run)
+    desk.adjuster.rank(runs)
     await asyncio.sleep(2 * _AFTER_S)
-    assert desk.handle.did[1:] == [("priority", 1.0)]
+    assert desk.handle.did[1:] == [("priority", weight)]
+
+
+async def test_whoever_saves_comes_last_while_somebody_prepares() -> None:
+    desk, next_one = saving(), another(behind="x")
+    runs = {"r": desk.run, "s": next_one}
+    await ranked(desk, runs)
+    assert desk.handle.did == [("priority", LAST_WEIGHT)]
+    next_one.enter(protocol.PREPARING, 2.0, {})
+    next_one.enter(protocol.PREPARING, 3.0, {"waiting": True})
+    for _ in range(2):  # the second time, nothing is new
+        desk.adjuster.rank(runs)
+        await asyncio.sleep(2 * _AFTER_S)
+    assert desk.handle.did[1:] == [("priority", ASIDE_WEIGHT)]
+
+
+async def test_nobody_is_ranked_alone_or_after_the_end() -> None:
+    desk = saving()
+    await ranked(desk, {"r": desk.run})
+    assert desk.handle.did == []
+    desk.adjuster.rank({"r": desk.run, "s": another()})
+    desk.adjuster.close()
+    await asyncio.sleep(2 * _AFTER_S)
+    assert desk.handle.did == []
 
 
 @pytest.mark.parametrize(("still_behind", "opened"), [(None, [(protocol.OPEN_GATE, {})]), ("a", [])])

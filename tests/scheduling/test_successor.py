@@ -129,6 +129,26 @@ def test_a_faster_pace_than_expected_brings_it_forward() -> None:
     assert isinstance(said, Launch) and said.behind == "a"
 
 
+def test_behind_a_training_that_is_shorter_than_preparing_it_is_launched_while_that_one_prepares() -> None:
+    world = desk()
+    world.submit("a", estimate=Estimate(service_s=10.0, launching_s=20.0))  # trains from 20 to 30
+    world.submit("b")
+    assert not world.phase("a", Status.PREPARING, 1.0)
+    assert not world.wait_until(4.0)
+    (said,) = world.wait_until(30.0 - 20.0 - MARGIN_S)
+    assert isinstance(said, Launch) and (said.job, said.behind) == ("b", "a")
+    assert not world.phase("b", Status.PREPARING, 25.0)
+    assert not world.phase("a", Status.TRAINING, 26.0)
+    assert [type(one) for one in world.phase("a", Status.SAVING, 36.0)] == [OpenGate]
+
+
+def test_nobody_is_prepared_behind_one_that_waits_at_its_gate_itself() -> None:
+    world = prepared()
+    world.submit("c")
+    world.phase("b", Status.PREPARING, 95.0)
+    assert not [one for one in world.wait_until(400.0) if isinstance(one, Launch)]
+
+
 def test_one_that_fails_to_launch_waits_again_and_is_not_lost() -> None:
     world = prepared()
     world.tell(ev.LaunchFailed("b", "no image", 78.0), 76.0)

@@ -79,10 +79,11 @@ class Successor(Reaction):
 
     It is launched T_l + margin before the predicted end of the training, prepares, and waits; the scheduler opens its
     gate when the predecessor saves, ends, crashes or is gone. The end is predicted from the service that is left and
-    the pace that was measured. Nobody is prepared behind a run that shares its devices with another that trains, or
-    that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is behind such
-    a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there are no gates,
-    where moving costs nothing, or where no service is estimated.
+    the pace that was measured; of one that still prepares, from its own launching time: a training may be shorter than
+    what the next one needs to prepare. Nobody is prepared behind a run that shares its devices with another that
+    trains, or that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is
+    behind such a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there
+    are no gates, where moving costs nothing, or where no service is estimated.
 
     Args:
         margin: See :class:`Margin`.
@@ -110,14 +111,12 @@ class Successor(Reaction):
             case ev.JobSubmitted(job_id) | ev.JobEstimated(job_id):
                 if job_id in jobs:
                     self._longest_s = max(self._longest_s, jobs[job_id].estimate.launching_s)
-                    if jobs[job_id].status is Status.TRAINING:
-                        self._watch(jobs[job_id], desk)
+                    self._watch(jobs[job_id], desk)
             case ev.PhaseEntered(job_id, status):
+                self._drop(job_id)
                 if status is Status.TRAINING:
                     self._paces[job_id] = _Pace(desk.now, jobs[job_id].done_s)
-                    self._watch(jobs[job_id], desk)
-                else:
-                    self._drop(job_id)
+                self._watch(jobs[job_id], desk)
                 self._note_phase(job_id, status, desk)
             case ev.Progressed(done):
                 for job_id, _ in done:
@@ -142,9 +141,13 @@ class Successor(Reaction):
     # -- when -------------------------------------------------------------------------------------------------------
 
     def predicted_end(self, job: Job, now: float) -> float | None:
-        """When a training job will train no more, by its measured pace; None if nobody knows."""
+        """When a job that trains, or prepares with its gate open, will train no more; None if nobody knows."""
         service_s = job.estimate.service_s
-        if service_s is None or job.done_at is None or job.status is not Status.TRAINING:
+        if service_s is None:
+            return None
+        if job.status is Status.PREPARING and job.behind is None and job.granted_at is not None:
+            return max(now, job.granted_at + job.estimate.launching_s) + max(0.0, service_s - job.done_s)
+        if job.done_at is None or job.status is not Status.TRAINING:
             return None
         if job.done_s >= service_s:
             return None  # the estimate was too short
@@ -155,7 +158,7 @@ class Successor(Reaction):
         return job.done_at + max(0.0, service_s - job.done_s) / speed
 
     def _watch(self, job: Job, desk: Desk) -> None:
-        """A job trains, or has come further than known: look at it when a job behind it may have to be launched."""
+        """More is known of a job's end: look at it when a job behind it may have to be launched."""
         end = self.predicted_end(job, desk.now)
         if end is None:
             return
@@ -177,7 +180,7 @@ class Successor(Reaction):
         for job_id in list(islice(self._ripe, _MOST_RIPE)):
             del self._ripe[job_id]
             job = desk.state.jobs.get(job_id)
-            if job is None or job.status is not Status.TRAINING:
+            if job is None or job.status not in (Status.PREPARING, Status.TRAINING):
                 continue
             self._ripe[job_id] = None  # at the end: next time, others are looked at first
             if desk.state.successor(job_id) is None:
