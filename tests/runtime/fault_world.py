@@ -654,10 +654,11 @@ class World:
 
     def hurry(self) -> None:
         """What took long is done."""
-        events = [event for event in self.slow.values() if event is not None]
+        events, worker = [event for event in self.slow.values() if event is not None], self.worker
         self.slow.clear()
         for event in events:
-            self.do(event.set)
+            if self.worker is worker:  # else it died of the event before, and nobody waits for this one
+                self.do(event.set)
 
     def set_quota(self, limit: int | None) -> None:
         """The pool's limit changes."""
