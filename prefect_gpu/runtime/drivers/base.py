@@ -12,6 +12,29 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
+class ContainerSpec:
+    """What a run's container is made of, for drivers that start containers.
+
+    Attributes:
+        image: Name of its image, which must have Python 3.9 or newer as ``python3``.
+        pull: When the image is pulled: ``"missing"`` (from the node), ``"always"`` or ``"never"``.
+        memory_bytes: Memory limit of the whole container; None: none.
+        shm_bytes: Size of its ``/dev/shm``, which data loaders use; None: the engine's default (64 MiB).
+        volumes: ``"/on/the/node:/in/the/container"``, ``":ro"`` behind it makes it read-only.
+        network: The network that it joins; empty: the engine's default.
+        labels: More labels.
+    """
+
+    image: str
+    pull: str = "missing"
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    volumes: tuple[str, ...] = ()
+    network: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class LaunchSpec:
     """One process to start.
 
@@ -25,6 +48,8 @@ class LaunchSpec:
         cpus: Core numbers that it is bound to; empty leaves it unbound.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
+        container: What its container is made of; None: the driver's default. Without meaning to a driver that starts
+            processes of this machine.
     """
 
     run_id: str
@@ -35,6 +60,7 @@ class LaunchSpec:
     cpus: tuple[int, ...] = ()
     stream_output: bool = True
     label: str = ""
+    container: ContainerSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +74,7 @@ class ExitReport:
         cpu_seconds: CPU time of the whole run (user + system, children included).
         tail: The last lines of its output, oldest first.
         ended_at: Unix seconds, if the end was seen: a worker may come to know of it much later.
+        cause: Why it ended and what to do, if the driver knows more than the return code says; else empty.
     """
 
     returncode: int | None
@@ -55,13 +82,14 @@ class ExitReport:
     cpu_seconds: float | None = None
     tail: tuple[str, ...] = field(default=())
     ended_at: float | None = None
+    cause: str = ""
 
 
 class RunHandle(abc.ABC):
     """A started process."""
 
     run_id: str
-    pid: int  # what Prefect is told as infrastructure_pid
+    pid: int | str  # what Prefect is told as infrastructure_pid: a process of this machine, or node:container
     warm: bool  # whether it was started from a warm interpreter
 
     @abc.abstractmethod

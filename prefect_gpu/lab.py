@@ -1,0 +1,253 @@
+"""Several Docker nodes on one Linux machine, for the cluster demo, the benchmarks and the tests.
+
+Each node is a network namespace with an Engine of its own; a bridge joins them and the machine. What an earlier lab
+left behind is removed first, and everything is found again by its name: starting and stopping may be repeated. Needs
+root, Debian's ``docker.io``, ``iproute2`` and ``iptables``, and ``debootstrap`` for an image without a registry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefect_gpu.sandbox import Process, SandboxError
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+NEEDED = ("dockerd", "ip", "iptables", "nsenter")
+PYTHON = ("python3", "python-is-python3")
+_SUBNET = "10.77.0"
+_STOP_S = 30.0
+_DAEMONS = ("dockerd", "containerd", "docker-proxy", "runc")
+
+
+def missing() -> list[str]:
+    """What this machine lacks for a lab, as people would say it; empty if it has all."""
+    lacking = [f"the program {name}" for name in NEEDED if _which(name) is None]
+    return lacking + (["root's rights"] if os.geteuid() != 0 else [])
+
+
+@dataclass
+class LabNode:
+    """One node.
+
+    Attributes:
+        name: Its name, its namespace's name and its Engine's host name.
+        address: Its address on the bridge.
+        url: Its Engine's endpoint.
+    """
+
+    name: str
+    address: str
+    folder: Path
+    process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.folder / 'docker.sock'}"
+
+
+class Lab:
+    """Nodes on this machine.
+
+    Args:
+        folder: Where their data go. Short: sockets have short paths.
+        nodes: How many.
+        prefix: Names begin with it; two labs at once need two prefixes. At most 8 letters.
+
+    Example:
+        >>> with Lab(Path("/var/tmp/lab"), nodes=3) as lab:                # doctest: +SKIP
+        ...     print(lab.nodes[0].url)
+    """
+
+    def __init__(self, folder: Path, nodes: int = 1, prefix: str = "pgl") -> None:
+        self.folder = folder
+        self.bridge = f"{prefix}br"
+        self.gateway = f"{_SUBNET}.1"
+        self.nodes = [
+            LabNode(f"{prefix}{number}", f"{_SUBNET}.{10 + number}", folder / f"n{number}")
+            for number in range(1, nodes + 1)
+        ]
+
+    def __enter__(self) -> Lab:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all nodes.
+
+        Raises:
+            SandboxError: Something is missing on this machine, or a node does not start.
+        """
+        if lacking := missing():
+            raise SandboxError(f"A lab needs {', '.join(lacking)}: apt-get install docker.io iproute2 iptables")
+        self.stop()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _run("ip", "link", "add", self.bridge, "type", "bridge")
+        _run("ip", "address", "add", f"{self.gateway}/24", "dev", self.bridge)
+        _run("ip", "link", "set", self.bridge, "up")
+        for rule in self._rules:
+            _run("iptables", "-I", *rule)
+        try:
+            for node in self.nodes:
+                self._join(node)
+                self.start_engine(node)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop all nodes and remove what is theirs, but the data of their engines."""
+        for node in self.nodes:
+            self.stop_engine(node)
+            _try("ip", "netns", "delete", node.name)
+        _try("ip", "link", "delete", self.bridge)
+        for rule in self._rules:
+            while _try("iptables", "-D", *rule):
+                pass
+
+    def start_engine(self, node: LabNode) -> None:
+        """Start a node's Engine, with what it had before.
+
+        Raises:
+            SandboxError: It does not start.
+        """
+        node.folder.mkdir(parents=True, exist_ok=True)
+        for left in ("docker.pid", "docker.sock"):
+            (node.folder / left).unlink(missing_ok=True)
+        command = ["nsenter", f"--net=/var/run/netns/{node.name}", "unshare", "--uts", "sh", "-c"]
+        engine = (f"hostname {node.name}; exec dockerd --host={node.url} --data-root={node.folder / 'data'} "
+                  f"--exec-root={node.folder / 'exec'} --pidfile={node.folder / 'docker.pid'}")  # fmt: skip
+        node.process = Process(
+            [*command, engine], log=self.folder / f"{node.name}.log", env=_environment(), cwd=self.folder
+        )
+        node.process.wait_for_output("API listen on", timeout_s=90.0)
+
+    def stop_engine(self, node: LabNode, *, kill: bool = False) -> None:
+        """Stop a node's Engine and its containers; one that an earlier lab left, too.
+
+        Args:
+            kill: As a machine that loses its power: at once.
+        """
+        if node.process is not None:
+            node.process.kill() if kill else node.process.terminate(timeout_s=_STOP_S)
+            node.process = None
+        for pid in _pids_of(node.folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if Path("/proc/mounts").exists():
+            mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+            for mount in sorted((one for one in mounts if one.startswith(f"{node.folder}/")), reverse=True):
+                _try("umount", "--lazy", mount)
+        shutil.rmtree(node.folder / "exec", ignore_errors=True)
+
+    @property
+    def _rules(self) -> list[tuple[str, ...]]:
+        return [
+            ("FORWARD", "-i", self.bridge, "-j", "ACCEPT"),
+            ("FORWARD", "-o", self.bridge, "-j", "ACCEPT"),
+        ]
+
+    def _join(self, node: LabNode) -> None:
+        """Make a node's namespace, and a cable from it to the bridge."""
+        outer = f"{node.name}h"
+        _run("ip", "netns", "add", node.name)
+        _run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", node.name)
+        _run("ip", "link", "set", outer, "master", self.bridge, "up")
+        for words in (
+            ("address", "add", f"{node.address}/24", "dev", "eth0"),
+            ("link", "set", "eth0", "up"),
+            ("link", "set", "lo", "up"),
+            ("route", "add", "default", "via", self.gateway),
+            # A name server that cannot be reached from here would make each look-up hang for twenty seconds.
+            *(("route", "replace", "unreachable", server) for server in _name_servers()),
+        ):
+            _run("ip", "-n", node.name, *words)
+
+
+def debian_image(client: DockerClient, name: str, cache: Path, packages: tuple[str, ...] = PYTHON) -> None:
+    """Put a small Debian image on an Engine, made on this machine, where images cannot be pulled.
+
+    Args:
+        name: The image's name.
+        cache: The file that keeps it for the next Engine (a tar archive of some 100 MB).
+        packages: What it has beside Debian's least.
+
+    Raises:
+        SandboxError: It cannot be made.
+    """
+    if not cache.exists():
+        root = cache.with_suffix(".root")
+        shutil.rmtree(root, ignore_errors=True)
+        release = next(
+            (line.partition("=")[2].strip('"') for line in Path("/etc/os-release").read_text().splitlines()
+             if line.startswith("VERSION_CODENAME=")), "stable",
+        )  # fmt: skip
+        _run("debootstrap", "--variant=minbase", f"--include={','.join(packages)}", release, str(root))
+        shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
+        temporary = cache.with_suffix(".tmp")
+        _run("tar", "-C", str(root), "-cf", str(temporary), ".")
+        temporary.replace(cache)
+        shutil.rmtree(root, ignore_errors=True)
+    repository, _, tag = name.partition(":")
+    client.api.import_image_from_file(str(cache), repository=repository, tag=tag or "latest")
+
+
+def _which(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+    if done.returncode:
+        raise SandboxError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def _try(*command: str) -> bool:
+    try:
+        _run(*command)
+    except (SandboxError, OSError):
+        return False
+    return True
+
+
+def _name_servers() -> list[str]:
+    try:
+        lines = Path("/etc/resolv.conf").read_text().splitlines()
+    except OSError:
+        return []
+    words = [line.split() for line in lines]
+    return [word[1] for word in words if len(word) > 1 and word[0] == "nameserver" and "." in word[1]]
+
+
+def _pids_of(folder: Path) -> list[int]:
+    """What belongs to the Engine of a node: its daemons, their helpers, and the processes of its containers."""
+    ids = [entry.name.encode() for entry in folder.glob("data/containers/*")]
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            helper = (entry / "comm").read_text().strip().startswith(_DAEMONS)
+            ours = helper and f"{folder}/".encode() in (entry / "cmdline").read_bytes()
+            groups = (entry / "cgroup").read_bytes()
+            if ours or any(id_ in groups for id_ in ids):
+                found.append(int(entry.name))
+    return found
+
+
+__all__ = ["Lab", "LabNode", "debian_image", "missing"]

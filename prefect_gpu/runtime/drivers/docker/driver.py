@@ -1,0 +1,187 @@
+"""The `docker` driver: runs are containers of one Docker Engine, on this machine or on another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import secrets
+import time
+from collections.abc import Callable
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docker.errors import NotFound
+
+from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.docker import containers
+from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
+from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+_AGAIN_S = 2.0
+
+
+class DockerDriver(Driver):
+    """Starts runs as containers of a Docker Engine.
+
+    A launch is claimed in its folder before its container is made, and its container has a name that only it can
+    have: it starts once, whoever tries. Output and end are kept by the engine while no worker is there.
+
+    Args:
+        endpoint: The engine.
+        default: What containers are made of, where a launch does not say it.
+        pool: Name of the pool, for the containers' labels.
+        echo: Called with a run's label and each line of its output; by default the line is printed.
+        logger: Told of what went wrong.
+
+    Example:
+        >>> driver = DockerDriver(Endpoint(), ContainerSpec("prefecthq/prefect:3-latest"), logger=logger)
+        >>> await driver.start()
+        >>> report = await (await driver.launch(spec)).wait()
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        default: ContainerSpec | None = None,
+        *,
+        pool: str = "",
+        echo: Callable[[str, str], None] | None = None,
+        logger: Logger | LoggerAdapter[Any],
+    ) -> None:
+        self._endpoint = endpoint
+        self._default = default
+        self._pool = pool
+        self._echo = echo or (lambda label, line: print(line))
+        self._logger = logger
+        self._client: DockerClient | None = None
+        self._node = ""
+        self._handles: set[ContainerHandle] = set()
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            EngineError: The engine cannot be reached, or refuses us.
+        """
+        self._client = await asyncio.to_thread(self._endpoint.connect)
+        with explained(self._endpoint, "say what it is"):
+            self._node = (await asyncio.to_thread(self._client.info))["Name"]
+
+    async def close(self) -> None:
+        for handle in tuple(self._handles):
+            handle.release()
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+    async def launch(self, spec: LaunchSpec) -> RunHandle:
+        name = spec.label or spec.run_id
+        run_dir = _own_folder(spec.run_dir)
+        if not supervisor.claim(str(run_dir), {"container": containers.container_name(spec.run_id, run_dir)}):
+            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
+        making = asyncio.ensure_future(asyncio.to_thread(self._make, spec, run_dir))
+        handle = None
+        try:
+            made = await asyncio.shield(making)
+            handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
+            await handle.begin()
+        except (LaunchError, ValueError) as error:
+            raise LaunchError(f"{name} could not be started: {error}") from error
+        except asyncio.CancelledError:
+            await asyncio.shield(self._abandon(making, handle))
+            raise
+        return handle
+
+    async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
+        run_dir = _own_folder(run_dir)
+        made = read_made(run_dir)
+        report = read_report(run_dir)
+        if made is None:
+            if not supervisor.claim(str(run_dir), {"revoked": True}):
+                # Whoever claimed it may have made a container, but cannot have started it.
+                name = containers.container_name(run_id, run_dir)
+                with explained(self._endpoint, "remove a container"):
+                    await asyncio.to_thread(containers.remove, self._engine, name)
+            return None
+        if report is not None:
+            return ContainerHandle.of_ended(run_id, made, report)
+        if not await self._has_started(made):
+            return None
+        return self._follow(run_id, run_dir, made, run_id, True, time.time())
+
+    def _follow(
+        self, run_id: str, run_dir: Path, made: Made, label: str, stream: bool, since: float | None
+    ) -> ContainerHandle:
+        echo = functools.partial(self._echo, label) if stream else None
+        handle = ContainerHandle(run_id, run_dir, made, self._engine, echo, since, self._logger)
+        self._handles.add(handle)
+        handle.when_over(lambda: self._handles.discard(handle))
+        return handle
+
+    async def _abandon(self, making: asyncio.Future[Made], handle: ContainerHandle | None) -> None:
+        """The launch was cancelled: nothing of it may be left."""
+        with contextlib.suppress(LaunchError, ValueError):
+            made = await making
+            if handle is not None:
+                await handle.stop(0)
+            else:
+                await asyncio.to_thread(containers.remove, self._engine, made.container)
+
+    async def _has_started(self, made: Made) -> bool:
+        """Whether a container was ever started; one that was not is removed. Waits for an engine that is away."""
+        told = False
+        while True:
+            try:
+                return await asyncio.to_thread(self._look, made)
+            except EngineError as error:
+                if not told:
+                    self._logger.warning("%s Waiting for it.", error)
+                    told = True
+                await asyncio.sleep(_AGAIN_S)
+
+    # -- in threads ---------------------------------------------------------------------------------------------------
+
+    def _make(self, spec: LaunchSpec, run_dir: Path) -> Made:
+        """Make the container and start it."""
+        how, client = spec.container or self._default, self._engine
+        if how is None:
+            raise LaunchError("no image is given for it: set `image`")
+        name, mark = containers.container_name(spec.run_id, run_dir), f"prefect-gpu-{secrets.token_hex(8)}"
+        with explained(self._endpoint, f"make a container of {how.image}"):
+            made = Made(containers.create(client, spec, how, name, mark, self._pool), self._node, mark, len(spec.cpus))
+        try:
+            write_made(run_dir, made)
+            with explained(self._endpoint, f"start a container of {how.image}"):
+                client.api.start(made.container)
+        except BaseException:
+            containers.remove(client, made.container)
+            raise
+        return made
+
+    def _look(self, made: Made) -> bool:
+        with explained(self._endpoint, "say what became of a container"):
+            try:
+                state = self._engine.api.inspect_container(made.container)["State"]
+            except NotFound:
+                return True  # it may have been: whoever looks at its end will find that nobody saw it
+            if state["Status"] != "created":
+                return True
+            containers.remove(self._engine, made.container)
+            return False
+
+    @property
+    def _engine(self) -> DockerClient:
+        if self._client is None:
+            raise EngineError("The driver has not been started")
+        return self._client
+
+
+def _own_folder(run_dir: Path) -> Path:
+    folder = Path(run_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
