@@ -21,7 +21,7 @@ def run_environment(
     cpus: Sequence[int],
     channel_url: str,
     channel_file: Path,
-    checkpoints: Path,
+    checkpoints: str,
     locks: Path,
     gated: bool = False,
     shared: bool = False,
@@ -33,6 +33,7 @@ def run_environment(
     A run sees the GPUs that it was granted, by UUID, and no others: a run on virtual devices, or on none, sees no GPU.
 
     Args:
+        checkpoints: Address of the run's own store of checkpoints.
         locks: Folder of the devices' lock files.
         gated: Whether the run waits until its predecessor trains no more.
         shared: Whether others may train on its devices.
@@ -53,7 +54,7 @@ def run_environment(
             [{key: value for key, value in dataclasses.asdict(device).items() if key != "cores"} for device in devices]
         ),
         protocol.ENV_CPUS: ",".join(map(str, cpus)),
-        protocol.ENV_CHECKPOINTS: str(checkpoints),
+        protocol.ENV_CHECKPOINTS: checkpoints,
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
         **({protocol.ENV_GATED: "1"} if gated else {}),
         **({protocol.ENV_SHARED: "1"} if shared else {}),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from prefect_gpu.training import cpus
-from prefect_gpu.training.checkpoints import CheckpointStore, SaveCallback
+from prefect_gpu.training.checkpoints import SaveCallback, Store
 from prefect_gpu.training.mailbox import Mailbox
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -19,7 +18,7 @@ class Saver:
     """Obeys the controller's instructions inside ``report()``, in the training's thread.
 
     Args:
-        folder: Where checkpoints are kept; None saves none.
+        store: Where checkpoints are kept; None saves none.
         every: Seconds between two checkpoints, or None.
         on_saved: Called with the data of a CHECKPOINT event after each attempt.
 
@@ -29,8 +28,8 @@ class Saver:
         stopped: Why the loop is to end now: everything that can be saved has been saved. None otherwise.
     """
 
-    def __init__(self, folder: Path | None, every: float | None, on_saved: Callable[[dict[str, Any]], None]) -> None:
-        self.store = CheckpointStore(folder) if folder is not None else None
+    def __init__(self, store: Store | None, every: float | None, on_saved: Callable[[dict[str, Any]], None]) -> None:
+        self.store = store
         self.due_at = float("inf")
         self.stopped: str | None = None
         self.on_cores: list[Callable[[int], object]] = []
@@ -90,12 +89,16 @@ class Saver:
         if mailbox.save is not None or (mailbox.stop is not None and self.stopped is None):
             mailbox.pending = True
 
-    def _save(self, store: CheckpointStore, checkpoint: SaveCallback, step: int) -> None:
+    def _save(self, store: Store, checkpoint: SaveCallback, step: int) -> None:
         begin = monotonic()
         data: dict[str, Any] = {"step": step}
         try:
             saved = store.save(checkpoint, step)
-            data |= {"path": str(saved.path), "bytes": saved.size_bytes, "seconds": monotonic() - begin}
+            data |= {
+                "path": saved.kept_at or str(saved.path),
+                "bytes": saved.size_bytes,
+                "seconds": monotonic() - begin,
+            }
         except Exception as error:
             # A full disk at night is no reason to lose the training as well; the previous checkpoint is still good.
             logger.exception("The checkpoint of step %d could not be saved; training goes on.", step)

@@ -25,7 +25,7 @@ def environment(folder: Path, *devices: Device, **values: Any) -> dict[str, str]
         cpus=(0,),
         channel_url="ws://here",
         channel_file=folder / "channel",
-        checkpoints=folder / "checkpoints",
+        checkpoints=str(folder / "checkpoints"),
         locks=folder / "locks",
         **values,
     )
