@@ -12,6 +12,7 @@ from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
 from pydantic import Field, field_validator
 
+from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
 
 
@@ -30,6 +31,12 @@ class GpuSettings(PrefectBaseSettings):
         default=None,
         description="Where the worker keeps what must survive it: run records, logs, checkpoints, history. "
         "Default: the folder `gpu` in PREFECT_HOME.",
+    )
+    checkpoints: str | None = Field(
+        default=None,
+        description="Where checkpoints are kept: a folder, or s3://bucket/prefix?endpoint_url=...&region=... with the "
+        "credentials in the environment. Default: the folder `checkpoints` in the state folder. Runs on several nodes "
+        "need a place that all of them reach.",
     )
     history_url: str | None = Field(
         default=None,
@@ -88,6 +95,13 @@ class GpuSettings(PrefectBaseSettings):
     @classmethod
     def _valid_size(cls, value: str) -> str:
         parse_bytes(value, field="virtual_device_memory")
+        return value
+
+    @field_validator("checkpoints")
+    @classmethod
+    def _valid_place(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_location(value)
         return value
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prefect_gpu.runtime.records import remove_older
 from prefect_gpu.training.checkpoints import CheckpointError, open_store
-from prefect_gpu.training.checkpoints.location import part_of, parse_location
+from prefect_gpu.training.checkpoints.location import parse_location, part_of
 
 
 class RunCheckpoints:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer, new_token
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
@@ -57,6 +57,7 @@ class Controller:
         profile: Name of a scheduling profile.
         abilities: What the scheduler may ask for: all of :data:`ABILITIES`, or less.
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
+        checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         clock: Unix seconds; tests may replace it.
     """
 
@@ -73,6 +74,7 @@ class Controller:
         channel_host: str = "127.0.0.1",
         channel_port: int = 0,
         keep_days: float = 30.0,
+        checkpoints: str | None = None,
         clock: Callable[[], float] = time.time,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -82,14 +84,15 @@ class Controller:
         self.idle = IdleTime()
         self.chronicle = Chronicle()
         self.node = node
+        self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._host = host
         self._driver = driver
         self._state_dir = state_dir
         self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)
+        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
         self._clock = clock
-        self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._channel = ChannelServer(
             self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
         )
@@ -114,8 +117,8 @@ class Controller:
         temporary.replace(self._channel_file)
         await self._driver.start()
         await asyncio.to_thread(self._records.clean_up)
-        for kept in ("checkpoints", "bundles"):
-            await asyncio.to_thread(remove_older, self._state_dir / kept, self._keep_days)
+        await asyncio.to_thread(remove_older, self._state_dir / "bundles", self._keep_days)
+        await asyncio.to_thread(self._checkpoints.clean_up, self._keep_days)
         self.handle(ev.NodesChanged((self.node,)))
         for folder, record in self._records:
             await self._adopt(folder, record)
@@ -269,7 +272,7 @@ class Controller:
             cpus=run.record.placement.cpus,
             channel_url=self._channel.url,
             channel_file=self._channel_file,
-            checkpoints=self.checkpoint_dir(run.run_id),
+            checkpoints=self._checkpoints.of(run.run_id),
             locks=self._state_dir / "locks",
             gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
             shared=run.record.placement.shared,
@@ -286,10 +289,6 @@ class Controller:
             stream_output=spec.stream_output,
             label=run.record.name,
         )
-
-    def checkpoint_dir(self, run_id: str) -> Path:
-        """Where a run's checkpoints lie; they outlive its attempts."""
-        return self._state_dir / "checkpoints" / run_id
 
     async def _adopt(self, folder: Path, record: RunRecord) -> None:
         """Take over one launch of an earlier worker."""
@@ -365,7 +364,7 @@ class Controller:
         outcome, message = await self._host.settle(run, report)
         self.chronicle.over(run, ended_at, outcome, message)
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
-            await asyncio.to_thread(shutil.rmtree, self.checkpoint_dir(run.run_id), ignore_errors=True)
+            await asyncio.to_thread(self._checkpoints.remove, run.run_id)
         if outcome is not None:
             row = run.history_row(outcome=outcome, message=message, report=report, node=self.node.id, ended_at=ended_at)
             try:

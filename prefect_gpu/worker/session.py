@@ -129,6 +129,7 @@ class PoolSession:
             channel_host=self._settings.channel_host,
             channel_port=self._settings.channel_port,
             keep_days=self._settings.keep_days,
+            checkpoints=self._settings.checkpoints,
             logger=self._logger,
         )
         self._intake.controller = self.controller

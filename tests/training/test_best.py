@@ -12,6 +12,7 @@ import pytest
 from prefect_gpu.training import TrainingRun, TrainingRunError, training_run
 from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.callbacks.optuna import PRUNED, OptunaReporter
+from prefect_gpu.training.checkpoints import CheckpointStore
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_KEEP_BEST
 from tests.training.conftest import Controller
 
