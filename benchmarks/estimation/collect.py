@@ -185,7 +185,7 @@ async def collect(runs: int, out: Path, seed: int, only: set[str], tries: int = 
     shutil.rmtree(out / "state", ignore_errors=True)
     controller = Controller(
         host,
-        node=node,
+        nodes=(node,),
         driver=ProcessDriver(warm=False, logger=logger),
         state_dir=out / "state",
         pool="collect",

@@ -194,7 +194,7 @@ class Pool:
         abilities = replace(ABILITIES, gates=prescheduling)
         self.controller = _Heartbeats(
             self,
-            node=machine.node,
+            nodes=(machine.node,),
             driver=driver,
             state_dir=folder / "state",
             pool="kit",

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
@@ -50,7 +51,7 @@ class Controller:
 
     Args:
         host: Whoever owns the runs.
-        node: This machine's devices and cores, as far as this worker manages them.
+        nodes: Machines with their devices and cores, as far as this worker manages them.
         driver: Starts the processes.
         state_dir: Folder for what must survive the worker.
         pool: Name of the pool; records of other pools in the same folder are left alone.
@@ -65,7 +66,7 @@ class Controller:
         self,
         host: Host,
         *,
-        node: Node,
+        nodes: Sequence[Node],
         driver: Driver,
         state_dir: Path,
         pool: str,
@@ -83,7 +84,7 @@ class Controller:
         self.estimates = Estimates()
         self.idle = IdleTime()
         self.chronicle = Chronicle()
-        self.node = node
+        self.fleet = Fleet(nodes)
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._host = host
         self._driver = driver
@@ -96,7 +97,7 @@ class Controller:
         self._channel = ChannelServer(
             self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
         )
-        self._adjuster = Adjuster(self._channel, node, self._save, clock)
+        self._adjuster = Adjuster(self._channel, self.fleet, self._save, clock)
         self._reports = Reports()
         self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
@@ -119,13 +120,14 @@ class Controller:
         await asyncio.to_thread(self._records.clean_up)
         await asyncio.to_thread(remove_older, self._state_dir / "bundles", self._keep_days)
         await asyncio.to_thread(self._checkpoints.clean_up, self._keep_days)
-        self.handle(ev.NodesChanged((self.node,)))
+        self.handle(ev.NodesChanged(self.fleet.nodes))
         for folder, record in self._records:
             await self._adopt(folder, record)
-        watch = PressureWatch(self.node, self.scheduler.state, self.runs, self.handle)
-        task = asyncio.get_running_loop().create_task(watch.run(), name="pressure")
-        self._tasks.add(task)
-        task.add_done_callback(self._followed)
+        if self._driver.local and self.fleet.nodes:
+            watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
+            task = asyncio.get_running_loop().create_task(watch.run(), name="pressure")
+            self._tasks.add(task)
+            task.add_done_callback(self._followed)
 
     async def close(self) -> None:
         """Let go. Running processes go on; the next worker finds them."""
@@ -264,7 +266,7 @@ class Controller:
 
     def _complete(self, spec: LaunchSpec, run: TrackedRun) -> LaunchSpec:
         """Add to the host's specification what belongs to the controller."""
-        devices = [device for device in self.node.devices if device.id in run.record.placement.devices]
+        devices = self.fleet.devices_of(run.record.placement)
         own = run_environment(
             run_id=run.run_id,
             token=run.record.token,
@@ -337,7 +339,7 @@ class Controller:
 
     def _estimate_adopted(self, run: TrackedRun) -> None:
         record = run.record
-        kind = self.node.devices[0].kind if self.node.devices and record.request.gpus else None
+        kind = self.fleet.kind if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
         self.handle(ev.JobEstimated(run.run_id, self.estimates.submitted(run.run_id, known)))
@@ -366,7 +368,8 @@ class Controller:
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
             await asyncio.to_thread(self._checkpoints.remove, run.run_id)
         if outcome is not None:
-            row = run.history_row(outcome=outcome, message=message, report=report, node=self.node.id, ended_at=ended_at)
+            node = run.record.placement.node
+            row = run.history_row(outcome=outcome, message=message, report=report, node=node, ended_at=ended_at)
             try:
                 await asyncio.to_thread(self._host.record_history, row)
             except Exception:

@@ -231,8 +231,8 @@ class Intake:
     async def _known_of(self, flow_run: FlowRun, request: Request) -> Known:
         """What is known of a run before it starts, to estimate it by."""
         flow = await self._pool.flow(flow_run.flow_id)
-        devices = self.controller.node.devices if request.gpus else ()
-        return known_of(flow.name, flow_run.parameters, request, {}, devices[0].kind if devices else None)
+        kind = self.controller.fleet.kind if request.gpus else None
+        return known_of(flow.name, flow_run.parameters, request, {}, kind)
 
     def withdraw(self, run_id: str, reason: str) -> None:
         """A run that waited is not ours to start any more."""

@@ -120,7 +120,7 @@ class PoolSession:
         )
         self.controller = Controller(
             self,
-            node=node,
+            nodes=(node,),
             driver=driver,
             state_dir=self._state_dir,
             pool=pool.name,
@@ -354,7 +354,7 @@ class PoolSession:
         """See :class:`Host`."""
         display = self._displays.pop(run.run_id, None)
         if display is not None:
-            await display.close(report, virtual=any(device.virtual for device in self.controller.node.devices))
+            await display.close(report, virtual=any(device.virtual for device in self.controller.fleet.devices))
         self._control.unregister(run.run_id)
         breaks = self._breaks_at_grant.pop(run.run_id, self._stream.breaks)
         outcome, message = await self._settlement.settle(run, report, api_was_away=self._stream.breaks > breaks)
@@ -374,7 +374,7 @@ class PoolSession:
 
     def record_history(self, row: dict[str, Any]) -> None:
         """See :class:`Host`."""
-        devices = [device for device in self.controller.node.devices if device.id in row["devices"]]
+        devices = self.controller.fleet.named(row["devices"])
         self._history.record(
             HistoryRow(
                 **row,

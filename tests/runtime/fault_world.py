@@ -370,7 +370,7 @@ class Worker:
         self.driver = _Driver(self)
         self.controller = Controller(
             self.host,
-            node=world.node,
+            nodes=(world.node,),
             driver=self.driver,
             state_dir=world.folder,
             pool="pool",

@@ -35,7 +35,7 @@ class Bench:
         self.host, self.driver = RecordingHost(), MemoryDriver(world)
         self.controller = Controller(
             self.host,
-            node=NODE,
+            nodes=(NODE,),
             driver=self.driver,
             state_dir=folder,
             pool="pool",

@@ -128,7 +128,13 @@ class RunHandle(abc.ABC):
 
 
 class Driver(abc.ABC):
-    """Starts processes and finds them again. One instance serves one worker."""
+    """Starts processes and finds them again. One instance serves one worker.
+
+    Attributes:
+        local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
+    """
+
+    local = True
 
     @abc.abstractmethod
     async def start(self) -> None:

@@ -45,6 +45,8 @@ class DockerDriver(Driver):
         >>> report = await (await driver.launch(spec)).wait()
     """
 
+    local = False
+
     def __init__(
         self,
         endpoint: Endpoint,
