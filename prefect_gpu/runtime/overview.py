@@ -33,8 +33,8 @@ def overview(
 
         - ``version``: to be handed in as ``since`` next time; ``now``; ``most_finished``: how many finished runs are
           kept, the newest; ``nodes`` (of each ``id`` and ``cores``, those for runs), ``profile``, ``draining``.
-        - ``devices``: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s`` and ``gaps`` (how long it
-          stood idle between two trainings, and how many such gaps there were).
+        - ``devices``: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s`` and ``gaps`` (how
+          long it stood idle between two trainings, and how many such gaps there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
           ``flow``, ``attempt``, ``queue``, ``devices``, ``shared``, ``memory_bytes`` (granted), ``submitted``,
           ``granted``, ``ended``; ``phase`` (``launching``, ``preparing``, ``gate``, ``training``, ``saving``,
