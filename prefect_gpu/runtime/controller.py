@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import time
@@ -22,13 +23,20 @@ from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.gang import (
+    adopt_together,
+    instance_environment,
+    instance_folder,
+    instance_id,
+    launch_together,
+)
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
-from prefect_gpu.runtime.run_environment import run_environment
+from prefect_gpu.runtime.run_environment import channel_environment, run_environment
 from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
@@ -249,7 +257,11 @@ class Controller:
         self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
         try:
             self._channel.admit(run.run_id, run.record.token)
-            run.handle = await self._driver.launch(self._complete(spec, run))
+            specs = self._complete(spec, run)
+            if len(specs) == 1:
+                run.handle = await self._driver.launch(specs[0])
+            else:
+                run.handle = await launch_together(self._driver, specs, self._logger)
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
             await self._end(run, ExitReport(returncode=127, tail=(str(error),)))
@@ -264,38 +276,54 @@ class Controller:
         await self._host.launched(run)
         await self._watch(run)
 
-    def _complete(self, spec: LaunchSpec, run: TrackedRun) -> LaunchSpec:
-        """Add to the host's specification what belongs to the controller."""
-        devices = self.fleet.devices_of(run.record.placement)
-        own = run_environment(
-            run_id=run.run_id,
-            token=run.record.token,
-            devices=devices,
-            cpus=run.record.placement.cpus,
-            channel_url=self._channel.url,
-            channel_file=self._channel_file,
-            checkpoints=self._checkpoints.of(run.run_id),
-            locks=self._state_dir / "locks",
-            gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
-            shared=run.record.placement.shared,
-            memory_bytes=run.record.placement.memory_bytes,
-            keep_best=run.record.request.converged == "stop",
-        )
-        return LaunchSpec(
-            run_id=run.run_id,
-            run_dir=run.folder,
-            argv=spec.argv,
-            env=spec.env | own,
-            cwd=spec.cwd,
-            cpus=run.record.placement.cpus,
-            stream_output=spec.stream_output,
-            label=run.record.name,
-        )
+    def _complete(self, spec: LaunchSpec, run: TrackedRun) -> list[LaunchSpec]:
+        """Add to the host's specification what belongs to the controller: one for each instance of the run."""
+        parts = run.record.placement.parts
+        meeting = self._driver.meeting_point(run.run_id, run.folder) if len(parts) > 1 else None
+        specs = []
+        for rank, part in enumerate(parts):
+            own = run_environment(
+                run_id=run.run_id,
+                devices=self.fleet.devices_of(part),
+                cpus=part.cpus,
+                checkpoints=self._checkpoints.of(run.run_id),
+                locks=self._state_dir / "locks",
+                shared=run.record.placement.shared,
+                memory_bytes=run.record.placement.memory_bytes,
+            )
+            if rank == 0:
+                own |= channel_environment(
+                    token=run.record.token,
+                    url=self._channel.url,
+                    file=self._channel_file,
+                    gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
+                    keep_best=run.record.request.converged == "stop",
+                )
+            if meeting is not None:
+                own |= instance_environment(run.record.placement, rank, *meeting)
+            specs.append(
+                dataclasses.replace(
+                    spec,
+                    run_id=instance_id(run.run_id, rank),
+                    run_dir=instance_folder(run.folder, rank),
+                    argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
+                    env=spec.env | own,
+                    cpus=part.cpus,
+                    node=part.node,
+                    label=run.record.name if rank == 0 else f"{run.record.name}.{rank}",
+                )
+            )
+        return specs
 
     async def _adopt(self, folder: Path, record: RunRecord) -> None:
         """Take over one launch of an earlier worker."""
         run = TrackedRun(record, folder, cancelling=record.cancelled)
-        handle = await self._driver.adopt(record.run_id, folder)
+        parts = range(len(record.placement.parts))
+        if len(parts) == 1:
+            handle = await self._driver.adopt(record.run_id, folder)
+        else:
+            launches = [(instance_id(record.run_id, rank), instance_folder(folder, rank)) for rank in parts]
+            handle = await adopt_together(self._driver, launches, self._logger)
         if handle is None:
             self.runs[record.run_id] = run
             self._idle.clear()

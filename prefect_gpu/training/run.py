@@ -29,6 +29,7 @@ from prefect_gpu.training.protocol import (
     CHECKPOINT,
     ENV_CHECKPOINTS,
     ENV_KEEP_BEST,
+    ENV_RESTORES_ONLY,
     FINISHED,
     OUT_OF_MEMORY,
     PHASE,
@@ -169,10 +170,12 @@ class TrainingRun:
                 "saves no checkpoints."
             )
             link = place = None
-        self._saver = Saver(open_store(place) if place else None, self._checkpoint_every, self._on_saved)
+        saves = os.environ.get(ENV_RESTORES_ONLY) != "1"
+        store = open_store(place) if place else None
+        self._saver = Saver(store, self._checkpoint_every, self._on_saved, saves=saves)
         self._saver.on_cores = self._on_cores
         keep = os.environ.get(ENV_KEEP_BEST) == "1" if self._keep_best is None else self._keep_best
-        if keep:
+        if keep and saves:
             name = f"best-{keep}" if isinstance(keep, str) else "best"
             self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
         if link is not None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from prefect_gpu.worker.worker import GpuWorker
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
+_INSTANCE = (sys.executable, "-m", "prefect_gpu.instance")
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 
 
@@ -170,6 +171,7 @@ class Launcher:
             argv=tuple(shlex.split(configuration.command or "")),
             env=env,
             cwd=cwd,
+            instance_argv=_INSTANCE if configuration.command == _ENGINE else (),
             stream_output=configuration.stream_output,
             label=flow_run.name,
         )

@@ -7,6 +7,7 @@ The controller keeps no run that a driver could not give back after ``kill -9``:
 from __future__ import annotations
 
 import abc
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,8 @@ class LaunchSpec:
         env: The whole environment of the process (nothing is inherited).
         cwd: Its working directory.
         cpus: Core numbers that it is bound to; empty leaves it unbound.
+        node: The node that it is started on, for a driver that has several.
+        instance_argv: The command of a gang's further instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
         container: What its container is made of; None: the driver's default. Without meaning to a driver that starts
@@ -60,6 +63,8 @@ class LaunchSpec:
     cpus: tuple[int, ...] = ()
     stream_output: bool = True
     label: str = ""
+    node: str = ""
+    instance_argv: tuple[str, ...] = ()
     container: ContainerSpec | None = None
 
 
@@ -135,6 +140,12 @@ class Driver(abc.ABC):
     """
 
     local = True
+
+    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+        """Address and port at which a launch that is about to start can be reached by the others of its gang."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return "127.0.0.1", int(probe.getsockname()[1])
 
     @abc.abstractmethod
     async def start(self) -> None:

@@ -25,7 +25,7 @@ LABEL = "prefect-gpu"  # its labels are prefect-gpu.run, prefect-gpu.pool, ...
 FOLDER = "/prefect-gpu"  # in the container
 _JOB = f"{FOLDER}/job.json"
 _COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", _JOB)
-_LONGEST_NAME = 48
+_LONGEST_NAME = 40  # the whole name has at most 63 letters: it is a host name, too
 
 
 def container_name(run_id: str, run_dir: Path) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 _AGAIN_S = 2.0
+_MEETING_PORT = 29500  # torchrun's; each container has ports of its own
 
 
 class DockerDriver(Driver):
@@ -80,6 +81,9 @@ class DockerDriver(Driver):
             handle.release()
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
+
+    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+        return containers.container_name(run_id, run_dir), _MEETING_PORT  # its name in the gang's network
 
     async def launch(self, spec: LaunchSpec) -> RunHandle:
         name = spec.label or spec.run_id
