@@ -41,6 +41,8 @@ def gpu(
     gpus: int = 1,
     gpu_memory: str | None = None,
     cpus: int | None = None,
+    workers: int | None = None,
+    ps: int | None = None,
     category: str | None = None,
     exclusive: bool | None = None,
     features: Sequence[str] | None = None,
@@ -61,6 +63,9 @@ def gpu(
         gpus: How many GPUs the run needs; 0 for none.
         gpu_memory: Memory needed on each of them, for example ``"6GiB"``. Default: whole GPUs.
         cpus: CPU cores needed. Default: the pool decides.
+        workers: How many instances train together, each with ``gpus`` GPUs of its own. Default: one. They start and end
+            together; each sees ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the other variables of torchrun.
+        ps: How many parameter servers they have: instances without a GPU, whose ranks come last.
         category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
             reinforcement or other.
         exclusive: Whether the GPUs are for this run alone. True: always. False: it may share them, if ``gpu_memory``
@@ -100,6 +105,8 @@ def gpu(
         "gpus": gpus,
         "gpu_memory": gpu_memory,
         "cpus": cpus,
+        "workers": workers,
+        "ps": ps,
         "category": category,
         "exclusive": exclusive,
         "features": list(features) if isinstance(features, (tuple, set, frozenset)) else features,

@@ -30,9 +30,9 @@ def run_function(flow: Flow[..., Any], flow_run: FlowRun) -> None:
     """
     from prefect.logging import disable_run_logger
 
-    parameters = (
-        flow.validate_parameters(flow_run.parameters) if flow.should_validate_parameters else flow_run.parameters
-    )
+    parameters = flow_run.parameters
+    if flow.should_validate_parameters:
+        parameters = flow.validate_parameters(parameters)
     with disable_run_logger():
         result = flow.fn(**parameters)
         if inspect.iscoroutine(result):

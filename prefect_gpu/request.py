@@ -21,6 +21,8 @@ _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
     "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
+    "workers": "give the number of instances that train together, 1 for a run that trains alone",
+    "ps": "give the number of parameter servers, 0 for none",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
     "converged": "choose one of yield, stop, ignore, or leave it out",
@@ -52,6 +54,19 @@ class GpuRequest(BaseModel):
         title="CPU cores",
         description="How many CPU cores the run needs, for loading data for example. "
         "Leave empty to let the pool decide.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        title="Workers",
+        description="How many instances of the run train together, each on GPUs of its own (`gpus` is for each of "
+        "them). They start and end together, and find each other by the variables that torchrun sets.",
+    )
+    ps: int = Field(
+        default=0,
+        ge=0,
+        title="Parameter servers",
+        description="How many more instances serve the workers, without a GPU. Their ranks come after the workers'.",
     )
     category: Category | None = Field(
         default=None,
@@ -104,7 +119,7 @@ class GpuRequest(BaseModel):
             raise ValueError("a name is empty")
         return list(dict.fromkeys(names)) or None
 
-    @field_validator("gpus", "cpus", mode="before")
+    @field_validator("gpus", "cpus", "workers", "ps", mode="before")
     @classmethod
     def _no_boolean(cls, value: Any) -> Any:
         if isinstance(value, bool):  # True would pass as 1

@@ -123,13 +123,15 @@ class GangHandle(RunHandle):
         await self.wait()
 
     def bind(self, cpus: tuple[int, ...]) -> bool:
-        return self.instances[0].bind(cpus) if len(self.instances) == 1 else False  # each part has cores of its own
+        return False  # each instance has cores of its own
 
     def set_priority(self, weight: float) -> bool:
-        return all([handle.set_priority(weight) for handle in self.instances])
+        done = [handle.set_priority(weight) for handle in self.instances]
+        return all(done)
 
     def set_duty(self, part: float) -> bool:
-        return all([handle.set_duty(part) for handle in self.instances])
+        done = [handle.set_duty(part) for handle in self.instances]
+        return all(done)
 
     def busy_seconds(self) -> float | None:
         spent = [handle.busy_seconds() for handle in self.instances]

@@ -79,6 +79,8 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         gpus=request.gpus,
         gpu_memory_bytes=request.gpu_memory_bytes,
         cpus=request.cpus,
+        workers=request.workers,
+        servers=request.ps,
         exclusive=request.exclusive is not False,
         automatic=request.exclusive is None and request.gpus > 0,
         category=request.category,
