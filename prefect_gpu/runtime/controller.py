@@ -310,6 +310,7 @@ class Controller:
                     env=spec.env | own,
                     cpus=part.cpus,
                     node=part.node,
+                    meets=meeting is not None,
                     label=run.record.name if rank == 0 else f"{run.record.name}.{rank}",
                 )
             )

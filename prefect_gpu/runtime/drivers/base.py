@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import abc
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.cluster import Node
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class LaunchSpec:
         cwd: Its working directory.
         cpus: Core numbers that it is bound to; empty leaves it unbound.
         node: The node that it is started on, for a driver that has several.
+        meets: Whether other instances of its gang have to reach it.
         instance_argv: The command of a gang's further instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
@@ -64,6 +70,7 @@ class LaunchSpec:
     stream_output: bool = True
     label: str = ""
     node: str = ""
+    meets: bool = False
     instance_argv: tuple[str, ...] = ()
     container: ContainerSpec | None = None
 
@@ -146,6 +153,12 @@ class Driver(abc.ABC):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             return "127.0.0.1", int(probe.getsockname()[1])
+
+    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
+        """Say which nodes there are now, and whenever that has changed, until cancelled.
+
+        A driver of one machine says nothing: whoever made it knows.
+        """
 
     @abc.abstractmethod
     async def start(self) -> None:

@@ -25,6 +25,7 @@ LABEL = "prefect-gpu"  # its labels are prefect-gpu.run, prefect-gpu.pool, ...
 FOLDER = "/prefect-gpu"  # in the container
 _JOB = f"{FOLDER}/job.json"
 _COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", _JOB)
+_MEETING_PORT = 29500  # torchrun's; each container has ports of its own
 _LONGEST_NAME = 40  # the whole name has at most 63 letters: it is a host name, too
 
 
@@ -32,6 +33,26 @@ def container_name(run_id: str, run_dir: Path) -> str:
     """The name of a launch's container: the same for every worker, and of no other launch."""
     readable = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id)[:_LONGEST_NAME]
     return f"prefect-gpu-{readable}-{hashlib.sha256(f'{run_id}/{run_dir.name}'.encode()).hexdigest()[:10]}"
+
+
+def meeting_point(run_id: str, run_dir: Path) -> tuple[str, int]:
+    """Name and port at which a launch's container is reached by its gang: the name is its host name in the network."""
+    return container_name(run_id, run_dir), _MEETING_PORT
+
+
+def ensure_network(client: DockerClient, name: str, *, overlay: bool) -> None:
+    """Make the network in which containers reach each other by name, if it is not there."""
+    if client.networks.list(names=[f"^{name}$"]):
+        return
+    client.networks.create(
+        name, driver="overlay" if overlay else "bridge", attachable=overlay, check_duplicate=True, labels={LABEL: "1"}
+    )
+
+
+def leftovers(client: DockerClient, pool: str) -> list[str]:
+    """Names of all containers of a pool's runs, running or not."""
+    found = client.api.containers(all=True, filters={"label": f"{LABEL}.pool={pool}"})
+    return [entry["Names"][0].lstrip("/") for entry in found if entry["Names"]]
 
 
 def ensure_image(client: DockerClient, image: str, pull: str) -> Mapping[str, str]:
@@ -58,7 +79,9 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> Mapping[str, st
     return dict(entry.split("=", 1) for entry in declared if "=" in entry)
 
 
-def create(client: DockerClient, spec: LaunchSpec, how: ContainerSpec, name: str, mark: str, pool: str) -> str:
+def create(
+    client: DockerClient, spec: LaunchSpec, how: ContainerSpec, name: str, mark: str, pool: str, network: str
+) -> str:
     """Create the container, with everything that its first process needs in it.
 
     The job, which may hold secrets, is a file that is read and removed there: neither the container's environment nor
@@ -66,6 +89,7 @@ def create(client: DockerClient, spec: LaunchSpec, how: ContainerSpec, name: str
 
     Args:
         mark: See :mod:`.inside`.
+        network: The one in which the instances of a gang meet.
 
     Returns:
         Its id.
@@ -83,7 +107,7 @@ def create(client: DockerClient, spec: LaunchSpec, how: ContainerSpec, name: str
         mem_limit=how.memory_bytes,
         memswap_limit=how.memory_bytes,  # the sum of both: no swap, which would only make it slow
         shm_size=how.shm_bytes,
-        network_mode=how.network or None,
+        network_mode=how.network or (network if spec.meets else None),
     )
     made = api.create_container(
         how.image, entrypoint=list(_COMMAND), name=name, labels=labels, host_config=limits, working_dir="/"

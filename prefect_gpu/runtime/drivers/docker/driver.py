@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 _AGAIN_S = 2.0
-_MEETING_PORT = 29500  # torchrun's; each container has ports of its own
+_NETWORK = "prefect-gpu"
 
 
 class DockerDriver(Driver):
@@ -36,6 +36,8 @@ class DockerDriver(Driver):
     Args:
         endpoint: The engine.
         default: What containers are made of, where a launch does not say it.
+        name: What the engine's machine is called; by default what it calls itself.
+        network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
@@ -53,6 +55,8 @@ class DockerDriver(Driver):
         endpoint: Endpoint,
         default: ContainerSpec | None = None,
         *,
+        name: str = "",
+        network: str = "",
         pool: str = "",
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
@@ -63,7 +67,8 @@ class DockerDriver(Driver):
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
         self._client: DockerClient | None = None
-        self._node = ""
+        self._node = name
+        self._network = network
         self._handles: set[ContainerHandle] = set()
 
     async def start(self) -> None:
@@ -73,8 +78,7 @@ class DockerDriver(Driver):
             EngineError: The engine cannot be reached, or refuses us.
         """
         self._client = await asyncio.to_thread(self._endpoint.connect)
-        with explained(self._endpoint, "say what it is"):
-            self._node = (await asyncio.to_thread(self._client.info))["Name"]
+        await asyncio.to_thread(self._set_up)
 
     async def close(self) -> None:
         for handle in tuple(self._handles):
@@ -83,7 +87,7 @@ class DockerDriver(Driver):
             await asyncio.to_thread(self._client.close)
 
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
-        return containers.container_name(run_id, run_dir), _MEETING_PORT  # its name in the gang's network
+        return containers.meeting_point(run_id, run_dir)
 
     async def launch(self, spec: LaunchSpec) -> RunHandle:
         name = spec.label or spec.run_id
@@ -150,7 +154,24 @@ class DockerDriver(Driver):
                     told = True
                 await asyncio.sleep(_AGAIN_S)
 
+    def lose(self, cause: str) -> None:
+        """The engine's machine is gone, and its runs are over for us. What is left of them is removed when it is back.
+
+        Args:
+            cause: What their users are told.
+        """
+        for handle in tuple(self._handles):
+            handle.lose(cause)
+
     # -- in threads ---------------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        with explained(self._endpoint, "say what it is"):
+            self._node = self._node or self._engine.info()["Name"]
+        if not self._network:
+            self._network = _NETWORK
+            with explained(self._endpoint, f"make the network {_NETWORK}"):
+                containers.ensure_network(self._engine, _NETWORK, overlay=False)
 
     def _make(self, spec: LaunchSpec, run_dir: Path) -> Made:
         """Make the container and start it."""
@@ -159,7 +180,8 @@ class DockerDriver(Driver):
             raise LaunchError("no image is given for it: set `image`")
         name, mark = containers.container_name(spec.run_id, run_dir), f"prefect-gpu-{secrets.token_hex(8)}"
         with explained(self._endpoint, f"make a container of {how.image}"):
-            made = Made(containers.create(client, spec, how, name, mark, self._pool), self._node, mark, len(spec.cpus))
+            container = containers.create(client, spec, how, name, mark, self._pool, self._network)
+        made = Made(container, self._node, mark, len(spec.cpus))
         try:
             write_made(run_dir, made)
             with explained(self._endpoint, f"start a container of {how.image}"):

@@ -79,7 +79,9 @@ class ContainerHandle(RunHandle):
         self._begun: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._ended: dict[str, Any] | None = None
         self._stream: Any = None
+        self._blocks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._released = False
+        self._lost = ""
         self._busy_s: float | None = None
         self._changes = ThreadPoolExecutor(
             1, thread_name_prefix=f"container {run_id}"
@@ -124,6 +126,11 @@ class ContainerHandle(RunHandle):
     def when_over(self, call: Callable[[], object]) -> None:
         """Call this when the run is over, or is watched no more."""
         self._watcher.add_done_callback(lambda _: call())
+
+    def lose(self, cause: str) -> None:
+        """Its machine is gone: the run is over, and nobody saw how. Its container may still be there."""
+        self._lost = cause
+        self._blocks.put_nowait(None)
 
     def release(self) -> None:
         """Stop watching; the container goes on. Whoever still waits for it is cancelled."""
@@ -187,7 +194,7 @@ class ContainerHandle(RunHandle):
     # -- watching ---------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> ExitReport:
-        blocks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        blocks = self._blocks
         follower = threading.Thread(target=self._follow, args=(blocks,), name=f"output {self.run_id}", daemon=True)
         follower.start()
         lines = Lines(self._made.mark)
@@ -199,9 +206,14 @@ class ContainerHandle(RunHandle):
                 self._take(line)
         for line in lines.finish():
             self._take(line)
-        report = await asyncio.to_thread(self._report)
+        if self._lost:
+            self._released = True  # its thread ends when it is next heard from
+            report = ExitReport(None, tail=tuple(self._tail), cause=self._lost)
+        else:
+            report = await asyncio.to_thread(self._report)
         supervisor.write_json(str(self._dir / supervisor.EXIT), dataclasses.asdict(report))
-        await asyncio.to_thread(self._remove)  # what it said is safe now
+        if not self._lost:
+            await asyncio.to_thread(self._remove)  # what it said is safe now
         self._changes.shutdown(wait=False, cancel_futures=True)
         return report
 
