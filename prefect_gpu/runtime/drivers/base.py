@@ -7,6 +7,7 @@ The controller keeps no run that a driver could not give back after ``kill -9``:
 from __future__ import annotations
 
 import abc
+import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -157,8 +158,10 @@ class Driver(abc.ABC):
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """Say which nodes there are now, and whenever that has changed, until cancelled.
 
-        A driver of one machine says nothing: whoever made it knows.
+        Called once everything that is to be adopted has been. A driver of one machine says nothing: whoever made it
+        knows.
         """
+        await asyncio.Event().wait()
 
     @abc.abstractmethod
     async def start(self) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, rea
 
 if TYPE_CHECKING:
     from docker import DockerClient
+
+    from prefect_gpu.scheduling.cluster import Node
 
 _AGAIN_S = 2.0
 _NETWORK = "prefect-gpu"
@@ -70,6 +72,7 @@ class DockerDriver(Driver):
         self._node = name
         self._network = network
         self._handles: set[ContainerHandle] = set()
+        self._ours: set[str] = set()  # names of containers that are being started, or followed
 
     async def start(self) -> None:
         """Connect.
@@ -94,6 +97,8 @@ class DockerDriver(Driver):
         run_dir = _own_folder(spec.run_dir)
         if not supervisor.claim(str(run_dir), {"container": containers.container_name(spec.run_id, run_dir)}):
             raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
+        container = containers.container_name(spec.run_id, run_dir)
+        self._ours.add(container)
         making = asyncio.ensure_future(asyncio.to_thread(self._make, spec, run_dir))
         handle = None
         try:
@@ -105,6 +110,9 @@ class DockerDriver(Driver):
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(making, handle))
             raise
+        finally:
+            if handle is None:
+                self._ours.discard(container)
         return handle
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
@@ -129,8 +137,15 @@ class DockerDriver(Driver):
     ) -> ContainerHandle:
         echo = functools.partial(self._echo, label) if stream else None
         handle = ContainerHandle(run_id, run_dir, made, self._engine, echo, since, self._logger)
+        name = containers.container_name(run_id, run_dir)
         self._handles.add(handle)
-        handle.when_over(lambda: self._handles.discard(handle))
+        self._ours.add(name)
+
+        def over() -> None:
+            self._handles.discard(handle)
+            self._ours.discard(name)
+
+        handle.when_over(over)
         return handle
 
     async def _abandon(self, making: asyncio.Future[Made], handle: ContainerHandle | None) -> None:
@@ -154,6 +169,18 @@ class DockerDriver(Driver):
                     told = True
                 await asyncio.sleep(_AGAIN_S)
 
+    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
+        """See :meth:`.Driver.watch_nodes`. What nobody adopted is removed."""
+        await self.sweep()
+        await super().watch_nodes(tell)
+
+    async def sweep(self) -> None:
+        """Remove the pool's containers that nobody follows: those of an earlier worker whose runs are settled."""
+        try:
+            await asyncio.to_thread(self._sweep)
+        except EngineError as error:
+            self._logger.warning("Old containers could not be removed: %s", error)
+
     def lose(self, cause: str) -> None:
         """The engine's machine is gone, and its runs are over for us. What is left of them is removed when it is back.
 
@@ -172,6 +199,13 @@ class DockerDriver(Driver):
             self._network = _NETWORK
             with explained(self._endpoint, f"make the network {_NETWORK}"):
                 containers.ensure_network(self._engine, _NETWORK, overlay=False)
+
+    def _sweep(self) -> None:
+        with explained(self._endpoint, "remove old containers"):
+            for name in containers.leftovers(self._engine, self._pool):
+                if name not in self._ours:
+                    self._logger.warning("Container %s belongs to no run any more and is removed.", name)
+                    containers.remove(self._engine, name)
 
     def _make(self, spec: LaunchSpec, run_dir: Path) -> Made:
         """Make the container and start it."""

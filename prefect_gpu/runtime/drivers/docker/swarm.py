@@ -63,6 +63,7 @@ class SwarmDriver(Driver):
         self._logger = logger
         self._client: DockerClient | None = None
         self._drivers: dict[str, DockerDriver] = {}  # of the nodes that are in use
+        self._adopting = True  # until then, a container that nobody follows may still be adopted
         self._told: dict[str, str] = {}  # by node: what was last said to be wrong with it
 
     async def start(self) -> None:
@@ -98,6 +99,8 @@ class SwarmDriver(Driver):
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`."""
         known: tuple[Node, ...] | None = None
+        await asyncio.gather(*(driver.sweep() for driver in self._drivers.values()))
+        self._adopting = False
         while True:
             with contextlib.suppress(EngineError):  # the manager restarts: the nodes are what they were
                 nodes = await self.nodes()
@@ -138,6 +141,8 @@ class SwarmDriver(Driver):
             told = node.as_node()
             if node.name not in self._drivers:
                 driver = await self._connect(node)
+                if not self._adopting:  # it comes back, or is new: nothing old may go on there
+                    await driver.sweep()
                 self._drivers[node.name] = driver
         except (EngineError, ValueError) as error:
             if self._told.get(node.name) != str(error):
