@@ -12,9 +12,12 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import docker
 
 from prefect_gpu.sandbox import Process, SandboxError
 
@@ -25,6 +28,7 @@ NEEDED = ("dockerd", "ip", "iptables", "nsenter")
 PYTHON = ("python3", "python-is-python3")
 _SUBNET = "10.77.0"
 _STOP_S = 30.0
+_SWARM_PORT = 2377
 _DAEMONS = ("dockerd", "containerd", "docker-proxy", "runc")
 
 
@@ -115,6 +119,31 @@ class Lab:
         for rule in self._rules:
             while _try("iptables", "-D", *rule):
                 pass
+
+    def join_swarm(self, labels: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Make the nodes one Swarm, with the first as its manager. Each is labelled with its Engine's endpoint.
+
+        Args:
+            labels: More labels, by the node's name.
+        """
+        clients = [docker.DockerClient(base_url=node.url) for node in self.nodes]
+        manager, (first, *others) = clients[0], self.nodes
+        manager.swarm.init(advertise_addr=first.address, listen_addr=f"{first.address}:{_SWARM_PORT}")
+        token = manager.swarm.attrs["JoinTokens"]["Worker"]
+        for node, client in zip(others, clients[1:], strict=True):
+            client.swarm.join(
+                remote_addrs=[f"{first.address}:{_SWARM_PORT}"],
+                join_token=token,
+                advertise_addr=node.address,
+                listen_addr=f"{node.address}:{_SWARM_PORT}",
+            )
+        urls = {node.name: node.url for node in self.nodes}
+        for member in manager.nodes.list():
+            name = member.attrs["Description"]["Hostname"]
+            own = {"prefect-gpu.endpoint": urls[name], **((labels or {}).get(name) or {})}
+            member.update({**member.attrs["Spec"], "Labels": own})
+        for client in clients:
+            client.close()
 
     def start_engine(self, node: LabNode) -> None:
         """Start a node's Engine, with what it had before.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.cluster import Node
 
 _AGAIN_S = 2.0
-_NETWORK = "prefect-gpu"
+_NETWORK = "prefect-gpu-local"
 
 
 class DockerDriver(Driver):

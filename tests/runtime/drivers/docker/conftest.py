@@ -1,4 +1,4 @@
-"""A real Docker Engine, in a network namespace of its own, with a small image."""
+"""Three real Docker Engines in network namespaces, joined to a Swarm, each with a small image."""
 
 from __future__ import annotations
 
@@ -25,15 +25,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Endpoint]:
-    """One Engine."""
+def cluster() -> Iterator[lab.Lab]:
+    """The Engines, one Swarm."""
     lacking = [*lab.missing(), *([] if shutil.which("debootstrap") else ["the program debootstrap"])]
-    require(f"what a Docker Engine of our own needs ({', '.join(lacking)})", not lacking)
+    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-lab-{os.getpid()}"
-    with lab.Lab(folder, nodes=1, prefix="pgt") as running:
-        endpoint = Endpoint(running.nodes[0].url)
-        client = endpoint.connect()
-        lab.debian_image(client, IMAGE, folder / "debian.tar")
-        client.close()
-        yield endpoint
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with lab.Lab(folder, nodes=3, prefix="pgt") as running:
+            for node in running.nodes:
+                client = Endpoint(node.url).connect()
+                lab.debian_image(client, IMAGE, folder / "debian.tar")
+                client.close()
+            running.join_swarm()
+            yield running
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def engine(cluster: lab.Lab) -> Endpoint:
+    """One of them."""
+    return Endpoint(cluster.nodes[1].url)
