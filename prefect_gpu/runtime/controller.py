@@ -19,7 +19,7 @@ from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
-from prefect_gpu.runtime.chronicle import Chronicle
+from prefect_gpu.runtime.chronicle import LEFT, Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.fleet import Fleet
@@ -33,6 +33,7 @@ from prefect_gpu.runtime.gang import (
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
+from prefect_gpu.runtime.leaving import Leaving
 from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
@@ -41,14 +42,24 @@ from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities
+from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Node
-from prefect_gpu.scheduling.instructions import Finish, Hold, Instruction, Launch, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.instructions import (
+    Finish,
+    Hold,
+    Instruction,
+    Launch,
+    Move,
+    OpenGate,
+    Preempt,
+    SetCores,
+    SetShare,
+)
 from prefect_gpu.scheduling.jobs import Status
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
-ABILITIES = Abilities(gates=True, cores=True, shares=True, finishes=True)
+ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
 _RETRY_S = 2.0  # from a launch that failed to the next try
@@ -106,6 +117,7 @@ class Controller:
             self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
         )
         self._adjuster = Adjuster(self._channel, self.fleet, self._save, clock)
+        self._leaving = Leaving(self._channel, self._save, self._logger)
         self._reports = Reports()
         self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
@@ -143,6 +155,7 @@ class Controller:
         if self._timer is not None:
             self._timer.cancel()
         self._adjuster.close()
+        self._leaving.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -178,6 +191,10 @@ class Controller:
                 if run is not None:  # else it has ended, and this is the last word about it
                     self._adjuster.carry_out(run, instruction)
                     self.chronicle.adjusted(run, instruction, now)
+            case Preempt(job) | Move(job):
+                run = self.runs.get(job)
+                if run is not None:
+                    self._leaving.begin(run, instruction)
             case _:  # the abilities that the scheduler was given rule these out
                 self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
 
@@ -238,6 +255,7 @@ class Controller:
                 other.company.append(run)
 
     async def _launch(self, run: TrackedRun) -> None:
+        await self._leaving.vacated(run, self.runs.values())
         try:
             spec = await self._host.prepare(run)
         except NotOursError as error:
@@ -251,7 +269,7 @@ class Controller:
             self._logger.exception("Run %s could not be prepared", run.record.name)
             await self._end(run, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
             return
-        if run.cancelling:
+        if run.cancelling or run.leaving is not None:
             await self._end(run, ExitReport(returncode=0))
             return
         self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
@@ -271,7 +289,7 @@ class Controller:
         self._save(run)
         self._adjuster.launched(run)
         self._adjuster.rank(self.runs)
-        if run.cancelling:  # the cancellation came while the process was being made
+        if run.cancelling or run.leaving is not None:  # that came while the process was being made
             await run.handle.stop(0)
         await self._host.launched(run)
         await self._watch(run)
@@ -319,6 +337,8 @@ class Controller:
     async def _adopt(self, folder: Path, record: RunRecord) -> None:
         """Take over one launch of an earlier worker."""
         run = TrackedRun(record, folder, cancelling=record.cancelled)
+        if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
+            run.leaving = Preempt(record.run_id, record.leaving)
         parts = range(len(record.placement.parts))
         if len(parts) == 1:
             handle = await self._driver.adopt(record.run_id, folder)
@@ -391,6 +411,9 @@ class Controller:
         self._channel.revoke(run.run_id)
         self.idle.ends(run.run_id, ended_at)
         self.chronicle.ended(run, ended_at)
+        self._leaving.over(run)
+        if await self._carries_on(run, ended_at):
+            return
         self.handle(ev.JobEnded(run.run_id, _exit_words(report)))
         outcome, message = await self._host.settle(run, report)
         self.chronicle.over(run, ended_at, outcome, message)
@@ -404,6 +427,21 @@ class Controller:
             except Exception:
                 self._logger.exception("The history row of run %s could not be written", run.record.name)
         self._release(run)
+
+    async def _carries_on(self, run: TrackedRun, ended_at: float) -> bool:
+        """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""
+        why = run.leaving
+        if why is None or run.cancelling or run.phase in (protocol.SAVING, protocol.FINISHED):
+            return False
+        if not await self._host.give_way(run, why.reason):
+            return False
+        self.chronicle.over(run, ended_at, LEFT, why.reason)
+        self._release(run)
+        if isinstance(why, Move):
+            self._begin(Launch(run.run_id, why.placement, why.reason), self._clock())
+        else:
+            self.handle(ev.JobStopped(run.run_id))
+        return True
 
     def _drop(self, run: TrackedRun, event: ev.Event) -> None:
         self.handle(event)
@@ -469,6 +507,8 @@ class Controller:
             self._handle(*self._reports.usage(run, data))
         elif kind == protocol.OUT_OF_MEMORY:
             self._exhausted(run)
+        elif kind == protocol.CHECKPOINT:
+            self._leaving.saved(run, data.get("error"))
         self.chronicle.reported(run, kind, at)
         self._host.reported(run, kind)
 

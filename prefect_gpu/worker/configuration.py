@@ -81,6 +81,8 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         cpus=request.cpus,
         workers=request.workers,
         servers=request.ps,
+        max_gpus=request.max_gpus if request.max_gpus != request.gpus else None,
+        preemptible=request.preemptible or request.max_gpus not in (None, request.gpus),
         exclusive=request.exclusive is not False,
         automatic=request.exclusive is None and request.gpus > 0,
         category=request.category,

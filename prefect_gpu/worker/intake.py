@@ -258,6 +258,11 @@ class Intake:
         self._settled_at[run_id] = time.time()
         self._forget(run_id)
 
+    def waits_again(self, flow_run: FlowRun) -> None:
+        """A launch is over, and the run waits as it was read just now."""
+        self._settled_at[str(flow_run.id)] = time.time()
+        self.known[str(flow_run.id)] = flow_run
+
     def lock(self, run_id: str) -> asyncio.Lock:
         """Held while a waiting run's state is changed: showing it as waiting and claiming it must not mix."""
         return self._locks.setdefault(run_id, asyncio.Lock())

@@ -363,6 +363,20 @@ class PoolSession:
         self._intake.settled(run.run_id)
         return outcome, message
 
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See :class:`Host`."""
+        display = self._displays.get(run.run_id)
+        if display is not None:
+            await display.leave()
+        waiting = await self._settlement.give_way(run, reason)
+        if waiting is None:
+            return False
+        self._displays.pop(run.run_id, None)
+        self._control.unregister(run.run_id)
+        self._breaks_at_grant.pop(run.run_id, None)
+        self._intake.waits_again(waiting)
+        return True
+
     async def unlaunched(self, run: TrackedRun) -> None:
         """See :class:`Host`."""
         await self._settlement.give_back(run)

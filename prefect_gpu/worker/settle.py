@@ -22,7 +22,7 @@ from prefect.utilities.engine import propose_state
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.worker.states import put_back
+from prefect_gpu.worker.states import AWAITING_GPU, put_back
 
 T = TypeVar("T")
 _LONGEST_PAUSE_S = 10.0
@@ -172,6 +172,33 @@ class Settlement:
             policy = flow_run.empirical_policy.model_copy(update={"retry_type": "reschedule", "resuming": False})
             await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
         await self._client.set_flow_run_state(flow_run.id, state, force=True)
+
+    async def give_way(self, run: TrackedRun, reason: str) -> FlowRun | None:
+        """Let a run that was stopped wait again, from where it was. Its retries are left to it: this is none.
+
+        Returns:
+            The run as it waits; None if it is over, or about to be.
+        """
+
+        async def work() -> FlowRun | None:
+            flow_run = await self._client.read_flow_run(UUID(run.run_id))
+            state = flow_run.state
+            if state is None or state.type not in (StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED):
+                return None
+            if state.type is not StateType.SCHEDULED:
+                policy = flow_run.empirical_policy
+                if policy.retries and flow_run.run_count:  # Prefect counts each start as a try
+                    flow_run.empirical_policy = policy.model_copy(update={"retries": policy.retries + 1})
+                done = run.record.progress.get("step")
+                from_where = f" It carries on from step {done}." if done else ""
+                waits: State = Scheduled(name=AWAITING_GPU, message=f"It gave way: {reason}.{from_where}")
+                await self._force(flow_run, waits)
+            return await self._client.read_flow_run(flow_run.id)
+
+        try:
+            return await persist(work, self._logger)
+        except ObjectNotFound:
+            return None
 
     async def give_back(self, run: TrackedRun) -> None:
         """Return a run to its queue that an earlier worker claimed but never started."""
