@@ -21,8 +21,8 @@ _NEEDS_NO_STOP = (protocol.SAVING, protocol.FINISHED)  # it gives its devices ba
 class Leaving:
     """Makes runs leave.
 
-    A run that trains is asked for a checkpoint and stopped when that is written; whatever it does between the two is done
-    again. One that only prepares is stopped at once, and one that saves its result is left alone: it is about to end.
+    A run that trains is asked for a checkpoint and stopped when that is written; whatever it does between the two is
+    done again. One that only prepares is stopped at once, and one that saves is left alone: it is about to end.
 
     Args:
         channel: Reaches the runs.
