@@ -7,6 +7,7 @@ Each is an environment variable ``PREFECT_INTEGRATIONS_GPU_<NAME>``, an entry of
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
@@ -49,6 +50,30 @@ class GpuSettings(PrefectBaseSettings):
     preload: list[str] | str = Field(
         default_factory=list,
         description="Modules that warm interpreters import beforehand, for example torch,xgboost.",
+    )
+    driver: Literal["process", "docker", "swarm"] = Field(
+        default="process",
+        description="Where runs are started: as processes of this machine, as containers of one Docker Engine, or as "
+        "containers on the nodes of a Docker Swarm.",
+    )
+    docker_host: str | None = Field(
+        default=None,
+        description="The Engine, or the Engine of a manager of the Swarm: unix:///var/run/docker.sock, "
+        "tcp://host:2376 or ssh://user@host. Default: what DOCKER_HOST says, else this machine's.",
+    )
+    docker_ca: Path | None = Field(default=None, description="Certificate of the authority that signed the Engines'.")
+    docker_certificate: Path | None = Field(default=None, description="Our own certificate for the Engines.")
+    docker_key: Path | None = Field(default=None, description="The key of our certificate.")
+    docker_node_url: str = Field(
+        default="tcp://{address}:2376",
+        description="Where the Engines of a Swarm's nodes are, with {address} or {name} in it; the label "
+        "prefect-gpu.endpoint of a node counts instead.",
+    )
+    image: str | None = Field(default=None, description="Image of containers, where a run names none.")
+    advertise: str | None = Field(
+        default=None,
+        description="Address of this machine at which containers reach the run channel (and a Prefect server on this "
+        "machine).",
     )
     channel_host: str = Field(default="127.0.0.1", description="Address that the run channel listens on.")
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")

@@ -94,10 +94,12 @@ class ChannelServer:
         logger: logging.Logger | logging.LoggerAdapter[Any] | None = None,
         on_session: OnSession | None = None,
         hello_seconds: float = HELLO_SECONDS,
+        advertise: str | None = None,
     ) -> None:
         self._on_event = on_event
         self._on_session = on_session
         self._host = host
+        self._advertise = advertise
         self._port = port
         self._logger = logger or logging.getLogger("prefect_gpu.channel")
         self._hello_seconds = hello_seconds
@@ -147,10 +149,11 @@ class ChannelServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, ``ws://host:port``; for an address that means every interface, the loopback's."""
+        """Where runs reach it, ``ws://host:port``; for an address that means every interface, the loopback's."""
         if self._server is None:
             raise RuntimeError("ChannelServer.url: start() it first.")
-        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        loopback = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+        host = self._advertise or loopback.get(self._host, self._host)
         return f"ws://[{host}]:{self._port}" if ":" in host else f"ws://{host}:{self._port}"
 
     def admit(self, run_id: str, token: str, *, session: str | None = None) -> None:

@@ -76,6 +76,7 @@ class Controller:
         pool: Name of the pool; records of other pools in the same folder are left alone.
         profile: Name of a scheduling profile.
         abilities: What the scheduler may ask for: all of :data:`ABILITIES`, or less.
+        advertise: The address that runs are told to reach the channel at; None: the one that it listens on.
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         clock: Unix seconds; tests may replace it.
@@ -93,6 +94,7 @@ class Controller:
         abilities: Abilities = ABILITIES,
         channel_host: str = "127.0.0.1",
         channel_port: int = 0,
+        advertise: str | None = None,
         keep_days: float = 30.0,
         checkpoints: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -114,7 +116,12 @@ class Controller:
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
         self._clock = clock
         self._channel = ChannelServer(
-            self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
+            self._on_run_event,
+            host=channel_host,
+            port=channel_port,
+            logger=self._logger,
+            on_session=self._on_session,
+            advertise=advertise,
         )
         self._adjuster = Adjuster(self._channel, self.fleet, self._save, clock)
         self._leaving = Leaving(self._channel, self._save, self._logger)
@@ -137,15 +144,20 @@ class Controller:
         temporary.write_text(json.dumps({"url": self._channel.url}))
         temporary.replace(self._channel_file)
         await self._driver.start()
+        nodes = await self._driver.nodes()
+        if nodes is not None:
+            self.fleet.change(nodes)
         await asyncio.to_thread(self._records.clean_up)
         await asyncio.to_thread(remove_older, self._state_dir / "bundles", self._keep_days)
         await asyncio.to_thread(self._checkpoints.clean_up, self._keep_days)
         self.handle(ev.NodesChanged(self.fleet.nodes))
         for folder, record in self._records:
             await self._adopt(folder, record)
+        watched: list[Coroutine[Any, Any, None]] = [self._driver.watch_nodes(self._change_nodes)]
         if self._driver.local and self.fleet.nodes:
-            watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
-            task = asyncio.get_running_loop().create_task(watch.run(), name="pressure")
+            watched.append(PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle).run())
+        for work in watched:
+            task = asyncio.get_running_loop().create_task(work, name="nodes")
             self._tasks.add(task)
             task.add_done_callback(self._followed)
 
@@ -166,6 +178,11 @@ class Controller:
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unsettled."""
         await self._idle.wait()
+
+    def _change_nodes(self, nodes: Sequence[Node]) -> None:
+        if tuple(nodes) != self.fleet.nodes:
+            self.fleet.change(nodes)
+            self.handle(ev.NodesChanged(self.fleet.nodes))
 
     # -- events ---------------------------------------------------------------------------------------------------
 

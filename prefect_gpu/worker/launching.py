@@ -9,6 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from prefect.client.schemas.objects import FlowRun
@@ -23,7 +24,8 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Job
-from prefect_gpu.worker.configuration import GpuJobConfiguration, merge_job_variables
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.pool import PoolView
@@ -35,6 +37,21 @@ if TYPE_CHECKING:
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
 _INSTANCE = (sys.executable, "-m", "prefect_gpu.instance")
+_ENGINE_INSIDE = ("python", "-m", "prefect.engine")
+_INSTANCE_INSIDE = ("python", "-m", "prefect_gpu.instance")
+# Settings that name files or folders of the worker's machine.
+_OF_THIS_MACHINE = frozenset(
+    {
+        "PREFECT_HOME",
+        "PREFECT_PROFILES_PATH",
+        "PREFECT_LOCAL_STORAGE_PATH",
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH",
+        "PREFECT_LOGGING_SETTINGS_PATH",
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL",
+        "PREFECT_API_DATABASE_CONNECTION_URL",
+        "PREFECT_INTEGRATIONS_GPU_STATE_DIR",
+    }
+)
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 
 
@@ -42,13 +59,20 @@ class Launcher:
     """Prepares the launches of one worker."""
 
     def __init__(
-        self, worker: GpuWorker, pool: PoolView, intake: Intake, control: EngineControl, logger: logging.Logger
+        self,
+        worker: GpuWorker,
+        pool: PoolView,
+        intake: Intake,
+        control: EngineControl,
+        logger: logging.Logger,
+        outside: GpuSettings | None = None,
     ) -> None:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
         self._intake = intake
         self._control = control
+        self._outside = outside
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = dict(os.environ)
@@ -133,7 +157,7 @@ class Launcher:
             values=merge_job_variables(flow_run, deployment),
             client=self._client,
         )
-        if configuration.working_dir is not None and not configuration.working_dir.is_dir():
+        if self._outside is None and configuration.working_dir is not None and not configuration.working_dir.is_dir():
             raise ValueError(f"working_dir={str(configuration.working_dir)!r} is not a folder on the worker's machine.")
         command = configuration.command
         configuration.prepare_for_flow_run(
@@ -155,6 +179,8 @@ class Launcher:
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
     ) -> LaunchSpec:
+        if self._outside is not None:
+            return self._specify_container(flow_run, run, configuration, self._outside)
         env = {name: value for name, value in {**self._environ, **configuration.env}.items() if value is not None}
         env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
         env.setdefault("PYTHONUNBUFFERED", "1")
@@ -175,6 +201,39 @@ class Launcher:
             stream_output=configuration.stream_output,
             label=flow_run.name,
         )
+
+    def _specify_container(
+        self, flow_run: FlowRun, run: TrackedRun, configuration: GpuJobConfiguration, settings: GpuSettings
+    ) -> LaunchSpec:
+        """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
+        own = {name: value for name, value in configuration.env.items() if value is not None}
+        env = {name: value for name, value in own.items() if name not in _OF_THIS_MACHINE}
+        for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
+            if name in env:
+                env[name] = _seen_from_outside(env[name], settings.advertise)
+        env["PREFECT__FLOW_RUN_ID"] = run.run_id
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        plain = configuration.command == _ENGINE
+        return LaunchSpec(
+            run_id=run.run_id,
+            run_dir=run.folder,
+            argv=_ENGINE_INSIDE if plain else tuple(shlex.split(configuration.command or "")),
+            env=env,
+            cwd=configuration.working_dir or Path(),
+            instance_argv=_INSTANCE_INSIDE if plain else (),
+            stream_output=configuration.stream_output,
+            label=flow_run.name,
+            container=container_of(configuration, settings.image),
+        )
+
+
+def _seen_from_outside(url: str, address: str | None) -> str:
+    """A URL of this machine, as others must call it."""
+    parts = urlsplit(url)
+    if address is None or parts.hostname not in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
+        return url
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit(parts._replace(netloc=f"{address}{port}"))
 
 
 def local_source(deployment: DeploymentResponse | None) -> tuple[Path, str] | None:

@@ -29,7 +29,6 @@ from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.diagnosis import died_of_its_limit
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
-from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
@@ -42,15 +41,14 @@ from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_a
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.infrastructure import infrastructure_of
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.learning import PoolLearning
-from prefect_gpu.worker.own_node import claim_node
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.settle import Settlement, persist
 from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
 
 if TYPE_CHECKING:
     from prefect_gpu.worker.worker import GpuWorker
@@ -97,7 +95,7 @@ class PoolSession:
         self._client = client
         view = PoolView(client, pool.name, self._worker._work_queues)
         self._settlement = Settlement(client, self._logger)
-        node = claim_node(pool.name, self._settings, self._claims, self._printer, self._logger)
+        place = infrastructure_of(pool.name, self._settings, self._claims, self._printer, self._logger)
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -110,24 +108,19 @@ class PoolSession:
             lane=self._lane,
             logger=self._logger,
         )
-        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger)
-        driver = ProcessDriver(
-            warm=self._settings.warm_start,
-            preload=[*PREFECT_MODULES, *self._settings.preload],
-            after_fork=AFTER_FORK,
-            echo=None,
-            logger=self._logger,
-        )
+        outside = None if place.driver.local else self._settings
+        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger, outside)
         self.controller = Controller(
             self,
-            nodes=(node,),
-            driver=driver,
+            nodes=place.nodes,
+            driver=place.driver,
             state_dir=self._state_dir,
             pool=pool.name,
             profile=self._settings.profile,
             abilities=replace(ABILITIES, gates=self._settings.prescheduling),
             channel_host=self._settings.channel_host,
             channel_port=self._settings.channel_port,
+            advertise=self._settings.advertise,
             keep_days=self._settings.keep_days,
             checkpoints=self._settings.checkpoints,
             logger=self._logger,

@@ -51,7 +51,7 @@ class LaunchSpec:
         argv: The command, ``argv[0]`` being the program. ``("python", "-m", "module", ...)`` with this interpreter
             can be started warm.
         env: The whole environment of the process (nothing is inherited).
-        cwd: Its working directory.
+        cwd: Its working directory; one that is not absolute is an image's own.
         cpus: Core numbers that it is bound to; empty leaves it unbound.
         node: The node that it is started on, for a driver that has several.
         meets: Whether other instances of its gang have to reach it.
@@ -148,6 +148,10 @@ class Driver(abc.ABC):
     """
 
     local = True
+
+    async def nodes(self) -> Sequence[Node] | None:
+        """The nodes that there are, once the driver has started; None: whoever made it knows."""
+        return None
 
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
         """Address and port at which a launch that is about to start can be reached by the others of its gang."""

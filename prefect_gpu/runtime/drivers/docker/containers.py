@@ -55,8 +55,8 @@ def leftovers(client: DockerClient, pool: str) -> list[str]:
     return [entry["Names"][0].lstrip("/") for entry in found if entry["Names"]]
 
 
-def ensure_image(client: DockerClient, image: str, pull: str) -> Mapping[str, str]:
-    """Pull the image if that is to be done. Returns the environment that it declares.
+def ensure_image(client: DockerClient, image: str, pull: str) -> tuple[Mapping[str, str], str]:
+    """Pull the image if that is to be done. Returns the environment and the working folder that it declares.
 
     Raises:
         docker.errors.DockerException: It is not there and cannot be pulled.
@@ -75,8 +75,9 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> Mapping[str, st
     if found is None:
         client.images.pull(name)
         found = client.images.get(name)
-    declared = found.attrs["Config"].get("Env") or ()
-    return dict(entry.split("=", 1) for entry in declared if "=" in entry)
+    config = found.attrs["Config"]
+    environment = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
+    return environment, config.get("WorkingDir") or "/"
 
 
 def create(
@@ -97,7 +98,7 @@ def create(
     Raises:
         docker.errors.DockerException: The engine refuses it.
     """
-    declared = ensure_image(client, how.image, how.pull)
+    declared, folder = ensure_image(client, how.image, how.pull)
     cores = _cores(client, spec.cpus)
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
     api = client.api
@@ -115,7 +116,7 @@ def create(
     job = {
         "argv": list(spec.argv),
         "env": {**declared, **spec.env},
-        "cwd": str(spec.cwd),
+        "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
         "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
         "mark": mark,
     }

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError,
 from prefect_gpu.runtime.drivers.docker import containers
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
+from prefect_gpu.runtime.drivers.docker.nodes import node_of_engine
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -41,6 +42,7 @@ class DockerDriver(Driver):
         name: What the engine's machine is called; by default what it calls itself.
         network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
+        virtual: Labels that count where the engine has none of their names; see :mod:`.nodes`.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
 
@@ -60,12 +62,14 @@ class DockerDriver(Driver):
         name: str = "",
         network: str = "",
         pool: str = "",
+        virtual: Mapping[str, str] | None = None,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
         self._endpoint = endpoint
         self._default = default
         self._pool = pool
+        self._virtual = dict(virtual or {})
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
         self._client: DockerClient | None = None
@@ -88,6 +92,11 @@ class DockerDriver(Driver):
             handle.release()
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
+
+    async def nodes(self) -> Sequence[Node] | None:
+        with explained(self._endpoint, "say what it is"):
+            told = await asyncio.to_thread(self._engine.info)
+        return (node_of_engine(told, self._node, self._virtual).as_node(),)
 
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
         return containers.meeting_point(run_id, run_dir)

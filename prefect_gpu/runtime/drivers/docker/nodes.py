@@ -14,6 +14,29 @@ GPU_RESOURCES = ("NVIDIA-GPU", "gpu", "GPU")  # the names that dockerd's node-ge
 _DEFAULT_MEMORY = "8GiB"
 
 
+def node_of_engine(told: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> SwarmNode:
+    """A single Engine as a node.
+
+    Args:
+        told: What the Engine says of itself.
+        name: What it is called.
+        labels: Those that count where the Engine has none of their names.
+    """
+    own = dict(entry.partition("=")[::2] for entry in told.get("Labels") or ())
+    named = (entry.get("NamedResourceSpec") for entry in told.get("GenericResources") or ())
+    return SwarmNode(
+        id=told["ID"],
+        name=name,
+        address="",
+        up=True,
+        open=True,
+        labels={**labels, **own},
+        cores=int(told["NCPU"]),
+        memory_bytes=int(told["MemTotal"]),
+        gpus=tuple(one["Value"] for one in named if one and one["Kind"] in GPU_RESOURCES),
+    )
+
+
 @dataclass(frozen=True)
 class SwarmNode:
     """A node as the manager has it.

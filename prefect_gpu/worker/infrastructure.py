@@ -1,0 +1,74 @@
+"""Where a worker starts its runs: as processes of this machine, or as containers of an Engine or a Swarm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
+from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.own_node import claim_node
+from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
+
+
+@dataclass(frozen=True)
+class Infrastructure:
+    """A driver, and the nodes that are known before it starts: those of containers tell of themselves."""
+
+    driver: Driver
+    nodes: tuple[Node, ...] = ()
+
+
+def infrastructure_of(
+    pool: str, settings: GpuSettings, claims: Claims, printer: Callable[..., None], logger: logging.Logger
+) -> Infrastructure:
+    """What the settings ask for.
+
+    Raises:
+        ValueError: Something that containers need is not set. The message names it.
+    """
+    if settings.driver == "process":
+        driver = ProcessDriver(
+            warm=settings.warm_start,
+            preload=[*PREFECT_MODULES, *settings.preload],
+            after_fork=AFTER_FORK,
+            echo=None,
+            logger=logger,
+        )
+        return Infrastructure(driver, (claim_node(pool, settings, claims, printer, logger),))
+    if settings.advertise is None:
+        raise ValueError(
+            f"advertise is not set, and driver={settings.driver!r} needs it: the address of this machine at which "
+            "containers reach it, such as 172.17.0.1 for an engine on this machine."
+        )
+    # Only who uses containers needs their SDK.
+    from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver
+
+    certificates = {
+        name: str(path)
+        for name, path in (
+            ("ca", settings.docker_ca),
+            ("certificate", settings.docker_certificate),
+            ("key", settings.docker_key),
+        )
+        if path is not None
+    }
+    endpoint = Endpoint(settings.docker_host, **certificates) if settings.docker_host else Endpoint(**certificates)
+    default = ContainerSpec(settings.image) if settings.image else None
+    if settings.driver == "docker":
+        return Infrastructure(
+            DockerDriver(endpoint, default, pool=pool, virtual=virtual_labels(settings), logger=logger)
+        )
+    return Infrastructure(SwarmDriver(endpoint, default, node_url=settings.docker_node_url, pool=pool, logger=logger))
+
+
+def virtual_labels(settings: GpuSettings) -> dict[str, str]:
+    """What an Engine's labels would say of virtual devices, for one that does not say it."""
+    return {
+        "prefect-gpu.virtual-devices": str(settings.virtual_devices),
+        "prefect-gpu.virtual-device-memory": settings.virtual_device_memory,
+    }
