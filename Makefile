@@ -25,11 +25,13 @@ help:
 demo: $(VENV)/.demo
 	@$(PY) -m prefect_gpu.demo --trials $(TRIALS) --output "$(OUTPUT)" $(if $(KEEP),--keep)
 
+# Two at a time; then, alone, those that run whole pools. 5: PYTEST_ARGS chose none of these.
 test: lint
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(PY) -m pytest -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 test-quick: $(VENV)/.dev
-	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

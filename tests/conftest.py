@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 _GIVEN = frozenset(os.environ)
+_ALONE = tuple(Path(__file__).parent / name for name in ("live", "demo"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts a Prefect server is left out of `make test-quick`."""
+    """What starts a Prefect server is left out of `make test-quick`; what runs whole pools gets the machine alone."""
     for item in items:
+        if any(item.path.is_relative_to(folder) for folder in _ALONE):
+            item.add_marker(pytest.mark.alone)
         if isinstance(item, pytest.Function) and "server" in item.fixturenames:
             item.add_marker(pytest.mark.slow)
 

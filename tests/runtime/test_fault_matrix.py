@@ -322,7 +322,6 @@ def explore(sequences: int, steps: int) -> None:
             print_blob=True,
         ),
     )
-    assert Faults.launched_behind > sequences / 5  # else this would be about something else
 
 
 def test_no_fault_does_harm() -> None:
@@ -332,3 +331,4 @@ def test_no_fault_does_harm() -> None:
 @pytest.mark.slow
 def test_no_fault_does_harm_in_thousands_of_sequences() -> None:
     explore(MANY, 25)
+    assert Faults.launched_behind > MANY / 5  # else this would be about something else

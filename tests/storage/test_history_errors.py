@@ -58,7 +58,7 @@ try:
 except HistoryError as error:
     print(error)
 """
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # let the other user come as far as the file
+    for folder in (tmp_path, *tmp_path.parents[:3]):  # let the other user come as far as the file
         folder.chmod(folder.stat().st_mode | 0o055)
     try:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
