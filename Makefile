@@ -27,8 +27,8 @@ demo: $(VENV)/.demo
 
 # Two at a time; then, alone, those that run whole pools. 5: PYTEST_ARGS chose none of these.
 test: lint
-	$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(PYTEST_ARGS) || [ $$? -eq 5 ]
-	$(PY) -m pytest -m alone $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
+	$(PY) -m pytest -m alone $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
 
 test-quick: $(VENV)/.dev
 	$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)

@@ -69,7 +69,7 @@ class Size:
     pause_s: float = WARM_UP_S
 
 
-QUICK = Size(earlier=0, trainings=4, scale=0.05, rows=20_000, pause_s=5.0)
+QUICK = Size(earlier=0, trainings=2, scale=0.05, rows=10_000, pause_s=3.0)
 
 
 async def measure(

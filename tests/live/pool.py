@@ -37,6 +37,7 @@ class LivePool:
         self.state_dir = folder / "state"
         self.workers: list[Process] = []
         self._deployments: dict[str, UUID] = {}
+        self._deploying = asyncio.Lock()
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
@@ -60,10 +61,11 @@ class LivePool:
     # -- runs -------------------------------------------------------------------------------------------------------
 
     async def deploy(self, flow: str) -> UUID:
-        if flow not in self._deployments:
-            source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint=f"trainings.py:{flow}")
-            deployment: RunnerDeployment = await source.ato_deployment(name=self.name, work_pool_name=self.name)
-            self._deployments[flow] = await deployment.apply()
+        async with self._deploying:  # a server on SQLite refuses some of many concurrent changes of one deployment
+            if flow not in self._deployments:
+                source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint=f"trainings.py:{flow}")
+                deployment: RunnerDeployment = await source.ato_deployment(name=self.name, work_pool_name=self.name)
+                self._deployments[flow] = await deployment.apply()
         return self._deployments[flow]
 
     async def submit(

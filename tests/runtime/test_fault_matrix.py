@@ -309,7 +309,7 @@ def test_the_worker_may_be_killed_at_any_border_while_a_gate_opens(tmp_path: Pat
 # -- all of it, in any order ------------------------------------------------------------------------------------------
 
 
-def explore(sequences: int, steps: int) -> None:
+def explore(sequences: int, steps: int, *, same_each_time: bool = False) -> None:
     """Look for a sequence of events that does harm."""
     Faults.launched_behind = 0
     run_state_machine_as_test(
@@ -318,15 +318,16 @@ def explore(sequences: int, steps: int) -> None:
             max_examples=sequences,
             stateful_step_count=steps,
             deadline=None,
+            derandomize=same_each_time,
             suppress_health_check=list(HealthCheck),
-            print_blob=True,
+            print_blob=not same_each_time,
         ),
     )
     assert Faults.launched_behind > sequences / 5  # else this would be about something else
 
 
 def test_no_fault_does_harm() -> None:
-    explore(15, 15)
+    explore(15, 15, same_each_time=True)  # with so few, chance decides how many of them are about hand-overs
 
 
 @pytest.mark.slow
