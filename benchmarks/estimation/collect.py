@@ -89,6 +89,10 @@ class Collector:
         self._reports[run.run_id] = report
         return ("completed" if report.returncode == 0 else "failed"), "\n".join(report.tail)[-500:]
 
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See Host. Nobody is asked to leave here."""
+        return False
+
     async def unlaunched(self, run: TrackedRun) -> None:
         """See Host."""
 

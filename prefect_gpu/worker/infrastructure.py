@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
@@ -48,16 +48,13 @@ def infrastructure_of(
     # Only who uses containers needs their SDK.
     from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver
 
-    certificates = {
-        name: str(path)
-        for name, path in (
-            ("ca", settings.docker_ca),
-            ("certificate", settings.docker_certificate),
-            ("key", settings.docker_key),
-        )
-        if path is not None
-    }
-    endpoint = Endpoint(settings.docker_host, **certificates) if settings.docker_host else Endpoint(**certificates)
+    ca, certificate, key = (
+        str(path) if path is not None else None
+        for path in (settings.docker_ca, settings.docker_certificate, settings.docker_key)
+    )
+    endpoint = Endpoint(ca=ca, certificate=certificate, key=key)
+    if settings.docker_host:
+        endpoint = replace(endpoint, url=settings.docker_host)
     default = ContainerSpec(settings.image) if settings.image else None
     if settings.driver == "docker":
         return Infrastructure(

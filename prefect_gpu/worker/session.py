@@ -252,7 +252,7 @@ class PoolSession:
         self._displays[run.run_id] = self._display(run)
         self._spawn(self._announce(run, run.handle.pid))
 
-    async def _announce(self, run: TrackedRun, pid: int) -> None:
+    async def _announce(self, run: TrackedRun, pid: int | str) -> None:
         flow_run = self._intake.known.get(run.run_id)
         devices = ", ".join(run.record.placement.devices) or "no device"
         if flow_run is not None:

@@ -115,7 +115,7 @@ class S3CheckpointStore:
                 return
             upload = self._client.create_multipart_upload(**target)["UploadId"]
             try:
-                parts = []
+                parts: list[dict[str, Any]] = []
                 while content := stream.read(PART_BYTES):
                     number = len(parts) + 1
                     sent = self._client.upload_part(

@@ -21,11 +21,11 @@ RUN = f"{HERE}/run"  # what the supervisor takes for the run's folder
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from prefect_gpu.runtime.drivers import supervisor
-else:
+try:
+    from prefect_gpu.runtime.drivers import supervisor  # whoever puts this file into a container has it
+except ImportError:
     sys.path.insert(0, HERE)
-    import supervisor
+    import supervisor  # type: ignore[import-not-found,no-redef]  # in the container
 
 
 def main() -> int:
@@ -35,8 +35,13 @@ def main() -> int:
     os.unlink(sys.argv[1])  # it may hold the run's secrets
     os.makedirs(RUN, exist_ok=True)
     os.symlink(f"/proc/{os.getpid()}/fd/1", f"{RUN}/{supervisor.OUTPUT}")  # the run's output is the container's
-    stopping = []
-    signal.signal(signal.SIGTERM, lambda *_: stopping.append(True) or _hand_on())
+    stopping: list[bool] = []
+
+    def stop(*_: object) -> None:
+        stopping.append(True)
+        _hand_on()
+
+    signal.signal(signal.SIGTERM, stop)
     answer, reply = os.pipe()
     child = os.fork()
     if child == 0:
