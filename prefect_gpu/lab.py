@@ -154,12 +154,12 @@ class Lab:
         node.folder.mkdir(parents=True, exist_ok=True)
         for left in ("docker.pid", "docker.sock"):
             (node.folder / left).unlink(missing_ok=True)
+        log = self.folder / f"{node.name}.log"
+        log.unlink(missing_ok=True)  # it would say of the Engine before that it listens
         command = ["nsenter", f"--net=/var/run/netns/{node.name}", "unshare", "--uts", "sh", "-c"]
         engine = (f"hostname {node.name}; exec dockerd --host={node.url} --data-root={node.folder / 'data'} "
                   f"--exec-root={node.folder / 'exec'} --pidfile={node.folder / 'docker.pid'}")  # fmt: skip
-        node.process = Process(
-            [*command, engine], log=self.folder / f"{node.name}.log", env=_environment(), cwd=self.folder
-        )
+        node.process = Process([*command, engine], log=log, env=_environment(), cwd=self.folder)
         node.process.wait_for_output("API listen on", timeout_s=90.0)
 
     def stop_engine(self, node: LabNode, *, kill: bool = False) -> None:

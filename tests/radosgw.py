@@ -65,6 +65,7 @@ mon host = [v2:127.0.0.1:{mon_port}]
 auth cluster required = none
 auth service required = none
 auth client required = none
+ms mon client mode = crc
 osd pool default size = 1
 osd pool default min size = 1
 osd pool default pg num = 4

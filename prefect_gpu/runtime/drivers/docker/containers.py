@@ -42,7 +42,7 @@ def meeting_point(run_id: str, run_dir: Path) -> tuple[str, int]:
 
 def ensure_network(client: DockerClient, name: str, *, overlay: bool) -> None:
     """Make the network in which containers reach each other by name, if it is not there."""
-    if client.networks.list(names=[f"^{name}$"]):
+    if any(network.name == name for network in client.networks.list(names=[name])):  # it asks for a part of the name
         return
     client.networks.create(
         name, driver="overlay" if overlay else "bridge", attachable=overlay, check_duplicate=True, labels={LABEL: "1"}

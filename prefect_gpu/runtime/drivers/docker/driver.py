@@ -190,14 +190,13 @@ class DockerDriver(Driver):
         except EngineError as error:
             self._logger.warning("Old containers could not be removed: %s", error)
 
-    def lose(self, cause: str) -> None:
+    async def lose(self, cause: str) -> None:
         """The engine's machine is gone, and its runs are over for us. What is left of them is removed when it is back.
 
         Args:
             cause: What their users are told.
         """
-        for handle in tuple(self._handles):
-            handle.lose(cause)
+        await asyncio.gather(*(handle.lose(cause) for handle in tuple(self._handles)))
 
     # -- in threads ---------------------------------------------------------------------------------------------------
 

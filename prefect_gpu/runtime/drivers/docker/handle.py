@@ -127,10 +127,11 @@ class ContainerHandle(RunHandle):
         """Call this when the run is over, or is watched no more."""
         self._watcher.add_done_callback(lambda _: call())
 
-    def lose(self, cause: str) -> None:
+    async def lose(self, cause: str) -> None:
         """Its machine is gone: the run is over, and nobody saw how. Its container may still be there."""
         self._lost = cause
         self._blocks.put_nowait(None)
+        await self.wait()
 
     def release(self) -> None:
         """Stop watching; the container goes on. Whoever still waits for it is cancelled."""
@@ -206,11 +207,10 @@ class ContainerHandle(RunHandle):
                 self._take(line)
         for line in lines.finish():
             self._take(line)
+        report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
         if self._lost:
             self._released = True  # its thread ends when it is next heard from
             report = ExitReport(None, tail=tuple(self._tail), cause=self._lost)
-        else:
-            report = await asyncio.to_thread(self._report)
         supervisor.write_json(str(self._dir / supervisor.EXIT), dataclasses.asdict(report))
         if not self._lost:
             await asyncio.to_thread(self._remove)  # what it said is safe now
@@ -287,13 +287,14 @@ class ContainerHandle(RunHandle):
         return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause or str(state.get("Error") or ""))
 
     def _state(self) -> dict[str, Any] | None:
-        while True:
+        while not self._lost:
             try:
                 return dict(self._client.api.inspect_container(self._made.container)["State"])
             except NotFound:
                 return None
             except _UNREACHABLE:
                 time.sleep(_REACHED_AGAIN_S)
+        return None
 
     def _remove(self) -> None:
         try:

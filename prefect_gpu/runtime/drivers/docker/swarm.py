@@ -91,10 +91,10 @@ class SwarmDriver(Driver):
         for name in set(self._drivers) - {node.name for node in found}:
             self._logger.warning("Node %s is gone; so are its runs.", name)
             driver = self._drivers.pop(name)
-            driver.lose(f"Its node {name} is gone: it is down, or cut off from the Swarm's manager.")
+            await driver.lose(f"Its node {name} is gone: it is down, or cut off from the Swarm's manager.")
             await driver.close()
         nodes = await asyncio.gather(*(self._admit(node) for node in found))
-        return tuple(node for node in nodes if node is not None)
+        return tuple(sorted((node for node in nodes if node is not None), key=lambda node: node.id))
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`."""

@@ -124,7 +124,8 @@ async def test_a_node_that_is_lost_ends_its_runs_and_is_swept_when_it_is_back(
         assert report.returncode is None and f"Its node {lost.name} is gone" in report.cause
         with pytest.raises(LaunchError, match="takes no work"):
             await driver.launch(dataclasses.replace(make_spec("pass"), node=lost.name))
-        cluster.start_engine(lost)
+        await until(lambda: len(seen[-1]) == 2)
+        await asyncio.to_thread(cluster.start_engine, lost)
         await until(lambda: len(seen[-1]) == 3)
         client = Endpoint(lost.url).connect()
         assert client.containers.list(all=True, filters={"label": "prefect-gpu.pool=p"}) == []
