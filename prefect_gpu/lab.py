@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NEEDED = ("dockerd", "ip", "iptables", "nsenter")
 PYTHON = ("python3", "python-is-python3")
-_SUBNET = "10.77.0"
 _STOP_S = 30.0
 _SWARM_PORT = 2377
 _DAEMONS = ("dockerd", "containerd", "docker-proxy", "runc")
@@ -65,18 +64,19 @@ class Lab:
         folder: Where their data go. Short: sockets have short paths.
         nodes: How many.
         prefix: Names begin with it; two labs at once need two prefixes. At most 8 letters.
+        subnet: First three numbers of the nodes' addresses; two labs at once need two subnets.
 
     Example:
         >>> with Lab(Path("/var/tmp/lab"), nodes=3) as lab:                # doctest: +SKIP
         ...     print(lab.nodes[0].url)
     """
 
-    def __init__(self, folder: Path, nodes: int = 1, prefix: str = "pgl") -> None:
+    def __init__(self, folder: Path, nodes: int = 1, prefix: str = "pgl", subnet: str = "10.77.0") -> None:
         self.folder = folder
         self.bridge = f"{prefix}br"
-        self.gateway = f"{_SUBNET}.1"
+        self.gateway = f"{subnet}.1"
         self.nodes = [
-            LabNode(f"{prefix}{number}", f"{_SUBNET}.{10 + number}", folder / f"n{number}")
+            LabNode(f"{prefix}{number}", f"{subnet}.{10 + number}", folder / f"n{number}")
             for number in range(1, nodes + 1)
         ]
 

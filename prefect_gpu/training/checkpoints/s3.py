@@ -143,13 +143,10 @@ class S3CheckpointStore:
                     IfNoneMatch="*",
                 )
             except ClientError as error:
-                if (
-                    _code(error) in _TAKEN
-                ):  # ours, if the answer to a first try was lost; else another process saves here
-                    if self._is(number, manifest):
-                        return [*known, number]
+                if _code(error) not in _TAKEN:
+                    raise
+                if not self._is(number, manifest):  # else it is ours, and the answer to a first try was lost
                     continue
-                raise
             return [*known, number]
         raise CheckpointError(f"{self.location}: another process saves there, too. Each run needs a prefix of its own.")
 
@@ -277,7 +274,8 @@ def _client(location: S3Location) -> Any:
         response_checksum_validation="when_required",
         s3={"addressing_style": "path"} if location.endpoint_url else {},
     )
-    return boto3.client(
+    # A session of its own: boto3's keeps the first credentials that it finds, for good.
+    return boto3.session.Session().client(
         "s3", endpoint_url=location.endpoint_url or None, region_name=location.region or None, config=config
     )
 

@@ -39,9 +39,13 @@ def store(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.
     return S3CheckpointStore(S3Location(BUCKET, request.node.name, server.endpoint_url))
 
 
+_others: list[S3CheckpointStore] = []  # what a store has fetched is there as long as the store is
+
+
 def again(store: S3CheckpointStore) -> S3CheckpointStore:
     """The same store, seen from another process."""
-    return S3CheckpointStore(store.location)
+    _others.append(S3CheckpointStore(store.location))
+    return _others[-1]
 
 
 def keys(store: S3CheckpointStore) -> list[str]:
