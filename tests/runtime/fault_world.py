@@ -498,7 +498,9 @@ class Worker:
                 self.loop.call_soon(self._guarded, lambda process=process: self.channel.carry(process))
                 had = bool(self.channel.pending.get(process.run_id))
                 self.loop.run_dry()
-                moved |= len(process.outbox) != before or (had and not process.cut and process.stage != "starting")
+                moved |= len(process.outbox) != before or (
+                    had and not process.cut and process.stage not in ("starting", "gone")
+                )
             if self.world.broken is not None:
                 raise self.world.broken
             if not moved and not self.loop._ready:  # type: ignore[attr-defined]
