@@ -11,8 +11,8 @@ limit's own leases last a minute at least, and are forgotten when the server res
 - Whoever finds a sealed term makes the next one. A leader that leaves seals its own.
 
 A leader counts its time from when it *asked* for its last renewal, and one that stands by from when it *saw* it, each
-by its own clock: so the first has stopped before the second begins, whatever their clocks show. A leader that was frozen
-finds, before it does anything else, that its time is up (:attr:`Lease.held`).
+by its own clock: so the first has stopped before the second begins, whatever their clocks show. A leader that was
+frozen finds, before it does anything else, that its time is up (:attr:`Lease.held`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Terms(Protocol):
         """Begin a term. False if it exists."""
 
     async def occupy(self, number: int, slots: int) -> bool:
-        """Add to a term's renewals, if they stay within :data:`SLOTS`. False if they do not, or there is no such term."""
+        """Add to a term's renewals. False if they would be more than :data:`SLOTS`, or there is no such term."""
 
     async def forget_before(self, number: int) -> None:
         """Remove all terms before this one."""

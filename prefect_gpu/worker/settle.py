@@ -31,6 +31,7 @@ _OUT_OF_REACH = "Prefect was out of reach when the run started"
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
 _MOST_RESTARTS = 5
+_CLAIMED = "Claimed by worker "
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
 
 
@@ -220,6 +221,11 @@ class Settlement:
         except ObjectNotFound:
             return
 
+    async def _give_back_lost(self, flow_run: FlowRun) -> None:
+        due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+        message = "The worker that had claimed it is gone, and no container of it is left."
+        await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
+
     async def _claimed_in(self, flow_run: FlowRun, folder_name: str) -> bool:
         history = await self._client.read_flow_run_states(flow_run.id)
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
@@ -234,9 +240,13 @@ class Settlement:
     async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: Collection[str], host_prefix: str) -> None:
         """Runs that Prefect believes to run on this machine, of which neither record nor process is left.
 
+        Where other workers without our records may have led (containers), everything that is not ours has been removed
+        there before; a run that such a worker had claimed and not started goes back to its queue.
+
         Args:
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+            host_prefix: What the ``infrastructure_pid`` of runs of this machine, or of this territory, begins with.
         """
         for flow_run in flow_runs:
             if str(flow_run.id) not in ours and _orphaned(flow_run, host_prefix):
@@ -250,6 +260,8 @@ class Settlement:
             return
         if flow_run.state_type is StateType.CANCELLING:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
+        elif flow_run.state_type is StateType.PENDING:
+            await self._give_back_lost(flow_run)
         else:
             await self._crash(flow_run, ExitReport(returncode=None))
 
@@ -257,13 +269,34 @@ class Settlement:
 def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
     """Whether Prefect believes that the run runs on this machine, and its process is gone.
 
-    A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
+    A pending run does not count, unless it was claimed for our containers: its pid is that of an earlier try, and it
+    may be on its way under another worker.
     """
-    pid = flow_run.infrastructure_pid or ""
-    believed = flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING)
-    return believed and pid.startswith(host_prefix) and not _alive(pid)
+    pid, state = flow_run.infrastructure_pid or "", flow_run.state
+    if state is None:
+        return False
+    if state.type in (StateType.RUNNING, StateType.CANCELLING) and pid.startswith(host_prefix):
+        return not _alive(pid)
+    words = state.message or ""
+    claimed = words.startswith(_CLAIMED) and words.endswith(_for_territory(host_prefix.rstrip(":")))
+    return claimed and state.type is StateType.PENDING
+
+
+def claim_words(worker: str, folder: str, territory: str = "") -> str:
+    """What the state of a run says that a worker has claimed.
+
+    Args:
+        folder: Name of the launch's folder.
+        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty for a process of this machine.
+    """
+    return f"{_CLAIMED}{worker} ({folder})" + (_for_territory(territory) if territory else "")
+
+
+def _for_territory(territory: str) -> str:
+    return f" for {territory}"
 
 
 def _alive(infrastructure_pid: str) -> bool:
-    number = infrastructure_pid.rpartition(":")[2]
-    return number.isdigit() and psutil.pid_exists(int(number))
+    """Whether there is such a process. A container (``territory:node:container``) that nobody follows was removed."""
+    host, _, number = infrastructure_pid.rpartition(":")
+    return ":" not in host and number.isdigit() and psutil.pid_exists(int(number))

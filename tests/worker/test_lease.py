@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -134,6 +135,20 @@ async def test_a_term_that_cannot_be_sealed_is_not_followed() -> None:
     assert not second.held
 
 
+async def test_who_slept_while_terms_came_and_went_does_not_lead_in_an_old_one() -> None:
+    terms = Kept()
+    terms.terms = {4: 3}  # 2 and 3 are over, and removed
+    sleeper, answers = lease(terms, Clock()), [Term(1, SLOTS, sealed=True)]
+    newest = terms.newest
+
+    async def newest_before_it_slept() -> Term | None:
+        return answers.pop() if answers else await newest()
+
+    terms.newest = newest_before_it_slept  # type: ignore[method-assign]
+    await sleeper.step()
+    assert 2 in terms.terms and not sleeper.held
+
+
 async def test_keeping_it_ends_when_it_is_lost() -> None:
     clock, terms = Clock(), Kept()
     only = Lease(terms, lease_s=LEASE_S, renew_s=0.001, clock=clock)
@@ -207,7 +222,5 @@ async def compete(chance: random.Random, contenders: int) -> None:
 
 
 async def quietly(work: Coroutine[Any, Any, None]) -> None:
-    try:
+    with suppress(httpx.ConnectError):
         await work
-    except httpx.ConnectError:
-        pass
