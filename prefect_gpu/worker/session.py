@@ -80,6 +80,7 @@ class PoolSession:
         self._learning: PoolLearning | None = None
         self._page: PageServer | None = None
         self._displays: dict[str, RunDisplay] = {}
+        self._territory = ""
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.host_prefix = f"{socket.gethostname()}:"  # of containers: where they are, whichever machine leads
@@ -100,8 +101,8 @@ class PoolSession:
         view = PoolView(client, pool.name, self._worker._work_queues)
         self._settlement = Settlement(client, self._logger)
         place = infrastructure_of(pool.name, self._settings, self._claims, self._printer, self._logger)
-        territory = await place.driver.territory()
-        if territory is not None:
+        self._territory = territory = await place.driver.territory() or ""
+        if territory:
             await self._lead.take(client, pool.name, territory)
             self._spawn_once("lead", self._keep_lead())
             self.host_prefix = f"{territory}:"
@@ -118,9 +119,7 @@ class PoolSession:
             logger=self._logger,
         )
         outside = None if place.driver.local else self._settings
-        self._launcher = Launcher(
-            self._worker, view, self._intake, self._control, self._logger, outside, territory or ""
-        )
+        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger, outside, territory)
         self.controller = Controller(
             self,
             nodes=place.nodes,
@@ -348,7 +347,10 @@ class PoolSession:
     async def _bury(self, pool: PoolView) -> None:
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await persist(lambda: pool.runs_in_state(*types), self._logger)
-        await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
+        if self._territory:
+            await self._settlement.bury_orphans_of(self._territory, believed, self.controller.runs)
+        else:
+            await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
 
     async def _beat(self) -> None:
         """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""

@@ -31,7 +31,10 @@ _OUT_OF_REACH = "Prefect was out of reach when the run started"
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
 _MOST_RESTARTS = 5
-_CLAIMED = "Claimed by worker "
+_NO_RECORD = (
+    "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
+    "containers. Workers that share a state folder take running containers over."
+)
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
 
 
@@ -227,9 +230,13 @@ class Settlement:
         await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
 
     async def _claimed_in(self, flow_run: FlowRun, folder_name: str) -> bool:
-        history = await self._client.read_flow_run_states(flow_run.id)
+        return await self._claimed_in_words(flow_run.id, folder_name)
+
+    async def _claimed_in_words(self, run_id: UUID, words: str) -> bool:
+        """Whether these words are part of the last claim of the run."""
+        history = await self._client.read_flow_run_states(run_id)
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
-        return last is not None and folder_name in (last.message or "")
+        return last is not None and words in (last.message or "")
 
     async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str) -> None:
         """Finish a cancellation that no process is left to finish: it never had one, or ours is gone."""
@@ -240,46 +247,68 @@ class Settlement:
     async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: Collection[str], host_prefix: str) -> None:
         """Runs that Prefect believes to run on this machine, of which neither record nor process is left.
 
-        Where other workers without our records may have led (containers), everything that is not ours has been removed
-        there before; a run that such a worker had claimed and not started goes back to its queue.
-
         Args:
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
-            host_prefix: What the ``infrastructure_pid`` of runs of this machine, or of this territory, begins with.
+            host_prefix: What the ``infrastructure_pid`` of this machine's runs begins with.
         """
         for flow_run in flow_runs:
             if str(flow_run.id) not in ours and _orphaned(flow_run, host_prefix):
                 with suppress(ObjectNotFound):
                     await persist(partial(self._bury, flow_run.id, ours, host_prefix), self._logger)
 
+    async def bury_orphans_of(self, territory: str, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
+        """Runs that an earlier leader claimed for an Engine or a Swarm that we lead now, without a record of ours.
+
+        To be called once everything that is not ours has been removed there. What had not begun goes back to its queue;
+        what ran is tried again if it has retries left, and else it has crashed.
+
+        Args:
+            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`.
+            flow_runs: Those that may be such runs, as they were read at some time.
+            ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+        """
+        for flow_run in flow_runs:
+            if str(flow_run.id) not in ours and _believed(flow_run, StateType.PENDING):
+                with suppress(ObjectNotFound):
+                    await persist(partial(self._bury_of, territory, flow_run.id, ours), self._logger)
+
+    async def _bury_of(self, territory: str, run_id: UUID, ours: Collection[str]) -> None:
+        claimed = await self._claimed_in_words(run_id, _for_territory(territory))
+        flow_run = await self._client.read_flow_run(run_id)
+        if str(run_id) in ours or not claimed or not _believed(flow_run, StateType.PENDING):
+            return
+        if flow_run.state_type is StateType.PENDING:
+            await self._give_back_lost(flow_run)
+        else:
+            await self._bury_it(flow_run, ExitReport(returncode=None, cause=_NO_RECORD))
+
     async def _bury(self, run_id: UUID, ours: Collection[str], host_prefix: str) -> None:
         # One of ours may have ended and been settled since the run was read, so that it looked like an orphan.
         flow_run = await self._client.read_flow_run(run_id)
         if str(run_id) in ours or not _orphaned(flow_run, host_prefix):
             return
+        await self._bury_it(flow_run, ExitReport(returncode=None))
+
+    async def _bury_it(self, flow_run: FlowRun, report: ExitReport) -> None:
         if flow_run.state_type is StateType.CANCELLING:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
-        elif flow_run.state_type is StateType.PENDING:
-            await self._give_back_lost(flow_run)
         else:
-            await self._crash(flow_run, ExitReport(returncode=None))
+            await self._crash(flow_run, report)
 
 
 def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
     """Whether Prefect believes that the run runs on this machine, and its process is gone.
 
-    A pending run does not count, unless it was claimed for our containers: its pid is that of an earlier try, and it
-    may be on its way under another worker.
+    A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
     """
-    pid, state = flow_run.infrastructure_pid or "", flow_run.state
-    if state is None:
-        return False
-    if state.type in (StateType.RUNNING, StateType.CANCELLING) and pid.startswith(host_prefix):
-        return not _alive(pid)
-    words = state.message or ""
-    claimed = words.startswith(_CLAIMED) and words.endswith(_for_territory(host_prefix.rstrip(":")))
-    return claimed and state.type is StateType.PENDING
+    pid = flow_run.infrastructure_pid or ""
+    return _believed(flow_run) and pid.startswith(host_prefix) and not _alive(pid)
+
+
+def _believed(flow_run: FlowRun, *more: StateType) -> bool:
+    """Whether Prefect believes that the run runs."""
+    return flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING, *more)
 
 
 def claim_words(worker: str, folder: str, territory: str = "") -> str:
@@ -289,11 +318,11 @@ def claim_words(worker: str, folder: str, territory: str = "") -> str:
         folder: Name of the launch's folder.
         territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty for a process of this machine.
     """
-    return f"{_CLAIMED}{worker} ({folder})" + (_for_territory(territory) if territory else "")
+    return f"Claimed by worker {worker} ({folder}" + (_for_territory(territory) if territory else ")")
 
 
 def _for_territory(territory: str) -> str:
-    return f" for {territory}"
+    return f") for {territory}."
 
 
 def _alive(infrastructure_pid: str) -> bool:
