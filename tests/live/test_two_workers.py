@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
+from collections import Counter
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
 from prefect_gpu.sandbox import Process
+from tests.live import leased_worker
 from tests.live.pool import LivePool, eventually
 
 
@@ -68,3 +72,57 @@ async def test_a_leader_that_is_slow_is_left_alone(pool: LivePool) -> None:
     run_id = await pool.submit("train")
     await ended_well_and_once(pool, [run_id])
     assert leader.popen.poll() is None and "Serving pool" not in second.output
+
+
+def start_leased(pool: LivePool, name: str) -> Process:
+    """Start a worker with a state folder of its own that serves the same nodes as the other one."""
+    env = {
+        "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(pool.folder / name),
+        "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": "1",
+        "PREFECT_INTEGRATIONS_GPU_WARM_START": "false",  # so that a run's environment shows what it is
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "NOTES": str(pool.notes),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+    }
+    command = [sys.executable, "-m", leased_worker.__name__, "worker", "start", "--pool", pool.name, "--name", name]
+    worker = pool.sandbox._start(command, f"{pool.name}-{name}", env)
+    pool.workers.append(worker)
+    return worker
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, pool: LivePool, tmp_path: Path) -> None:
+    first = start_leased(pool, "first")
+    await asyncio.to_thread(first.wait_for_output, "Serving pool")
+    go = tmp_path / "go"
+    running = await pool.submit("tried_again", hold=str(go))
+    await pool.until_noted(running)
+    waiting = [await pool.submit("train") for _ in range(2)]
+    await pool.until(waiting[-1], "AwaitingGpu")
+    second = start_leased(pool, "second")
+    await asyncio.to_thread(second.wait_for_output, "Standing by")
+    if how == "killed":
+        first.kill()
+    else:
+        first.popen.send_signal(signal.SIGSTOP)
+
+    async def tried_again() -> bool:
+        return pool.noted()[str(running)] == 2
+
+    await eventually(tried_again, "a second try")
+    go.touch()
+    runs = [running, *waiting]
+    for run_id in runs:
+        await pool.until(run_id, "Completed")
+    if how == "frozen":
+        first.popen.send_signal(signal.SIGCONT)
+        await asyncio.to_thread(first.wait_for_output, "leads no more")
+        await asyncio.to_thread(first.wait_for_output, "Standing by")
+        await asyncio.to_thread(second.terminate)
+        runs.append(await pool.submit("train"))
+        await pool.until(runs[-1], "Completed")
+    assert pool.noted("finished") == {str(run_id): 1 for run_id in runs}
+    assert pool.noted() == Counter(map(str, [running, *runs]))
+    for run_id in runs:
+        assert (await pool.names(run_id)).count("Completed") == 1
+    assert "Crashed" not in await pool.names(running)
