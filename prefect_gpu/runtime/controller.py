@@ -79,6 +79,7 @@ class Controller:
         advertise: The address that runs are told to reach the channel at; None: the one that it listens on.
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
+        leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
         clock: Unix seconds; tests may replace it.
     """
 
@@ -97,6 +98,7 @@ class Controller:
         advertise: str | None = None,
         keep_days: float = 30.0,
         checkpoints: str | None = None,
+        leads: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -114,6 +116,7 @@ class Controller:
         self._records = RecordStore(state_dir, pool)
         self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
+        self._leads = leads
         self._clock = clock
         self._channel = ChannelServer(
             self._on_run_event,
@@ -153,6 +156,7 @@ class Controller:
         self.handle(ev.NodesChanged(self.fleet.nodes))
         for folder, record in self._records:
             await self._adopt(folder, record)
+        await self._driver.sweep()
         watched: list[Coroutine[Any, Any, None]] = [self._driver.watch_nodes(self._change_nodes)]
         if self._driver.local and self.fleet.nodes:
             watched.append(PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle).run())
@@ -160,6 +164,13 @@ class Controller:
             task = asyncio.get_running_loop().create_task(work, name="nodes")
             self._tasks.add(task)
             task.add_done_callback(self._followed)
+
+    def abandon(self) -> None:
+        """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""
+        self._closing = True
+        self._idle.set()
+        for task in self._tasks:
+            task.cancel()
 
     async def close(self) -> None:
         """Let go. Running processes go on; the next worker finds them."""
@@ -188,7 +199,7 @@ class Controller:
 
     def handle(self, event: ev.Event) -> None:
         """Tell the scheduler what happened and carry out what it says. While closing, nothing happens any more."""
-        if self._closing:
+        if self._closing or not self._leads():
             return
         now = self._clock()
         self._log.write(event, now)
@@ -288,6 +299,8 @@ class Controller:
             return
         if run.cancelling or run.leaving is not None:
             await self._end(run, ExitReport(returncode=0))
+            return
+        if not self._leads():  # it was frozen meanwhile, say: whoever leads now deals with the run
             return
         self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
         try:

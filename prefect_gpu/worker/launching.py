@@ -29,7 +29,7 @@ from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, 
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.pool import PoolView
-from prefect_gpu.worker.settle import persist
+from prefect_gpu.worker.settle import claim_words, persist
 from prefect_gpu.worker.states import claim_was_clean
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Launcher:
         control: EngineControl,
         logger: logging.Logger,
         outside: GpuSettings | None = None,
+        territory: str = "",
     ) -> None:
         self._worker = worker
         self._client = worker.client
@@ -73,6 +74,7 @@ class Launcher:
         self._intake = intake
         self._control = control
         self._outside = outside
+        self._territory = territory
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = dict(os.environ)
@@ -124,8 +126,9 @@ class Launcher:
         return self._specify(flow_run, run, configuration, deployment)
 
     async def _claim(self, flow_run: FlowRun, run: TrackedRun) -> None:
-        # The folder's name in the message lets a later worker recognise its predecessor's claim.
-        claim: Any = Pending(message=f"Claimed by worker {self._worker.name} ({run.folder.name})")
+        # A later worker recognises its predecessor's claim: by the folder's name, if it has the folder, else by where
+        # the run was to start.
+        claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._territory))
         try:
             state = await propose_state(self._client, claim, flow_run_id=flow_run.id)
         except Abort as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -44,6 +44,7 @@ from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.infrastructure import infrastructure_of
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
+from prefect_gpu.worker.lead import Lead
 from prefect_gpu.worker.learning import PoolLearning
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
@@ -72,30 +73,39 @@ class PoolSession:
         self._history = History(settings.resolved_history_url)
         self._claims = Claims(self._state_dir)
         self._logger = get_logger("worker.gpu")
+        self._lead = Lead(self._claims, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
         self._learning: PoolLearning | None = None
         self._page: PageServer | None = None
         self._displays: dict[str, RunDisplay] = {}
+        self._territory = ""
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.host_prefix = f"{socket.gethostname()}:"
+        self.host_prefix = f"{socket.gethostname()}:"  # of containers: where they are, whichever machine leads
         self.is_open = False
         self.draining = False
+        self.lost = False  # somebody else leads: this session does nothing any more, and is to be closed
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Become this machine's worker for the pool: claim devices, adopt what runs, listen to Prefect."""
+        """Become the pool's worker here: wait for the lead, claim devices, adopt what runs, listen to Prefect."""
         self._loop = asyncio.get_running_loop()
         pool = self._worker.work_pool
-        await self._wait_for_claim(pool.name)
+        await self._lead.claim(pool.name)
+        self._spawn_once("beat", self._lead.beat(pool.name))
         client = self._worker.client
         self._client = client
         view = PoolView(client, pool.name, self._worker._work_queues)
         self._settlement = Settlement(client, self._logger)
         place = infrastructure_of(pool.name, self._settings, self._claims, self._printer, self._logger)
+        self._territory = territory = await place.driver.territory() or ""
+        if territory:
+            await self._lead.take(client, pool.name, territory)
+            self._spawn_once("lead", self._keep_lead())
+            self.host_prefix = f"{territory}:"
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -109,7 +119,7 @@ class PoolSession:
             logger=self._logger,
         )
         outside = None if place.driver.local else self._settings
-        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger, outside)
+        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger, outside, territory)
         self.controller = Controller(
             self,
             nodes=place.nodes,
@@ -123,6 +133,7 @@ class PoolSession:
             advertise=self._settings.advertise,
             keep_days=self._settings.keep_days,
             checkpoints=self._settings.checkpoints,
+            leads=lambda: self._lead.held,
             logger=self._logger,
         )
         self._intake.controller = self.controller
@@ -161,6 +172,7 @@ class PoolSession:
             await self.controller.close()
         await self._stack.aclose()
         self._history.close()
+        await self._lead.release()
         self._claims.release()
         self.is_open = False
 
@@ -185,29 +197,39 @@ class PoolSession:
 
     async def wait_finished(self) -> None:
         """Wait until nothing runs and nothing that waits can start (``--run-once``)."""
-        while True:
+        while not self.lost:
             await self.controller.wait_idle()
             await asyncio.sleep(0)
             if not self.controller.runs and not self.controller.scheduler.state.active_count:
                 return
 
-    async def _wait_for_claim(self, pool_name: str) -> None:
-        said = False
-        while not self._claims.claim_pool(pool_name):
-            if not said:
-                self._printer(
-                    f"Another worker of pool {pool_name!r} uses the state folder {self._state_dir}. Standing by to "
-                    "take over. To run both, give this one its own PREFECT_INTEGRATIONS_GPU_STATE_DIR."
-                )
-                said = True
-            self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
-            await asyncio.sleep(1.0)
+    def _stand_by(self) -> None:
+        self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
+
+    async def _keep_lead(self) -> None:
+        await self._lead.keep()
+        self.lost = True
+        if hasattr(self, "controller"):
+            self.controller.abandon()
+        self._printer("This worker leads no more. Its runs go on; it stands by to take over again.")
+
+    async def _must_lead(self) -> None:
+        """Go no further if somebody else may lead by now. Whoever waits here is cancelled as the session is closed."""
+        if not self._lead.held:
+            await asyncio.Event().wait()
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_ended)
         return task
+
+    def _spawn_once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Unless it is being done: a session whose opening failed, since Prefect went away, is opened again."""
+        if any(task.get_name() == name for task in self._tasks):
+            work.close()
+        else:
+            self._spawn(work).set_name(name)
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -244,6 +266,7 @@ class PoolSession:
 
     async def prepare(self, run: TrackedRun) -> LaunchSpec:
         """See :class:`Host`."""
+        await self._must_lead()
         return await self._launcher.prepare(run)
 
     async def launched(self, run: TrackedRun) -> None:
@@ -316,14 +339,18 @@ class PoolSession:
         async def stop() -> None:
             with suppress(Exception):  # the signal alone must do
                 await self._control.announce_cancellation(run.run_id)
+            await self._must_lead()
             await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
 
         self._spawn(stop())
 
     async def _bury(self, pool: PoolView) -> None:
-        types = (StateType.RUNNING, StateType.CANCELLING)
+        types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await persist(lambda: pool.runs_in_state(*types), self._logger)
-        await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
+        if self._territory:
+            await self._settlement.bury_orphans_of(self._territory, believed, self.controller.runs)
+        else:
+            await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
 
     async def _beat(self) -> None:
         """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""
@@ -345,6 +372,7 @@ class PoolSession:
 
     async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
         """See :class:`Host`."""
+        await self._must_lead()
         display = self._displays.pop(run.run_id, None)
         if display is not None:
             await display.close(report, virtual=any(device.virtual for device in self.controller.fleet.devices))
@@ -358,6 +386,7 @@ class PoolSession:
 
     async def give_way(self, run: TrackedRun, reason: str) -> bool:
         """See :class:`Host`."""
+        await self._must_lead()
         display = self._displays.get(run.run_id)
         if display is not None:
             await display.leave()
@@ -372,6 +401,7 @@ class PoolSession:
 
     async def unlaunched(self, run: TrackedRun) -> None:
         """See :class:`Host`."""
+        await self._must_lead()
         await self._settlement.give_back(run)
         self._intake.settled(run.run_id)
 
@@ -397,7 +427,7 @@ class PoolSession:
 
     async def _link_page(self, artifact: PoolArtifact, url: str) -> None:
         """Tell Prefect where the pool's page is."""
-        host = self.host_prefix[:-1]
+        host = socket.gethostname()
         text = f"[What the devices of the pool do, who waits, and why]({url}), while its worker runs on {host}."
         try:
             async with self._lane:

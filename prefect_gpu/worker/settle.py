@@ -31,6 +31,10 @@ _OUT_OF_REACH = "Prefect was out of reach when the run started"
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
 _MOST_RESTARTS = 5
+_NO_RECORD = (
+    "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
+    "containers. Workers that share a state folder take running containers over."
+)
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
 
 
@@ -220,10 +224,19 @@ class Settlement:
         except ObjectNotFound:
             return
 
+    async def _give_back_lost(self, flow_run: FlowRun) -> None:
+        due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+        message = "The worker that had claimed it is gone, and no container of it is left."
+        await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
+
     async def _claimed_in(self, flow_run: FlowRun, folder_name: str) -> bool:
-        history = await self._client.read_flow_run_states(flow_run.id)
+        return await self._claimed_in_words(flow_run.id, folder_name)
+
+    async def _claimed_in_words(self, run_id: UUID, words: str) -> bool:
+        """Whether these words are part of the last claim of the run."""
+        history = await self._client.read_flow_run_states(run_id)
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
-        return last is not None and folder_name in (last.message or "")
+        return last is not None and words in (last.message or "")
 
     async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str) -> None:
         """Finish a cancellation that no process is left to finish: it never had one, or ours is gone."""
@@ -237,21 +250,51 @@ class Settlement:
         Args:
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+            host_prefix: What the ``infrastructure_pid`` of this machine's runs begins with.
         """
         for flow_run in flow_runs:
             if str(flow_run.id) not in ours and _orphaned(flow_run, host_prefix):
                 with suppress(ObjectNotFound):
                     await persist(partial(self._bury, flow_run.id, ours, host_prefix), self._logger)
 
+    async def bury_orphans_of(self, territory: str, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
+        """Runs that an earlier leader claimed for an Engine or a Swarm that we lead now, without a record of ours.
+
+        To be called once everything that is not ours has been removed there. What had not begun goes back to its queue;
+        what ran is tried again if it has retries left, and else it has crashed.
+
+        Args:
+            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`.
+            flow_runs: Those that may be such runs, as they were read at some time.
+            ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+        """
+        for flow_run in flow_runs:
+            if str(flow_run.id) not in ours and _believed(flow_run, StateType.PENDING):
+                with suppress(ObjectNotFound):
+                    await persist(partial(self._bury_of, territory, flow_run.id, ours), self._logger)
+
+    async def _bury_of(self, territory: str, run_id: UUID, ours: Collection[str]) -> None:
+        claimed = await self._claimed_in_words(run_id, _for_territory(territory))
+        flow_run = await self._client.read_flow_run(run_id)
+        if str(run_id) in ours or not claimed or not _believed(flow_run, StateType.PENDING):
+            return
+        if flow_run.state_type is StateType.PENDING:
+            await self._give_back_lost(flow_run)
+        else:
+            await self._bury_it(flow_run, ExitReport(returncode=None, cause=_NO_RECORD))
+
     async def _bury(self, run_id: UUID, ours: Collection[str], host_prefix: str) -> None:
         # One of ours may have ended and been settled since the run was read, so that it looked like an orphan.
         flow_run = await self._client.read_flow_run(run_id)
         if str(run_id) in ours or not _orphaned(flow_run, host_prefix):
             return
+        await self._bury_it(flow_run, ExitReport(returncode=None))
+
+    async def _bury_it(self, flow_run: FlowRun, report: ExitReport) -> None:
         if flow_run.state_type is StateType.CANCELLING:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
         else:
-            await self._crash(flow_run, ExitReport(returncode=None))
+            await self._crash(flow_run, report)
 
 
 def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
@@ -260,10 +303,29 @@ def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
     A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
     """
     pid = flow_run.infrastructure_pid or ""
-    believed = flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING)
-    return believed and pid.startswith(host_prefix) and not _alive(pid)
+    return _believed(flow_run) and pid.startswith(host_prefix) and not _alive(pid)
+
+
+def _believed(flow_run: FlowRun, *more: StateType) -> bool:
+    """Whether Prefect believes that the run runs."""
+    return flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING, *more)
+
+
+def claim_words(worker: str, folder: str, territory: str = "") -> str:
+    """What the state of a run says that a worker has claimed.
+
+    Args:
+        folder: Name of the launch's folder.
+        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty for a process of this machine.
+    """
+    return f"Claimed by worker {worker} ({folder}" + (_for_territory(territory) if territory else ")")
+
+
+def _for_territory(territory: str) -> str:
+    return f") for {territory}."
 
 
 def _alive(infrastructure_pid: str) -> bool:
-    number = infrastructure_pid.rpartition(":")[2]
-    return number.isdigit() and psutil.pid_exists(int(number))
+    """Whether there is such a process. A container (``territory:node:container``) that nobody follows was removed."""
+    host, _, number = infrastructure_pid.rpartition(":")
+    return ":" not in host and number.isdigit() and psutil.pid_exists(int(number))

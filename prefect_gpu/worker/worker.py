@@ -44,6 +44,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         self._session: PoolSession | None = None
         self._run_once = False
         self._serving: asyncio.Task[None] | None = None
+        self._printer: Callable[..., None] = print
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -64,6 +65,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         except (ValidationError, HistoryError, ValueError) as error:
             raise SystemExit(f"The worker cannot start: {_one_line(error)}") from None
         self._session = session
+        self._printer = printer
         self._serving = asyncio.ensure_future(super().start(run_once, with_healthcheck, printer))
         with _Signals(lambda: self._on_signal(printer)):
             try:
@@ -123,6 +125,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         if session is None or not self._has_successfully_synced:
             return []
         try:
+            if session.lost:
+                session = await self._stand_by_again(session)
             if not session.is_open:
                 await session.open()
             waiting = await session.look()
@@ -134,6 +138,14 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         if self._run_once:
             await session.wait_finished()
         return waiting
+
+    async def _stand_by_again(self, lost: PoolSession) -> PoolSession:
+        """Another worker may lead: a new session waits for its turn. What was to be drained is not ours any more."""
+        await lost.close()
+        if lost.draining and self._serving is not None:
+            self._serving.cancel()
+        self._session = PoolSession(self, GpuSettings(), self._printer)
+        return self._session
 
     async def run(
         self,

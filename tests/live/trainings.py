@@ -118,6 +118,15 @@ def flaky(how: str = "raise") -> str:
     return "at last"
 
 
+@flow(retries=1, retry_delay_seconds=0)
+def tried_again(hold: str) -> None:
+    """Goes on until the file exists, and may be tried twice."""
+    note("executed")
+    while not Path(hold).exists():
+        time.sleep(0.02)
+    note("finished")
+
+
 @flow
 def show_environment(path: str) -> None:
     """Writes down what a run sees of its place."""

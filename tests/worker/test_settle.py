@@ -12,7 +12,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pe
 
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.worker import settle
-from prefect_gpu.worker.settle import Settlement
+from prefect_gpu.worker.settle import Settlement, claim_words
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
@@ -127,6 +127,59 @@ async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan
     prefect = OneRun(Running())
     prefect.after_read = lambda: prefect.states.append(end)
     await bury(prefect)
+    assert prefect.states[-1] is end
+
+
+async def bury_of(prefect: OneRun, territory: str, *ours: str) -> None:
+    read = prefect.as_read()
+    after_read, prefect.after_read = prefect.after_read, None
+    if after_read is not None:
+        after_read()
+    await settlement(prefect).bury_orphans_of(territory, [read], set(ours))
+
+
+def claimed_for(territory: str, *states: State, retries: int = 0) -> OneRun:
+    """A run that a worker has claimed for an Engine or a Swarm; what Prefect knows of its container is not needed."""
+    prefect = OneRun(retries=retries)
+    prefect.states = [Pending(message=claim_words("w", "folder-1", territory)), *states]
+    prefect.run.infrastructure_pid = None
+    return prefect
+
+
+@pytest.mark.parametrize(
+    ("states", "retries", "becomes"),
+    [
+        ([], 0, ("scheduled", "Scheduled")),
+        ([Running()], 0, ("crashed", "Crashed")),
+        ([Running()], 2, ("scheduled", "AwaitingRetry")),
+        ([Running(), Cancelling()], 2, ("cancelled", "Cancelled")),
+    ],
+    ids=["claimed", "running", "running, with retries", "being cancelled"],
+)
+async def test_who_takes_over_without_records_loses_no_run(
+    states: list[State], retries: int, becomes: tuple[str, str]
+) -> None:
+    prefect = claimed_for("swarm-1", *states, retries=retries)
+    before = prefect.shown
+    await bury_of(prefect, "swarm-2")
+    assert prefect.shown == before, "it runs elsewhere"
+    await bury_of(prefect, "swarm-1", prefect.run_id)
+    assert prefect.shown == before, "it is ours"
+    await bury_of(prefect, "swarm-1")
+    assert prefect.shown == becomes
+
+
+async def test_a_run_that_was_claimed_anew_elsewhere_is_left_to_who_claimed_it() -> None:
+    prefect = claimed_for("swarm-1", Running(), Scheduled(), Pending(message=claim_words("v", "f")), Running())
+    await bury_of(prefect, "swarm-1")
+    assert prefect.shown[0] == "running"
+
+
+@pytest.mark.parametrize("end", [Completed(), Cancelled(), Failed(), Scheduled()])
+async def test_a_run_without_a_record_that_ends_just_now_keeps_its_end(end: State) -> None:
+    prefect = claimed_for("swarm-1", Running())
+    prefect.after_read = lambda: prefect.states.append(end)
+    await bury_of(prefect, "swarm-1")
     assert prefect.states[-1] is end
 
 

@@ -153,6 +153,19 @@ class Driver(abc.ABC):
         """The nodes that there are, once the driver has started; None: whoever made it knows."""
         return None
 
+    async def territory(self) -> str | None:
+        """What is served, if workers with other state folders may serve it too: an Engine, a Swarm. May be asked before
+        the driver has started.
+
+        Returns:
+            A name without ``:`` that every such worker gives it; None: nobody else can serve it.
+        """
+        return None
+
+    async def sweep(self) -> None:
+        """Remove what runs of our pool there that was neither launched nor adopted by us."""
+        return
+
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
         """Address and port at which a launch that is about to start can be reached by the others of its gang."""
         with socket.socket() as probe:
@@ -162,8 +175,8 @@ class Driver(abc.ABC):
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """Say which nodes there are now, and whenever that has changed, until cancelled.
 
-        Called once everything that is to be adopted has been. A driver of one machine says nothing: whoever made it
-        knows.
+        Called once everything that is to be adopted has been, and the rest was swept away. A driver of one machine says
+        nothing: whoever made it knows.
         """
         await asyncio.Event().wait()
 

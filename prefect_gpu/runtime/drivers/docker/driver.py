@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,10 @@ class DockerDriver(Driver):
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
+    async def territory(self) -> str | None:
+        told = await asyncio.to_thread(ask_once, self._endpoint)
+        return "engine-" + short(str(told["ID"]))
+
     async def nodes(self) -> Sequence[Node] | None:
         with explained(self._endpoint, "say what it is"):
             told = await asyncio.to_thread(self._engine.info)
@@ -178,11 +183,6 @@ class DockerDriver(Driver):
                     told = True
                 await asyncio.sleep(_AGAIN_S)
 
-    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
-        """See :meth:`.Driver.watch_nodes`. What nobody adopted is removed."""
-        await self.sweep()
-        await super().watch_nodes(tell)
-
     async def sweep(self) -> None:
         """Remove the pool's containers that nobody follows: those of an earlier worker whose runs are settled."""
         try:
@@ -249,6 +249,25 @@ class DockerDriver(Driver):
         if self._client is None:
             raise EngineError("The driver has not been started")
         return self._client
+
+
+def ask_once(endpoint: Endpoint) -> dict[str, Any]:
+    """What an engine says of itself.
+
+    Raises:
+        EngineError: It cannot be reached, or refuses us.
+    """
+    client = endpoint.connect()
+    try:
+        with explained(endpoint, "say what it is"):
+            return dict(client.info())
+    finally:
+        client.close()
+
+
+def short(name: str) -> str:
+    """A part of an engine's or a Swarm's id that is enough to know it by; some versions write it with colons."""
+    return re.sub(r"[^A-Za-z0-9]+", "", name)[:12]
 
 
 def _own_folder(run_dir: Path) -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.docker import containers
-from prefect_gpu.runtime.drivers.docker.driver import DockerDriver
+from prefect_gpu.runtime.drivers.docker.driver import DockerDriver, ask_once, short
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, read_made, read_report
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
@@ -81,6 +81,14 @@ class SwarmDriver(Driver):
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
+    async def territory(self) -> str | None:
+        told = await asyncio.to_thread(ask_once, self._manager)
+        return "swarm-" + short(str((told["Swarm"].get("Cluster") or {}).get("ID") or told["ID"]))
+
+    async def sweep(self) -> None:
+        await asyncio.gather(*(driver.sweep() for driver in self._drivers.values()))
+        self._adopting = False
+
     async def nodes(self) -> tuple[Node, ...]:
         """The nodes that can be used now. One that has come back is swept first: nothing old goes on there.
 
@@ -99,8 +107,6 @@ class SwarmDriver(Driver):
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`."""
         known: tuple[Node, ...] | None = None
-        await asyncio.gather(*(driver.sweep() for driver in self._drivers.values()))
-        self._adopting = False
         while True:
             with contextlib.suppress(EngineError):  # the manager restarts: the nodes are what they were
                 nodes = await self.nodes()
