@@ -148,8 +148,8 @@ def cli_page() -> str:
     return page(
         "Commands",
         "The command `prefect-gpu` looks at this node, at the set-up and at the runs that have finished, and "
-        "simulates; it changes nothing. Pools, workers, deployments and runs are handled with Prefect's own command, "
-        "`prefect`. `prefect-gpu --version` shows the version. Exit codes: 0 all is well, 1 something stands in the "
+        "simulates; it changes nothing but the blocks that it is told to register. Pools, workers, deployments and runs "
+        "are handled with Prefect's own command, `prefect`. `prefect-gpu --version` shows the version. Exit codes: 0 all is well, 1 something stands in the "
         "way, 2 the input is wrong.",
         *parts,
     )

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ class Controller:
         advertise: The address that runs are told to reach the channel at; None: the one that it listens on.
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
+        credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
         clock: Unix seconds; tests may replace it.
     """
 
@@ -97,6 +98,7 @@ class Controller:
         advertise: str | None = None,
         keep_days: float = 30.0,
         checkpoints: str | None = None,
+        credentials: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -112,7 +114,7 @@ class Controller:
         self._state_dir = state_dir
         self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)
-        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger)
+        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger, credentials)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
         self._clock = clock
         self._channel = ChannelServer(
