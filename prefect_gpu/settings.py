@@ -35,9 +35,10 @@ class GpuSettings(PrefectBaseSettings):
     )
     checkpoints: str | None = Field(
         default=None,
-        description="Where checkpoints are kept: a folder, or s3://bucket/prefix?endpoint_url=...&region=... with the "
-        "credentials in the environment. Default: the folder `checkpoints` in the state folder. Runs on several nodes "
-        "need a place that all of them reach.",
+        description="Where checkpoints are kept: a folder, s3://bucket/prefix?endpoint_url=...&region=... with the "
+        "credentials in the environment, or block:checkpoint-storage/NAME for what a Prefect block says, credentials "
+        "included. Default: the folder `checkpoints` in the state folder. Runs on several nodes need a place that all "
+        "of them reach.",
     )
     history_url: str | None = Field(
         default=None,
@@ -55,6 +56,11 @@ class GpuSettings(PrefectBaseSettings):
         default="process",
         description="Where runs are started: as processes of this machine, as containers of one Docker Engine, or as "
         "containers on the nodes of a Docker Swarm.",
+    )
+    cluster: str | None = Field(
+        default=None,
+        description="Name of a Prefect block of the type gpu-cluster, which says which Engine or Swarm there is, and "
+        "what its nodes are. What is set beside it counts instead.",
     )
     docker_host: str | None = Field(
         default=None,
@@ -125,7 +131,7 @@ class GpuSettings(PrefectBaseSettings):
     @field_validator("checkpoints")
     @classmethod
     def _valid_place(cls, value: str | None) -> str | None:
-        if value is not None:
+        if value is not None and checkpoint_block(value) is None:
             parse_location(value)
         return value
 
@@ -143,3 +149,23 @@ class GpuSettings(PrefectBaseSettings):
     def resolved_history_url(self) -> str:
         """The history's SQLAlchemy URL, with the default filled in."""
         return self.history_url or f"sqlite:///{self.resolved_state_dir / 'history.db'}"
+
+
+_BLOCK = "block:"
+
+
+def checkpoint_block(checkpoints: str | None) -> str | None:
+    """The name of the block that the setting ``checkpoints`` refers to; None if it is a place itself.
+
+    Raises:
+        ValueError: It refers to a block of another type, or names none.
+    """
+    if checkpoints is None or not checkpoints.startswith(_BLOCK):
+        return None
+    kind, _, name = checkpoints.removeprefix(_BLOCK).rpartition("/")
+    if kind not in ("", "checkpoint-storage") or not name:
+        raise ValueError(
+            f"checkpoints={checkpoints!r}: the form is block:checkpoint-storage/NAME, and blocks of other types are no "
+            "place for checkpoints."
+        )
+    return name

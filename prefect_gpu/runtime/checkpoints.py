@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from prefect_gpu.runtime.records import remove_older
@@ -16,15 +17,17 @@ class RunCheckpoints:
     Args:
         location: A folder, or ``s3://bucket/prefix``.
         logger: Told of what could not be removed.
+        credentials: ``AWS_...`` variables that the worker itself needs for it; None: they are in its environment.
 
     Raises:
         ValueError: The location is none.
     """
 
-    def __init__(self, location: str, logger: logging.Logger) -> None:
+    def __init__(self, location: str, logger: logging.Logger, credentials: Mapping[str, str] | None = None) -> None:
         self._place = parse_location(location)
         self._location = location
         self._logger = logger
+        self._credentials = credentials
 
     def of(self, run_id: str) -> str:
         """The address of a run's store."""
@@ -33,7 +36,7 @@ class RunCheckpoints:
     def remove(self, run_id: str) -> None:
         """The run will not carry on from them any more."""
         try:
-            open_store(self.of(run_id)).remove()
+            open_store(self.of(run_id), self._credentials).remove()
         except CheckpointError as error:
             self._logger.warning("The checkpoints of run %s could not be removed: %s", run_id, error)
 

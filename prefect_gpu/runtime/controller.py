@@ -11,7 +11,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ class Controller:
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
+        credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
         clock: Unix seconds; tests may replace it.
     """
 
@@ -99,6 +100,7 @@ class Controller:
         keep_days: float = 30.0,
         checkpoints: str | None = None,
         leads: Callable[[], bool] = lambda: True,
+        credentials: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -114,7 +116,7 @@ class Controller:
         self._state_dir = state_dir
         self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)
-        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger)
+        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger, credentials)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
         self._leads = leads
         self._clock = clock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from prefect_gpu.runtime.claims import Claims
@@ -15,6 +15,10 @@ from prefect_gpu.worker.own_node import claim_node
 from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
 
 
+class SetupError(ValueError):
+    """The settings ask for what cannot be. The message names the setting and the remedy."""
+
+
 @dataclass(frozen=True)
 class Infrastructure:
     """A driver, and the nodes that are known before it starts: those of containers tell of themselves."""
@@ -24,12 +28,20 @@ class Infrastructure:
 
 
 def infrastructure_of(
-    pool: str, settings: GpuSettings, claims: Claims, printer: Callable[..., None], logger: logging.Logger
+    pool: str,
+    settings: GpuSettings,
+    claims: Claims,
+    printer: Callable[..., None],
+    logger: logging.Logger,
+    stated: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Infrastructure:
     """What the settings ask for.
 
+    Args:
+        stated: Labels by node that count more than the nodes' own; for containers.
+
     Raises:
-        ValueError: Something that containers need is not set. The message names it.
+        SetupError: Something that containers need is not set. The message names it.
     """
     if settings.driver == "process":
         driver = ProcessDriver(
@@ -41,7 +53,7 @@ def infrastructure_of(
         )
         return Infrastructure(driver, (claim_node(pool, settings, claims, printer, logger),))
     if settings.advertise is None:
-        raise ValueError(
+        raise SetupError(
             f"advertise is not set, and driver={settings.driver!r} needs it: the address of this machine at which "
             "containers reach it, such as 172.17.0.1 for an engine on this machine."
         )
@@ -58,9 +70,11 @@ def infrastructure_of(
     default = ContainerSpec(settings.image) if settings.image else None
     if settings.driver == "docker":
         return Infrastructure(
-            DockerDriver(endpoint, default, pool=pool, virtual=virtual_labels(settings), logger=logger)
+            DockerDriver(endpoint, default, pool=pool, virtual=virtual_labels(settings), stated=stated, logger=logger)
         )
-    return Infrastructure(SwarmDriver(endpoint, default, node_url=settings.docker_node_url, pool=pool, logger=logger))
+    return Infrastructure(
+        SwarmDriver(endpoint, default, node_url=settings.docker_node_url, pool=pool, stated=stated, logger=logger)
+    )
 
 
 def virtual_labels(settings: GpuSettings) -> dict[str, str]:

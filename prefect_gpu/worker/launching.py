@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
@@ -52,6 +53,7 @@ _OF_THIS_MACHINE = frozenset(
         "PREFECT_INTEGRATIONS_GPU_STATE_DIR",
     }
 )
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 
 
@@ -67,6 +69,7 @@ class Launcher:
         logger: logging.Logger,
         outside: GpuSettings | None = None,
         territory: str = "",
+        credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._worker = worker
         self._client = worker.client
@@ -75,6 +78,7 @@ class Launcher:
         self._control = control
         self._outside = outside
         self._territory = territory
+        self._credentials = dict(credentials or {})
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = dict(os.environ)
@@ -184,7 +188,8 @@ class Launcher:
     ) -> LaunchSpec:
         if self._outside is not None:
             return self._specify_container(flow_run, run, configuration, self._outside)
-        env = {name: value for name, value in {**self._environ, **configuration.env}.items() if value is not None}
+        env = with_credentials(self._environ, self._credentials, configuration.env)
+        env = {name: value for name, value in {**env, **configuration.env}.items() if value is not None}
         env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
         env.setdefault("PYTHONUNBUFFERED", "1")
         cwd = configuration.working_dir
@@ -210,7 +215,8 @@ class Launcher:
     ) -> LaunchSpec:
         """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
         own = {name: value for name, value in configuration.env.items() if value is not None}
-        env = {name: value for name, value in own.items() if name not in _OF_THIS_MACHINE}
+        env = with_credentials({}, self._credentials, own)
+        env |= {name: value for name, value in own.items() if name not in _OF_THIS_MACHINE}
         for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
             if name in env:
                 env[name] = _seen_from_outside(env[name], settings.advertise)
@@ -228,6 +234,20 @@ class Launcher:
             label=flow_run.name,
             container=container_of(configuration, settings.image),
         )
+
+
+def with_credentials(
+    environ: Mapping[str, str], credentials: Mapping[str, str], own: Mapping[str, Any]
+) -> dict[str, str]:
+    """An environment with the credentials of the checkpoints' place, all of one kind: they belong together.
+
+    Args:
+        credentials: From a block; empty: whatever is in the environment.
+        own: What the run says of its environment. One with credentials of its own keeps to those.
+    """
+    if not credentials or any(name in own for name in _CREDENTIALS):
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name not in _CREDENTIALS} | dict(credentials)
 
 
 def _seen_from_outside(url: str, address: str | None) -> str:

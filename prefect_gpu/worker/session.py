@@ -41,6 +41,7 @@ from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_a
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.infrastructure import infrastructure_of
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
@@ -100,7 +101,9 @@ class PoolSession:
         self._client = client
         view = PoolView(client, pool.name, self._worker._work_queues)
         self._settlement = Settlement(client, self._logger)
-        place = infrastructure_of(pool.name, self._settings, self._claims, self._printer, self._logger)
+        chosen = await read_blocks(self._settings, client)
+        settings = self._settings = chosen.settings
+        place = infrastructure_of(pool.name, settings, self._claims, self._printer, self._logger, chosen.nodes)
         self._territory = territory = await place.driver.territory() or ""
         if territory:
             await self._lead.take(client, pool.name, territory)
@@ -118,8 +121,10 @@ class PoolSession:
             lane=self._lane,
             logger=self._logger,
         )
-        outside = None if place.driver.local else self._settings
-        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger, outside, territory)
+        outside = None if place.driver.local else settings
+        self._launcher = Launcher(
+            self._worker, view, self._intake, self._control, self._logger, outside, territory, chosen.credentials
+        )
         self.controller = Controller(
             self,
             nodes=place.nodes,
@@ -132,7 +137,8 @@ class PoolSession:
             channel_port=self._settings.channel_port,
             advertise=self._settings.advertise,
             keep_days=self._settings.keep_days,
-            checkpoints=self._settings.checkpoints,
+            checkpoints=settings.checkpoints,
+            credentials=chosen.credentials,
             leads=lambda: self._lead.held,
             logger=self._logger,
         )

@@ -16,10 +16,13 @@ from prefect.types._datetime import now
 from prefect.workers.base import BaseWorker
 from pydantic import ValidationError
 
+from prefect_gpu.blocks.base import BlockError
+from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
+from prefect_gpu.worker.infrastructure import SetupError
 from prefect_gpu.worker.session import PoolSession
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         self._run_once = False
         self._serving: asyncio.Task[None] | None = None
         self._printer: Callable[..., None] = print
+        self._refusal: Exception | None = None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -57,7 +61,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         have ended. A second one leaves at once: running trainings go on, and the next worker takes them over.
 
         Raises:
-            SystemExit: The settings are wrong or the history cannot be opened; the message says what to do.
+            SystemExit: The settings or the blocks that they name are wrong, the history cannot be opened, or the
+                engine cannot be reached; the message says what to do.
         """
         self._run_once = run_once
         try:
@@ -71,6 +76,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             try:
                 await self._serving
             except asyncio.CancelledError:
+                if self._refusal is not None:
+                    raise SystemExit(f"The worker cannot start: {self._refusal}") from None
                 if not session.draining:
                     raise
                 printer(f"Worker {self.name!r} stopped!")
@@ -130,6 +137,11 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             if not session.is_open:
                 await session.open()
             waiting = await session.look()
+        except (SetupError, BlockError, LaunchError) as error:
+            self._refusal = error
+            if self._serving is not None:
+                self._serving.cancel()
+            return []
         except httpx.TransportError as error:
             # Prefect's own loop would end the worker after some of these; trainings are better off with it.
             self._logger.warning("Prefect does not answer (%r); the worker keeps trying.", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -60,8 +61,11 @@ def parse_location(text: str) -> S3Location | Path:
     return S3Location(parts.netloc, parts.path.strip("/"), **options)
 
 
-def open_store(location: str | Path) -> Store:
+def open_store(location: str | Path, credentials: Mapping[str, str] | None = None) -> Store:
     """The store at an address.
+
+    Args:
+        credentials: ``AWS_...`` variables that count instead of the environment's, for a store in S3.
 
     Raises:
         ValueError: It is no address.
@@ -72,7 +76,7 @@ def open_store(location: str | Path) -> Store:
         return CheckpointStore(place)
     from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
 
-    return S3CheckpointStore(place)
+    return S3CheckpointStore(place, credentials=credentials)
 
 
 def part_of(location: str, name: str) -> str:

@@ -20,7 +20,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,20 +56,23 @@ _MOST_AT_ONCE = 1000  # objects that one request may remove
 class S3CheckpointStore:
     """The checkpoints of one run, in S3. A :class:`.Store`. One process at a time saves there.
 
-    Credentials are those of the environment, as boto3 finds them.
+    Credentials are those of the environment, as boto3 finds them, unless others are given.
 
     Args:
         location: Belongs to this run alone.
         client: An S3 client; by default one for the location.
+        credentials: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and perhaps ``AWS_SESSION_TOKEN``.
 
     Example:
         >>> store = S3CheckpointStore(S3Location("bucket", "runs/1"))            # doctest: +SKIP
         >>> store.save(lambda path: path.write_text("weights"), step=17)         # doctest: +SKIP
     """
 
-    def __init__(self, location: S3Location, client: Any = None) -> None:
+    def __init__(
+        self, location: S3Location, client: Any = None, *, credentials: Mapping[str, str] | None = None
+    ) -> None:
         self.location = location
-        self._client = client or _client(location)
+        self._client = client or _client(location, credentials or {})
         self._scratch = tempfile.TemporaryDirectory(prefix="prefect-gpu-checkpoint-")
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
@@ -266,7 +269,7 @@ _REMEDIES = {
 }
 
 
-def _client(location: S3Location) -> Any:
+def _client(location: S3Location, credentials: Mapping[str, str]) -> Any:
     # Checksums of the newest kind are not known to every server that speaks S3; those that we send are.
     config = Config(
         retries={"mode": "standard", "max_attempts": _TRIES},
@@ -275,7 +278,12 @@ def _client(location: S3Location) -> Any:
         s3={"addressing_style": "path"} if location.endpoint_url else {},
     )
     # A session of its own: boto3's keeps the first credentials that it finds, for good.
-    return boto3.session.Session().client(
+    session = boto3.session.Session(
+        aws_access_key_id=credentials.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=credentials.get("AWS_SECRET_ACCESS_KEY"),
+        aws_session_token=credentials.get("AWS_SESSION_TOKEN"),
+    )
+    return session.client(
         "s3", endpoint_url=location.endpoint_url or None, region_name=location.region or None, config=config
     )
 

@@ -44,6 +44,7 @@ class DockerDriver(Driver):
         network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
         virtual: Labels that count where the engine has none of their names; see :mod:`.nodes`.
+        stated: Labels by the machine's name that count more than the engine's own.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
 
@@ -64,6 +65,7 @@ class DockerDriver(Driver):
         network: str = "",
         pool: str = "",
         virtual: Mapping[str, str] | None = None,
+        stated: Mapping[str, Mapping[str, str]] | None = None,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
@@ -71,6 +73,7 @@ class DockerDriver(Driver):
         self._default = default
         self._pool = pool
         self._virtual = dict(virtual or {})
+        self._stated = stated or {}
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
         self._client: DockerClient | None = None
@@ -101,7 +104,7 @@ class DockerDriver(Driver):
     async def nodes(self) -> Sequence[Node] | None:
         with explained(self._endpoint, "say what it is"):
             told = await asyncio.to_thread(self._engine.info)
-        return (node_of_engine(told, self._node, self._virtual).as_node(),)
+        return (node_of_engine(told, self._node, self._virtual).stated(self._stated.get(self._node)).as_node(),)
 
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
         return containers.meeting_point(run_id, run_dir)
@@ -203,6 +206,12 @@ class DockerDriver(Driver):
     def _set_up(self) -> None:
         with explained(self._endpoint, "say what it is"):
             self._node = self._node or self._engine.info()["Name"]
+        if others := sorted(set(self._stated) - {self._node}):
+            self._logger.warning(
+                "Node %s is stated, and the engine's machine is called %s: what is stated does not count.",
+                others[0],
+                self._node,
+            )
         if not self._network:
             self._network = _NETWORK
             with explained(self._endpoint, f"make the network {_NETWORK}"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prefect_gpu.scheduling.cluster import Device, Node
@@ -81,6 +81,10 @@ class SwarmNode:
             gpus=tuple(one["Value"] for one in named if one and one["Kind"] in GPU_RESOURCES),
         )
 
+    def stated(self, labels: Mapping[str, str] | None) -> SwarmNode:
+        """The same node, with labels that count more than its own."""
+        return replace(self, labels={**self.labels, **labels}) if labels else self
+
     def label(self, name: str, default: str = "") -> str:
         """The value of one of our labels."""
         return self.labels.get(PREFIX + name, default)
@@ -104,7 +108,7 @@ class SwarmNode:
         return Node(
             self.name,
             devices,
-            tuple(range(self.cores)),
+            tuple(range(self._cores())),
             rack=self.label("rack"),
             domain=self.label("domain"),
             network_bps=self._bytes("network-bytes-per-s", "state bytes per second, such as 125MB", "0B") + 0.0,
@@ -117,8 +121,18 @@ class SwarmNode:
         except ValueError:
             raise ValueError(f"Node {self.name} has the label {PREFIX}{name}={value!r}: {remedy}.") from None
 
-    def _count(self, name: str) -> int:
-        value = self.label(name, "0")
+    def _cores(self) -> int:
+        """How many of its cores are handed out: all, unless a label says fewer."""
+        count = self._count("cores", str(self.cores))
+        if not 1 <= count <= self.cores:
+            raise ValueError(
+                f"Node {self.name} has the label {PREFIX}cores='{count}', and its machine has {self.cores}: give a "
+                f"number from 1 to {self.cores}."
+            )
+        return count
+
+    def _count(self, name: str, default: str = "0") -> int:
+        value = self.label(name, default)
         if not value.isdigit():
             raise ValueError(f"Node {self.name} has the label {PREFIX}{name}={value!r}: give a whole number.")
         return int(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -39,6 +39,7 @@ class SwarmDriver(Driver):
             ``prefect-gpu.endpoint`` of a node counts instead. Certificates are those of ``manager``.
         default: What containers are made of, where a launch does not say it.
         pool: Name of the pool, for the containers' labels.
+        stated: Labels by node that count more than the node's own.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
     """
@@ -52,6 +53,7 @@ class SwarmDriver(Driver):
         *,
         node_url: str = "tcp://{address}:2376",
         pool: str = "",
+        stated: Mapping[str, Mapping[str, str]] | None = None,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
@@ -59,6 +61,7 @@ class SwarmDriver(Driver):
         self._node_url = node_url
         self._default = default
         self._pool = pool
+        self._stated = stated or {}
         self._echo = echo
         self._logger = logger
         self._client: DockerClient | None = None
@@ -95,7 +98,9 @@ class SwarmDriver(Driver):
         Raises:
             EngineError: The manager cannot be reached.
         """
-        found = [node for node in await asyncio.to_thread(self._ask) if node.up]
+        known = await asyncio.to_thread(self._ask)
+        self._miss(set(self._stated) - {node.name for node in known})
+        found = [node for node in known if node.up]
         for name in set(self._drivers) - {node.name for node in found}:
             self._logger.warning("Node %s is gone; so are its runs.", name)
             driver = self._drivers.pop(name)
@@ -133,6 +138,12 @@ class SwarmDriver(Driver):
         if driver is None:
             raise EngineError("No node of the Swarm takes work: nothing can be adopted")
         return await driver.adopt(run_id, run_dir)
+
+    def _miss(self, names: set[str]) -> None:
+        """Say once of each node that is stated that the Swarm has none of this name: it may be misspelt."""
+        for name in sorted(names - set(self._told)):
+            self._told[name] = "unknown"
+            self._logger.warning("Node %s is stated, and the Swarm has none of this name (see `docker node ls`).", name)
 
     def _gone(self, run_id: str, run_dir: Path) -> RunHandle:
         """A launch on a node that is not there: when that comes back, it is swept."""
@@ -177,7 +188,8 @@ class SwarmDriver(Driver):
     def _ask(self) -> list[SwarmNode]:
         assert self._client is not None
         with explained(self._manager, "say which nodes there are (it must be a manager of a Swarm)"):
-            return [SwarmNode.of(told) for told in self._client.api.nodes()]
+            nodes = [SwarmNode.of(told) for told in self._client.api.nodes()]
+        return [node.stated(self._stated.get(node.name)) for node in nodes]
 
     def _ensure_network(self) -> None:
         assert self._client is not None
