@@ -216,7 +216,7 @@ def debian_image(client: DockerClient, name: str, cache: Path, packages: tuple[s
         SandboxError: It cannot be made.
     """
     if not cache.exists():
-        root = cache.with_suffix(".root")
+        root = cache.with_suffix(f".{os.getpid()}.root")
         shutil.rmtree(root, ignore_errors=True)
         release = next(
             (line.partition("=")[2].strip('"') for line in Path("/etc/os-release").read_text().splitlines()
@@ -224,7 +224,7 @@ def debian_image(client: DockerClient, name: str, cache: Path, packages: tuple[s
         )  # fmt: skip
         _run("debootstrap", "--variant=minbase", f"--include={','.join(packages)}", release, str(root))
         shutil.rmtree(root / "var" / "cache" / "apt", ignore_errors=True)
-        temporary = cache.with_suffix(".tmp")
+        temporary = cache.with_suffix(f".{os.getpid()}.tmp")
         _run("tar", "-C", str(root), "-cf", str(temporary), ".")
         temporary.replace(cache)
         shutil.rmtree(root, ignore_errors=True)

@@ -117,6 +117,7 @@ class Sandbox:
     Args:
         folder: Where everything goes; a temporary folder by default, removed at the end.
         settings: More environment variables for everything in the sandbox.
+        host: The address that the server listens on; ``"0.0.0.0"`` lets containers reach it.
 
     Example:
         >>> with Sandbox() as sandbox:                                    # doctest: +SKIP
@@ -124,7 +125,10 @@ class Sandbox:
         ...     worker = sandbox.start_worker("gpus")
     """
 
-    def __init__(self, folder: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path | None = None, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self._host = host
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="prefect-gpu-sandbox-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +167,9 @@ class Sandbox:
 
     def start_server(self) -> None:
         """Start the Prefect server on the sandbox's port and wait until it answers."""
-        self._server = self._start([*_PREFECT, "server", "start", "--port", str(self.port)], "server")
+        self._server = self._start(
+            [*_PREFECT, "server", "start", "--host", self._host, "--port", str(self.port)], "server"
+        )
         server = self._server
 
         def healthy() -> bool:

@@ -33,6 +33,10 @@ class RunCheckpoints:
         """The address of a run's store."""
         return part_of(self._location, run_id)
 
+    def shared(self, run_id: str) -> tuple[Path, ...]:
+        """The folders that a run must see to use its store; none if it is in S3."""
+        return (self._place / run_id,) if isinstance(self._place, Path) else ()
+
     def remove(self, run_id: str) -> None:
         """The run will not carry on from them any more."""
         try:

@@ -62,6 +62,7 @@ _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had beg
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
+_CHANNEL_FILE = "channel.json"  # where the channel is, for runs whose worker is another one by now
 _RETRY_S = 2.0  # from a launch that failed to the next try
 
 
@@ -133,6 +134,7 @@ class Controller:
         self._reports = Reports()
         self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
+        self._locks = state_dir / "locks"
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -145,8 +147,9 @@ class Controller:
         """Open the channel, warm up the driver, and take over what an earlier worker left running."""
         await self._channel.start()
         self._channel_file.parent.mkdir(parents=True, exist_ok=True)
+        self._locks.mkdir(parents=True, exist_ok=True)
         temporary = self._channel_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"url": self._channel.url}))
+        temporary.write_bytes(self._whereabouts)
         temporary.replace(self._channel_file)
         await self._driver.start()
         nodes = await self._driver.nodes()
@@ -187,6 +190,10 @@ class Controller:
         await self._channel.close()
         await self._driver.close()
         self._log.close()
+
+    @property
+    def _whereabouts(self) -> bytes:
+        return json.dumps({"url": self._channel.url}).encode()
 
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unsettled."""
@@ -337,7 +344,7 @@ class Controller:
                 devices=self.fleet.devices_of(part),
                 cpus=part.cpus,
                 checkpoints=self._checkpoints.of(run.run_id),
-                locks=self._state_dir / "locks",
+                locks=self._driver.locks or self._locks,
                 shared=run.record.placement.shared,
                 memory_bytes=run.record.placement.memory_bytes,
             )
@@ -345,7 +352,7 @@ class Controller:
                 own |= channel_environment(
                     token=run.record.token,
                     url=self._channel.url,
-                    file=self._channel_file,
+                    file=self._driver.files / _CHANNEL_FILE if self._driver.files else self._channel_file,
                     gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
                     keep_best=run.record.request.converged == "stop",
                 )
@@ -359,6 +366,7 @@ class Controller:
                     argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
                     env=spec.env | own,
                     cpus=part.cpus,
+                    shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
                     node=part.node,
                     meets=meeting is not None,
                     label=run.record.name if rank == 0 else f"{run.record.name}.{rank}",
@@ -389,6 +397,7 @@ class Controller:
             key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
             default="launching",
         )
+        await handle.give(_CHANNEL_FILE, self._whereabouts)
         self.chronicle.adopted(run, self._clock())
         self._channel.admit(record.run_id, record.token, session=record.session)
         status = STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)

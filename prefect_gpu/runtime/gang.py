@@ -122,6 +122,9 @@ class GangHandle(RunHandle):
         await asyncio.gather(*(handle.stop(grace_seconds) for handle in self.instances))
         await self.wait()
 
+    async def give(self, name: str, content: bytes) -> None:
+        await self.instances[0].give(name, content)  # who reports for all
+
     def bind(self, cpus: tuple[int, ...]) -> bool:
         return False  # each instance has cores of its own
 

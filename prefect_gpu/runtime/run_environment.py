@@ -29,12 +29,11 @@ def run_environment(
 
     Args:
         checkpoints: Address of the run's own store of checkpoints.
-        locks: Folder of the devices' lock files.
+        locks: Folder of the devices' lock files, as the run sees it.
         shared: Whether others may train on its devices.
         memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
             by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
     """
-    locks.mkdir(parents=True, exist_ok=True)
     gpus = [device.id for device in devices if not device.virtual]
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),

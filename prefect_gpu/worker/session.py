@@ -47,6 +47,7 @@ from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.lead import Lead
 from prefect_gpu.worker.learning import PoolLearning
+from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.settle import Settlement, persist
@@ -147,6 +148,10 @@ class PoolSession:
             pool.id, on_event=self._intake.on_event, on_connect=self._on_connect, logger=self._logger
         )
         await self.controller.start()
+        if not place.driver.local:
+            nodes, devices = self.controller.fleet.nodes, self.controller.fleet.devices
+            where = f" on {', '.join(node.id for node in nodes) or 'no node'}"
+            say_devices(pool.name, devices, self._printer, self._logger, where)
         source = PoolSource(self.controller, pool.name, self._intake.expected)
         self._page = await open_page(source, self._settings, pool.name, self._logger)
         if self._page is not None:

@@ -50,6 +50,13 @@ def train(
 
 
 @flow
+def eats_memory(mebibytes: int) -> None:
+    """Takes so much main memory."""
+    note("executed")
+    bytearray(mebibytes << 20)
+
+
+@flow
 def waits(hold: str) -> None:
     """A flow that needs no device; it goes on until the file exists."""
     note("executed")

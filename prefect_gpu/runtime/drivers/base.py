@@ -58,6 +58,7 @@ class LaunchSpec:
         instance_argv: The command of a gang's further instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
+        shares: Folders that it must see as the worker does; a driver of this machine has nothing to do for that.
         container: What its container is made of; None: the driver's default. Without meaning to a driver that starts
             processes of this machine.
     """
@@ -73,6 +74,7 @@ class LaunchSpec:
     node: str = ""
     meets: bool = False
     instance_argv: tuple[str, ...] = ()
+    shares: tuple[Path, ...] = ()
     container: ContainerSpec | None = None
 
 
@@ -131,6 +133,10 @@ class RunHandle(abc.ABC):
         """
         return False
 
+    async def give(self, name: str, content: bytes) -> None:
+        """Put a small file into :attr:`Driver.files`. One that sees the worker's files has no need of it."""
+        return
+
     def busy_seconds(self) -> float | None:
         """Processor time of what the run has started and is still there, seconds; None: unknown."""
         return None
@@ -145,9 +151,13 @@ class Driver(abc.ABC):
 
     Attributes:
         local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
+        files: The folder in which a run finds what :meth:`RunHandle.give` puts there; None: it sees the worker's.
+        locks: The folder of the devices' locks, as runs see it; None: it is the worker's.
     """
 
     local = True
+    files: Path | None = None
+    locks: Path | None = None
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""

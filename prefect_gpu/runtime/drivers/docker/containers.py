@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LABEL = "prefect-gpu"  # its labels are prefect-gpu.run, prefect-gpu.pool, ...
 FOLDER = "/prefect-gpu"  # in the container
+LOCKS = "/prefect-gpu-locks"  # in the container: a volume of the node, so that all containers there see the same locks
 _JOB = f"{FOLDER}/job.json"
 _COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", _JOB)
 _MEETING_PORT = 29500  # torchrun's; each container has ports of its own
@@ -103,7 +104,7 @@ def create(
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
     api = client.api
     limits = api.create_host_config(
-        binds=list(how.volumes),
+        binds=[*how.volumes, f"{LOCKS.strip('/')}:{LOCKS}", *(f"{folder}:{folder}" for folder in spec.shares)],
         cpuset_cpus=",".join(map(str, spec.cpus)) if cores else None,
         mem_limit=how.memory_bytes,
         memswap_limit=how.memory_bytes,  # the sum of both: no swap, which would only make it slow
@@ -121,7 +122,7 @@ def create(
         "mark": mark,
     }
     try:
-        api.put_archive(made["Id"], "/", _archive(job))
+        api.put_archive(made["Id"], "/", _archive(_files_of(job)))
     except BaseException:
         remove(client, made["Id"])
         raise
@@ -139,13 +140,26 @@ def _cores(client: DockerClient, cpus: tuple[int, ...]) -> bool:
     return bool(cpus) and max(cpus) < int(client.api.info()["NCPU"])
 
 
-def _archive(job: dict[str, Any]) -> bytes:
-    """What is put into the container: our two files and the job."""
-    files = {
+def give(client: DockerClient, container: str, name: str, content: bytes) -> None:
+    """Put a small file into our folder in a container, running or not.
+
+    Raises:
+        docker.errors.DockerException: The container is not there any more.
+    """
+    client.api.put_archive(container, "/", _archive({name: content}))
+
+
+def _files_of(job: dict[str, Any]) -> dict[str, bytes]:
+    """Our two files, and the job."""
+    return {
         "inside.py": Path(inside.__file__).read_bytes(),
         "supervisor.py": Path(supervisor.__file__).read_bytes(),
         "job.json": json.dumps(job).encode("utf-8", "surrogateescape"),
     }
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    """A tar archive of files in our folder."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         folder = tarfile.TarInfo(FOLDER.strip("/"))

@@ -55,6 +55,8 @@ class DockerDriver(Driver):
     """
 
     local = False
+    files = Path(containers.FOLDER)
+    locks = Path(containers.LOCKS)
 
     def __init__(
         self,

@@ -142,6 +142,14 @@ class ContainerHandle(RunHandle):
                 self._stream.close()
         self._changes.shutdown(wait=False, cancel_futures=True)
 
+    async def give(self, name: str, content: bytes) -> None:
+        try:
+            await asyncio.to_thread(containers.give, self._client, self._made.container, name, content)
+        except NotFound:  # it has ended
+            pass
+        except (DockerException, requests.exceptions.RequestException) as error:
+            self._logger.warning("Run %s: %s could not be put into its container: %s", self.run_id, name, error)
+
     # -- what is changed while it runs -------------------------------------------------------------------------------
 
     def bind(self, cpus: tuple[int, ...]) -> bool:

@@ -45,6 +45,8 @@ class SwarmDriver(Driver):
     """
 
     local = False
+    files = Path(containers.FOLDER)
+    locks = Path(containers.LOCKS)
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError,
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import LABEL
-from tests.runtime.drivers.docker.conftest import IMAGE
+from tests.cluster import IMAGE
 
 LOGGER = logging.getLogger("test.driver")
 MIB = 1 << 20

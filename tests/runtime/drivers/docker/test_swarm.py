@@ -19,7 +19,7 @@ from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDrive
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
 from prefect_gpu.runtime.gang import launch_together
 from prefect_gpu.scheduling.cluster import Node
-from tests.runtime.drivers.docker.conftest import IMAGE
+from tests.cluster import IMAGE
 from tests.runtime.drivers.docker.test_engine import inside
 
 LOGGER = logging.getLogger("test.driver")
