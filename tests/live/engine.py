@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,8 @@ def private_engine(folder: Path) -> Iterator[str]:
     finally:
         client.close()
         process.terminate(timeout_s=20)
+        # It leaves this behind, and nobody could remove the folder then.
+        subprocess.run(["umount", str(folder / "exec" / "netns" / "default")], check=False, capture_output=True)
 
 
 def _import_image(client: docker.DockerClient) -> None:
