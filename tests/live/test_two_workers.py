@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
+from shutil import which
 from uuid import UUID
 
+import docker
 import pytest
 
 from prefect_gpu.sandbox import Process
 from tests.live import leased_worker
+from tests.live.engine import IMAGE, binds, private_engine
 from tests.live.pool import LivePool, eventually
+from tests.support import require
 
 
 async def both(pool: LivePool) -> tuple[Process, Process]:
@@ -74,7 +80,7 @@ async def test_a_leader_that_is_slow_is_left_alone(pool: LivePool) -> None:
     assert leader.popen.poll() is None and "Serving pool" not in second.output
 
 
-def start_leased(pool: LivePool, name: str) -> Process:
+def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__, **more: str) -> Process:
     """Start a worker with a state folder of its own that serves the same nodes as the other one."""
     env = {
         "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(pool.folder / name),
@@ -83,8 +89,9 @@ def start_leased(pool: LivePool, name: str) -> Process:
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "NOTES": str(pool.notes),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
+        **more,
     }
-    command = [sys.executable, "-m", leased_worker.__name__, "worker", "start", "--pool", pool.name, "--name", name]
+    command = [sys.executable, "-m", module, "worker", "start", "--pool", pool.name, "--name", name]
     worker = pool.sandbox._start(command, f"{pool.name}-{name}", env)
     pool.workers.append(worker)
     return worker
@@ -126,3 +133,64 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
     for run_id in runs:
         assert (await pool.names(run_id)).count("Completed") == 1
     assert "Crashed" not in await pool.names(running)
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+async def test_an_engine_that_two_workers_serve_is_led_by_one(how: str, pool: LivePool, tmp_path: Path) -> None:
+    """With real containers: the one that takes over without records removes those of the other."""
+    require("the program dockerd, and root's rights", which("dockerd") and os.geteuid() == 0)
+    folder = Path(tempfile.mkdtemp(prefix="gpu-engine-"))  # a socket's path must be short
+    with private_engine(folder) as url:
+        env = {
+            "PREFECT_INTEGRATIONS_GPU_DRIVER": "docker",
+            "PREFECT_INTEGRATIONS_GPU_DOCKER_HOST": url,
+            "PREFECT_INTEGRATIONS_GPU_IMAGE": IMAGE,
+            "PREFECT_INTEGRATIONS_GPU_ADVERTISE": "127.0.0.1",
+        }
+        variables = {
+            "volumes": binds(),
+            "network": "host",
+            "env": {
+                "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
+                "PYTHONPATH": str(Path(__file__).parents[2]),
+                "HOME": "/root",
+                "NOTES": str(pool.notes),
+            },
+        }
+        client = docker.DockerClient(base_url=url, version="1.41")
+
+        def containers() -> set[str]:
+            return {container.name for container in client.containers.list(all=True)}
+
+        first = start_leased(pool, "first", module="prefect", **env)
+        go = tmp_path / "go"
+        running = await pool.submit("tried_again", job_variables=variables, hold=str(go))
+        await pool.until_noted(running)
+        waiting = await pool.submit("train", job_variables=variables)
+        await pool.until(waiting, "AwaitingGpu")
+        old = containers()
+        assert len(old) == 1
+        second = start_leased(pool, "second", module="prefect", **env)
+        await asyncio.to_thread(second.wait_for_output, "Standing by")
+        if how == "killed":
+            first.kill()
+        else:
+            first.popen.send_signal(signal.SIGSTOP)
+
+        async def tried_again() -> bool:
+            return pool.noted()[str(running)] == 2
+
+        await eventually(tried_again, "a second try")
+        assert not old & containers()
+        if how == "frozen":  # while a container of the other runs
+            first.popen.send_signal(signal.SIGCONT)
+            await asyncio.to_thread(first.wait_for_output, "leads no more")
+            await asyncio.to_thread(first.wait_for_output, "Standing by")
+        go.touch()
+        for run_id in (running, waiting):
+            await pool.until(run_id, "Completed")
+        assert pool.noted("finished") == {str(running): 1, str(waiting): 1}
+        assert pool.noted() == {str(running): 2, str(waiting): 1}
+        await asyncio.to_thread(pool.stop_workers)
+        client.close()
+    shutil.rmtree(folder, ignore_errors=True)

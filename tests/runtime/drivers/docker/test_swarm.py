@@ -116,6 +116,7 @@ async def test_a_node_that_is_lost_ends_its_runs_and_is_swept_when_it_is_back(
     handle = await driver.launch(spec)
     await until((spec.cwd / "ready").exists)
     seen: list[Sequence[Node]] = []
+    await driver.sweep()
     watching = asyncio.ensure_future(driver.watch_nodes(seen.append))
     try:
         await until(lambda: seen and len(seen[-1]) == 3)
