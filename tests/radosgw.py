@@ -53,8 +53,12 @@ def missing() -> list[str]:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    """Start one, with a user and a bucket, below a folder; everything of it ends with the context."""
+def s3_server(folder: Path, listen: str = "127.0.0.1") -> Iterator[S3Server]:
+    """Start one, with a user and a bucket, below a folder; everything of it ends with the context.
+
+    Args:
+        listen: Address that it listens on; 0.0.0.0 lets containers reach it, too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     port, mon_port = free_port(), free_port()
     cluster = str(uuid.uuid4())
@@ -82,7 +86,7 @@ osd objectstore = memstore
 memstore device bytes = 8589934592
 osd memory target = 1073741824
 mon pg warn on pool no redundancy = false
-rgw frontends = beast endpoint=127.0.0.1:{port}
+rgw frontends = beast endpoint={listen}:{port}
 rgw data = {folder}/rgw
 """)
     for name in ("mon", "mgr", "osd", "rgw"):

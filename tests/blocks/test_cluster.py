@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Lab]:
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[radosgw.S3Server]:
     lacking = radosgw.missing()
     require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
-    with radosgw.s3_server(tmp_path_factory.mktemp("s3")) as started:
+    with radosgw.s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
         yield started
 
 
