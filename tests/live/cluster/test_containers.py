@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from tests.live.cluster.pool import ClusterPool
+from tests.live.pool import eventually
 
 
 async def test_a_training_runs_in_a_container(swarm: ClusterPool) -> None:
@@ -16,10 +17,14 @@ async def test_a_training_runs_in_a_container(swarm: ClusterPool) -> None:
     names = [node.name for node in swarm.lab.nodes]
     territory, node, container = str(run.infrastructure_pid).split(":")
     assert territory.startswith("swarm-") and node in names and len(container) == 12
-    logs = await swarm.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id])))
-    assert any("gave this run" in log.message for log in logs)
+
+    async def logged() -> bool:
+        logs = await swarm.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id])))
+        return all(any(text in log.message for log in logs) for text in ("gave this run", "Finished in state"))
+
+    await eventually(logged, "what the worker and the run log")
     [row] = await swarm.rows([run_id])
-    assert row.outcome == "completed" and row.node == node and row.train_s
+    assert row.outcome == "completed" and row.node == node and row.trained_s is not None
 
 
 async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:
