@@ -145,9 +145,12 @@ class Driver(abc.ABC):
 
     Attributes:
         local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
+        may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
+            worker may have lost the lead since the launch began.
     """
 
     local = True
+    may_start: Callable[[], bool] = staticmethod(lambda: True)
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""
