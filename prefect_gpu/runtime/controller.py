@@ -114,6 +114,7 @@ class Controller:
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._host = host
         self._driver = driver
+        driver.may_start = leads
         self._state_dir = state_dir
         self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)

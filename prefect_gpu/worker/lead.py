@@ -53,12 +53,17 @@ class Lead:
         self._standing_by = standing_by
         self._logger = logger
         self._lease: Lease | None = None
+        self._lease_before: Lease | None = None
         self._client: PrefectClient | None = None
 
     @property
     def held(self) -> bool:
         """Whether this worker may decide now."""
         return self._lease is None or self._lease.held
+
+    def inherit(self, before: Lead) -> None:
+        """Ask with the lease of this worker's session before: it may have been cut off, and still be the leader."""
+        self._lease_before = before._lease or before._lease_before
 
     async def claim(self, pool: str) -> None:
         """Become the only worker of the pool in this state folder; wait for another, unless it is frozen."""
@@ -109,7 +114,8 @@ class Lead:
                 said = True
             self._standing_by()
 
-        lease = Lease(PrefectTerms(client, f"prefect-gpu leader of {pool} on {territory}"), logger=self._logger)
+        terms = PrefectTerms(client, f"prefect-gpu leader of {pool} on {territory}")
+        lease = self._lease_before or Lease(terms, logger=self._logger)
         await lease.acquire(standing_by)
         self._lease, self._client = lease, client
         client._client.event_hooks["request"].append(self._check)
@@ -120,11 +126,11 @@ class Lead:
             await self._lease.keep()
 
     async def release(self) -> None:
-        """Let somebody else lead. May be called whether we do or not."""
+        """Let somebody else lead. A lease whose time is up is left as it is: see :meth:`inherit`."""
         if self._client is not None:
             with suppress(ValueError):
                 self._client._client.event_hooks["request"].remove(self._check)
-        if self._lease is not None:
+        if self._lease is not None and self._lease.held:
             await self._lease.release()
 
     async def _check(self, request: httpx.Request) -> None:

@@ -187,6 +187,10 @@ class PoolSession:
         self._claims.release()
         self.is_open = False
 
+    def follow(self, lost: PoolSession) -> None:
+        """Be this worker's next session, after one that has lost the lead and is closed."""
+        self._lead.inherit(lost._lead)
+
     def begin_drain(self, on_drained: Callable[[], object]) -> int:
         """Start no run any more; call back when the last one has been settled.
 

@@ -157,6 +157,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         if lost.draining and self._serving is not None:
             self._serving.cancel()
         self._session = PoolSession(self, GpuSettings(), self._printer)
+        self._session.follow(lost)
         return self._session
 
     async def run(

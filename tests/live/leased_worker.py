@@ -24,11 +24,13 @@ async def territory(driver: ProcessDriver) -> str:
 
 
 async def sweep(driver: ProcessDriver) -> None:
-    """See :meth:`Driver.sweep`. Nothing that runs has been adopted in the tests: they share no records."""
+    """See :meth:`Driver.sweep`."""
+    ours = {handle.run_id for handle in driver._handles}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             environ = process.environ()
-            if environ.get("PREFECT_HOME") == os.environ["PREFECT_HOME"] and ENV_RUN_ID in environ:
+            run = environ.get(ENV_RUN_ID)
+            if environ.get("PREFECT_HOME") == os.environ["PREFECT_HOME"] and run is not None and run not in ours:
                 process.kill()
 
 

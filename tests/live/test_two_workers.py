@@ -135,6 +135,22 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
     assert "Crashed" not in await pool.names(running)
 
 
+async def test_a_leader_that_was_cut_off_from_prefect_carries_on_with_its_runs(pool: LivePool, tmp_path: Path) -> None:
+    worker = start_leased(pool, "only")
+    go = tmp_path / "go"
+    run_id = await pool.submit("train", hold=str(go))
+    await pool.until_noted(run_id)
+    await asyncio.to_thread(pool.sandbox.stop_server)
+    await asyncio.to_thread(worker.wait_for_output, "leads no more")
+    await asyncio.to_thread(pool.sandbox.start_server)
+    await asyncio.to_thread(worker.wait_for_output, "adopted it")
+    go.touch()
+    await pool.until(run_id, "Completed")
+    assert pool.noted() == pool.noted("finished") == {str(run_id): 1}
+    names = [limit.name for limit in await pool.client.read_global_concurrency_limits(limit=200)]
+    assert [name for name in names if f" of {pool.name} " in name and name.endswith("term 000001")], "it was never lost"
+
+
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_an_engine_that_two_workers_serve_is_led_by_one(how: str, pool: LivePool, tmp_path: Path) -> None:
     """With real containers: the one that takes over without records removes those of the other."""

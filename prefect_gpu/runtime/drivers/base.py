@@ -153,11 +153,14 @@ class Driver(abc.ABC):
         local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
         files: The folder in which a run finds what :meth:`RunHandle.give` puts there; None: it sees the worker's.
         locks: The folder of the devices' locks, as runs see it; None: it is the worker's.
+        may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
+            worker may have lost the lead since the launch began.
     """
 
     local = True
     files: Path | None = None
     locks: Path | None = None
+    may_start: Callable[[], bool] = staticmethod(lambda: True)
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""

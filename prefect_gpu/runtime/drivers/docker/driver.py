@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from prefect_gpu.scheduling.cluster import Node
 
+SWEEP_S = 30.0
 _AGAIN_S = 2.0
 _NETWORK = "prefect-gpu-local"
 
@@ -188,6 +189,15 @@ class DockerDriver(Driver):
                     told = True
                 await asyncio.sleep(_AGAIN_S)
 
+    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
+        """See :meth:`.Driver.watch_nodes`. The engine stays what it is, but is swept now and then.
+
+        A worker that led before may have started something in the very moment in which it lost the lead.
+        """
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self.sweep()
+
     async def sweep(self) -> None:
         """Remove the pool's containers that nobody follows: those of an earlier worker whose runs are settled."""
         try:
@@ -237,6 +247,8 @@ class DockerDriver(Driver):
         made = Made(container, self._node, mark, len(spec.cpus))
         try:
             write_made(run_dir, made)
+            if not self.may_start():  # the image was pulled for minutes, or we were frozen
+                raise LaunchError("another worker may lead by now")
             with explained(self._endpoint, f"start a container of {how.image}"):
                 client.api.start(made.container)
         except BaseException:

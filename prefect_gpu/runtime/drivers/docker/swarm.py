@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import Logger, LoggerAdapter
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.docker import containers
-from prefect_gpu.runtime.drivers.docker.driver import DockerDriver, ask_once, short
+from prefect_gpu.runtime.drivers.docker.driver import SWEEP_S, DockerDriver, ask_once, short
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, read_made, read_report
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
@@ -114,7 +115,9 @@ class SwarmDriver(Driver):
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`."""
         known: tuple[Node, ...] | None = None
-        while True:
+        for count in itertools.count(1):
+            if count % round(SWEEP_S / _EVERY_S) == 0:  # see DockerDriver.watch_nodes
+                await self.sweep()
             with contextlib.suppress(EngineError):  # the manager restarts: the nodes are what they were
                 nodes = await self.nodes()
                 if nodes != known:
@@ -182,6 +185,7 @@ class SwarmDriver(Driver):
             echo=self._echo,
             logger=self._logger,
         )
+        driver.may_start = lambda: self.may_start()
         await driver.start()
         return driver
 
