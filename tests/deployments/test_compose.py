@@ -78,12 +78,11 @@ def test_everything_comes_up_and_trains(node: lab.LabNode, tmp_path: Path) -> No
     }
     up = compose("up", "--detach", **settings)
     assert up.returncode == 0, up.stderr
-    wait_until(
-        lambda: "started!" in compose("logs", "worker", **settings).stdout,
-        what="the worker",
-        every_s=1.0,
-        timeout_s=120,
-    )
+
+    def logs(*services: str) -> str:
+        return compose("logs", *services, **settings).stdout
+
+    wait_until(lambda: "started!" in logs("worker"), what="the worker", every_s=1.0, timeout_s=120)
     api = {"PREFECT_API_URL": f"http://{node.address}:4200/api", "PREFECT_HOME": str(tmp_path)}
 
     def prefect(*arguments: str) -> str:
@@ -91,11 +90,10 @@ def test_everything_comes_up_and_trains(node: lab.LabNode, tmp_path: Path) -> No
             [sys.executable, "-m", "prefect", *arguments],
             cwd=ROOT, env={**os.environ, **api}, capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}{compose('logs', **settings).stdout[-4000:]}"
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}{logs()[-4000:]}"
         return done.stdout
 
     prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect-containers.yaml")
     assert "finished successfully" in prefect("deployment", "run", "train-mlp/gpus", "--watch")
-    logs = compose("logs", "worker", **settings).stdout
-    assert f"gave this run {node.name}/virtual-" in logs
-    assert "kept-in-the-network" not in compose("logs", **settings).stdout
+    assert f"gave this run {node.name}/virtual-" in logs("worker")
+    assert "kept-in-the-network" not in logs()
