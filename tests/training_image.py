@@ -19,7 +19,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
@@ -28,6 +28,7 @@ from prefect_gpu import lab
 from prefect_gpu.sandbox import Process
 
 IMAGE = "prefect-gpu:lab"
+STANDINS = "prefect-gpu-standins:lab"
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path("/var/tmp/prefect-gpu-images")
 _SOURCES = (".dockerignore", "LICENSE", "README.md", "constraints.txt", "deployments/image", "prefect_gpu",
@@ -35,7 +36,7 @@ _SOURCES = (".dockerignore", "LICENSE", "README.md", "constraints.txt", "deploym
 _BASE = "prefect-gpu-base:1"
 _BASE_PACKAGES = (*lab.PYTHON, "ca-certificates", "python3-pip", "python3-venv")
 _LEFT_OUT = "nvidia-nccl-cu12"  # a third of the image, of use with several GPUs alone
-_KEPT = 3  # archives; somebody may be loading an older one
+_KEPT = 5  # archives; somebody may be loading an older one
 
 
 def missing() -> list[str]:
@@ -54,39 +55,64 @@ def training_image(packages: str = "") -> Path:
         SandboxError: Something is missing on this machine, or the builder does not start.
         docker.errors.BuildError: The build failed; the message has its output.
     """
+    key = f"{packages}\0{_LEFT_OUT}\0{_BASE_PACKAGES}"
+    return _archive(_fingerprint(key, _files()), IMAGE, lambda client, context: _build(client, context, packages))
+
+
+def standins() -> Path:
+    """The archive of an image with PostgreSQL and Redis, for `deployments/compose.yaml` where none can be pulled."""
+    folder = ROOT / "tests" / "deployments"
+
+    def build(client: docker.DockerClient, _: Path) -> None:
+        _ensure_base(client)
+        client.images.build(
+            path=str(folder),
+            dockerfile="standins.Dockerfile",
+            tag=STANDINS,
+            buildargs={"BASE_IMAGE": _BASE},
+            network_mode="host",
+            rm=True,
+        )
+
+    files = [folder / "standins.Dockerfile", folder / "postgres.sh"]
+    return _archive(_fingerprint(str(_BASE_PACKAGES), files), STANDINS, build)
+
+
+def _archive(fingerprint: str, image: str, build: Callable[[docker.DockerClient, Path], None]) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be building it
-        archive = CACHE / f"{_fingerprint(packages)}.tar"
+        archive = CACHE / f"{fingerprint}.tar"
         if not archive.exists():
             with _builder() as client, tempfile.TemporaryDirectory(prefix="prefect-gpu-context-") as context:
-                _build(client, Path(context), packages)
-                _save(client, archive)
+                build(client, Path(context))
+                _save(client, image, archive)
             for old in sorted(CACHE.glob("????????????????.tar"), key=os.path.getmtime)[:-_KEPT]:
                 old.unlink()
         return archive
 
 
-def load(archive: Path, url: str) -> None:
-    """Put the image on an Engine, as :data:`IMAGE`. An Engine that has it already is asked and left alone.
+def load(archive: Path, url: str, image: str = IMAGE) -> None:
+    """Put an image on an Engine. An Engine that has it already is asked and left alone.
 
     Args:
-        archive: From :func:`training_image`.
+        archive: From :func:`training_image` or :func:`standins`.
         url: The Engine's endpoint, such as a lab node's ``url``.
+        image: What it is called there: :data:`IMAGE` or :data:`STANDINS`.
     """
     client = docker.DockerClient(base_url=url, timeout=600)
     with contextlib.closing(client):
         mark = f"prefect-gpu-lab-archive:{archive.stem}"
-        if not any(mark in image.tags for image in client.images.list()):
+        if not any(mark in one.tags for one in client.images.list()):
             with archive.open("rb") as content:
                 client.images.load(content)
-            client.images.get(IMAGE).tag(mark)
-        client.images.get(mark).tag(IMAGE)
+            client.images.get(image).tag(mark)
+        client.images.get(mark).tag(image)
 
 
-def _fingerprint(packages: str) -> str:
-    digest = hashlib.sha256(f"{packages}\0{_LEFT_OUT}\0{_BASE_PACKAGES}".encode())
-    for file in _files():
+def _fingerprint(key: str, files: list[Path]) -> str:
+    digest = hashlib.sha256(key.encode())
+    for file in files:
         digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -116,8 +142,7 @@ def _build(client: docker.DockerClient, context: Path, packages: str) -> None:
         for wheel in Path(folder).glob("*.whl"):
             if wheel.name.partition("-")[0] in wanted:
                 shutil.copyfile(wheel, wheels / wheel.name)
-    if not any(_BASE in image.tags for image in client.images.list()):
-        lab.debian_image(client, _BASE, CACHE / "debian.tar", _BASE_PACKAGES)
+    _ensure_base(client)
     client.images.build(
         path=str(context),
         dockerfile="deployments/image/Dockerfile",
@@ -129,10 +154,15 @@ def _build(client: docker.DockerClient, context: Path, packages: str) -> None:
     )
 
 
-def _save(client: docker.DockerClient, archive: Path) -> None:
+def _ensure_base(client: docker.DockerClient) -> None:
+    if not any(_BASE in image.tags for image in client.images.list()):
+        lab.debian_image(client, _BASE, CACHE / "debian.tar", _BASE_PACKAGES)
+
+
+def _save(client: docker.DockerClient, image: str, archive: Path) -> None:
     temporary = archive.with_suffix(".tmp")
     with temporary.open("wb") as file:
-        for part in client.images.get(IMAGE).save(named=IMAGE):
+        for part in client.images.get(image).save(named=image):
             file.write(part)
     temporary.replace(archive)
 
