@@ -106,7 +106,9 @@ class Lab:
         self.link_bps = link_bps
         self.uplink_bps = uplink_bps
         self._engines = engines
-        self._bridges = {f"rack{rack}": self.bridge if rack == 1 else f"{prefix}b{rack}" for rack in range(1, racks + 1)}
+        self._bridges = {
+            f"rack{rack}": self.bridge if rack == 1 else f"{prefix}b{rack}" for rack in range(1, racks + 1)
+        }
         self.nodes = [
             LabNode(
                 f"{prefix}{number}",
@@ -153,6 +155,7 @@ class Lab:
         """Stop all nodes and remove what is theirs, but the data of their engines."""
         for node in self.nodes:
             self.stop_engine(node)
+            _try("ip", "link", "delete", f"{node.name}h")  # a process that is left would keep the namespace's end
             _try("ip", "netns", "delete", node.name)
         for bridge in self._bridges.values():
             _try("ip", "link", "delete", f"{bridge}u")
@@ -225,9 +228,7 @@ class Lab:
 
     @property
     def _rules(self) -> list[tuple[str, ...]]:
-        return [
-            ("FORWARD", side, bridge, "-j", "ACCEPT") for bridge in self._bridges.values() for side in ("-i", "-o")
-        ]
+        return [("FORWARD", side, bridge, "-j", "ACCEPT") for bridge in self._bridges.values() for side in ("-i", "-o")]
 
     def _add_bridge(self, bridge: str) -> None:
         """Make a rack's bridge and, unless it is the first, the cable from there to the first."""
