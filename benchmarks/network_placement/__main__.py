@@ -1,11 +1,11 @@
 """What does placement by the network bring where the network is real?
 
-Four nodes in two racks on this machine: network namespaces, with links of 1 Gbit/s to the nodes and of 200 Mbit/s between
-the racks (``tc tbf``). Gangs of 2 and 3 workers, PyTorch's DistributedDataParallel over gloo, arrive one by one
+Four nodes in two racks on this machine: network namespaces, with links of 1 Gbit/s to the nodes and of 200 Mbit/s
+between the racks (``tc tbf``). Gangs of 2 and 3 workers, PyTorch's DistributedDataParallel over gloo, arrive one by one
 (immediate mode) or all at once (batch mode), under Liquid's policies and under three others, by turns. Beside what was
 measured stands what the simulator says; it is told only how long gangs' steps take alone.
 
-    python -m benchmarks.network_placement [--repeats N] [--json] [--quick]
+    python -m benchmarks.network_placement [--repeats N] [--containers] [--json] [--quick]
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 import logging
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -24,12 +23,10 @@ from typing import Any
 
 from benchmarks._claims import Claim, at_least, at_most, report
 from benchmarks.network_placement import workload
-from benchmarks.network_placement.pool import NamespaceDriver, Outcome, Pool, nodes_of
+from benchmarks.network_placement.cluster import Cluster, lab_of, started
+from benchmarks.network_placement.pool import Outcome
 from benchmarks.network_placement.predicted import Alone, figures, measure, simulate
-from prefect_gpu.lab import Lab
 
-NODES, RACKS, DEVICES = 4, 2, 2
-LINK_BPS, UPLINK_BPS = 125e6, 25e6
 METRICS = ("mean JCT, s", "makespan, s")
 _FIRST_SEED = 1
 
@@ -57,28 +54,23 @@ class Found:
         return 100.0 * (said / real - 1.0)
 
 
-async def run(lab: Lab, modes: tuple[str, ...], repeats: int, quick: bool) -> Found:
+async def run(cluster: Cluster, modes: tuple[str, ...], repeats: int, quick: bool) -> Found:
     """All policies, by turns, beginning with another one each time."""
     found = Found()
-    nodes = nodes_of(lab, DEVICES)
-    async with NamespaceDriver(lab) as driver:
-        kinds = workload.QUICK_MIX if quick else workload.MIX
-        found.alone = await measure(lab, driver, nodes, kinds, steps=3 if quick else 8)
-        for repeat in range(repeats):
-            for mode in modes:
-                gangs = workload.gangs(mode, _FIRST_SEED + repeat, quick)
-                makers = list(workload.profiles(mode).items())
-                turn = repeat % len(makers)
-                for name, make in (*makers[turn:], *makers[:turn]):
-                    with tempfile.TemporaryDirectory() as folder:
-                        async with Pool(lab, Path(folder), driver, make(), nodes, sys.executable) as pool:
-                            outcomes = await pool.run(gangs)
-                    measured = figures(outcomes)
-                    simulated = simulate(gangs, make(), nodes, found.alone)
-                    found.measured[mode, name].append(measured)
-                    found.simulated[mode, name].append(simulated)
-                    found.runs.append(_told(mode, name, repeat, measured, simulated, outcomes, lab))
-                    logging.info("%s", {key: value for key, value in found.runs[-1].items() if key != "gangs"})
+    kinds = workload.QUICK_MIX if quick else workload.MIX
+    found.alone = await measure(cluster, kinds, steps=3 if quick else 8)
+    for repeat in range(repeats):
+        for mode in modes:
+            gangs = workload.gangs(mode, _FIRST_SEED + repeat, quick)
+            makers = list(workload.profiles(mode).items())
+            turn = repeat % len(makers)
+            for name, make in (*makers[turn:], *makers[:turn]):
+                outcomes = await cluster.run(gangs, make())
+                measured, simulated = figures(outcomes), simulate(gangs, make(), cluster, found.alone)
+                found.measured[mode, name].append(measured)
+                found.simulated[mode, name].append(simulated)
+                found.runs.append(_told(mode, name, repeat, measured, simulated, outcomes, cluster))
+                logging.info("%s", {key: value for key, value in found.runs[-1].items() if key != "gangs"})
     return found
 
 
@@ -89,9 +81,9 @@ def _told(
     measured: tuple[float, float],
     simulated: tuple[float, float],
     outcomes: list[Outcome],
-    lab: Lab,
+    cluster: Cluster,
 ) -> dict[str, Any]:
-    racks = {node.name: node.rack for node in lab.nodes}
+    racks = {node.id: node.rack for node in cluster.nodes}
     return {
         "mode": mode,
         "policy": name,
@@ -127,9 +119,8 @@ def claims_of(found: Found, modes: tuple[str, ...]) -> list[Claim]:
         claims.append(at_least(f"{names[0]}, immediate mode", mean(0, ("immediate",)), 18.0))
     if "batch" in modes:
         claims.append(at_least(f"{names[1]}, batch mode", mean(1, ("batch",)), 21.0))
-    away = [
-        abs(found.off(mode, policy, metric)) for mode in modes for policy in ("ours", *workload.OTHERS) for metric in (0, 1)
-    ]  # fmt: skip
+    policies = ("ours", *workload.OTHERS)
+    away = [abs(found.off(mode, policy, metric)) for mode in modes for policy in policies for metric in (0, 1)]
     return [*claims, at_most("simulated against measured, largest difference of all, %", max(away), 15.0)]
 
 
@@ -156,6 +147,9 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="batch mode once, four short gangs: about a minute")
     parser.add_argument("--repeats", type=int, default=3, help="how often, each time in another order (default: 3)")
+    parser.add_argument(
+        "--containers", action="store_true", help="each instance is a container of a Swarm, with a cold interpreter"
+    )
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp/pgn-lab"), help="for the nodes' data")
     parser.add_argument("--prefix", default="pgn", help="of the nodes' names (default: pgn)")
     parser.add_argument("--subnet", default="10.78.0", help="first numbers of their addresses (default: 10.78.0)")
@@ -166,18 +160,14 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
     modes = ("batch",) if options.quick else workload.MODES
     began = time.monotonic()
-    lab = Lab(
-        options.folder,
-        NODES,
-        options.prefix,
-        options.subnet,
-        racks=RACKS,
-        link_bps=LINK_BPS,
-        uplink_bps=UPLINK_BPS,
-        engines=False,
-    )
+    lab = lab_of(options.folder, options.prefix, options.subnet, containers=options.containers)
+
+    async def everything() -> Found:
+        async with started(lab, containers=options.containers) as cluster:
+            return await run(cluster, modes, 1 if options.quick else options.repeats, options.quick)
+
     with lab:
-        found = asyncio.run(run(lab, modes, 1 if options.quick else options.repeats, options.quick))
+        found = asyncio.run(everything())
     details = {
         "table": table_of(found, modes),
         "alone": {

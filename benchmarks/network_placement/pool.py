@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.network_placement.trainings import ENV_NAMESPACE
-from prefect_gpu.lab import Lab
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -24,21 +23,25 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.abilities import Preemption
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import UNKNOWN, Request
 from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.training.protocol import ENV_CPUS
 
 if TYPE_CHECKING:
+    from benchmarks.network_placement.cluster import Cluster
+    from prefect_gpu.lab import Lab
     from prefect_gpu.runtime.drivers.handle import ProcessHandle
     from prefect_gpu.scheduling.jobs import Job
     from prefect_gpu.scheduling.policies.sharing import Sharing
     from prefect_gpu.scheduling.state import State
 
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 900.0
 _FIRST_PORT = 21000
+CORES, CORES_ASKED = 48, 8  # of a node and of an instance, as in our simulation of the paper; in the books only
 PRELOAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "prefect_gpu.training")
 PLACING_ALONE = replace(ABILITIES, preemption=Preemption.NONE, gates=False)
 logger = logging.getLogger("benchmarks.network_placement")
@@ -68,12 +71,10 @@ class Gang:
     program: Program
     workers: int
     submit_s: float = 0.0
-    nodes: tuple[str, ...] = ()
 
-    @property
-    def request(self) -> Request:
-        """What it asks for."""
-        return Request(gpus=1, workers=self.workers)
+    def request(self, cores: int = CORES_ASKED) -> Request:
+        """What it asks for, with so many cores for each worker."""
+        return Request(gpus=1, workers=self.workers, cpus=cores)
 
 
 @dataclass(frozen=True)
@@ -157,23 +158,9 @@ class NamespaceDriver(ProcessDriver):
         return self._addresses[self.node_of(run_id)], self._port
 
     async def launch(self, spec: LaunchSpec) -> ProcessHandle:
-        """See the base class."""
-        inside = {ENV_NAMESPACE: f"/var/run/netns/{spec.node}"}
-        return await super().launch(replace(spec, env={**spec.env, **inside}))
-
-
-def nodes_of(lab: Lab, devices: int) -> tuple[Node, ...]:
-    """The lab's nodes with so many virtual devices each, for a driver that does not know them."""
-    return tuple(
-        Node(
-            node.name,
-            tuple(Device(f"{node.name}/virtual-{at}", "virtual", 8 << 30, virtual=True) for at in range(devices)),
-            (),
-            rack=node.rack,
-            network_bps=lab.link_bps,
-        )
-        for node in lab.nodes
-    )
+        """See the base class. The node's cores are none of this machine's, so that nobody is bound to them."""
+        inside = {ENV_NAMESPACE: f"/var/run/netns/{spec.node}", ENV_CPUS: ""}
+        return await super().launch(replace(spec, env={**spec.env, **inside}, cpus=()))
 
 
 class Pool:
@@ -182,15 +169,11 @@ class Pool:
     Args:
         folder: For this pool alone.
         driver: Starts the instances.
-        nodes: For a driver that does not know them.
-        python: The interpreter that instances start with.
     """
 
-    def __init__(
-        self, lab: Lab, folder: Path, driver: Driver, profile: Profile, nodes: Sequence[Node], python: str
-    ) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, driver: Driver, profile: Profile) -> None:
         self._folder = folder
-        self._python = python
+        self._cores = cluster.cores_asked
         self._gangs: dict[str, Gang] = {}
         self._over: dict[str, asyncio.Event] = {}
         self._times: dict[str, dict[str, float]] = {}
@@ -200,13 +183,13 @@ class Pool:
         (folder / "marks").mkdir(parents=True, exist_ok=True)
         self.controller = Controller(
             self,
-            nodes=nodes,
+            nodes=cluster.nodes,
             driver=driver,
             state_dir=folder / "state",
             pool="network",
             profile="fifo",
             abilities=PLACING_ALONE,
-            channel_host=lab.gateway,
+            channel_host=cluster.lab.gateway,
             logger=logger,
         )
         self.controller.scheduler = Scheduler(profile, PLACING_ALONE)
@@ -245,7 +228,9 @@ class Pool:
         self._over[gang.name] = asyncio.Event()
         now = time.time()
         self._times[gang.name] = {"submitted": now}
-        self.controller.handle(ev.JobSubmitted(gang.name, gang.request, "default", now, now, gang.name, UNKNOWN))
+        self.controller.handle(
+            ev.JobSubmitted(gang.name, gang.request(self._cores), "default", now, now, gang.name, UNKNOWN)
+        )
 
     def _outcome(self, gang: Gang, began: float) -> Outcome:
         times = self._times[gang.name]
@@ -269,7 +254,9 @@ class Pool:
     def describe(self, run_id: str) -> RunRecord:
         """See Host."""
         gang = self._gangs[run_id]
-        record = RunRecord(run_id, gang.name, "network", "default", "", gang.request, Placement("", (), ()))
+        record = RunRecord(
+            run_id, gang.name, "network", "default", "", gang.request(self._cores), Placement("", (), ())
+        )
         record.times["submitted"] = self._times[run_id]["submitted"]
         record.known = {"flow_name": gang.program.name, "parameters": {}}
         return record
@@ -287,9 +274,9 @@ class Pool:
                 "marks": str(self._marks(run.run_id)),
             }
         )
-        argv = (self._python, "-m", "benchmarks.network_placement.trainings", order)
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(_ROOT)}
-        return LaunchSpec(run.run_id, run.folder, argv, env, _ROOT, stream_output=False)
+        argv = (sys.executable, "-m", "benchmarks.network_placement.trainings", order)
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
+        return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
 
     async def launched(self, run: TrackedRun) -> None:
         """See Host."""

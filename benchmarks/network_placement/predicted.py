@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from benchmarks.network_placement.pool import PLACING_ALONE, Fixed, Gang, Outcome, Pool, Program
-from prefect_gpu.lab import Lab
-from prefect_gpu.runtime.drivers.base import Driver
-from prefect_gpu.scheduling.cluster import Node
+from benchmarks.network_placement.cluster import Cluster
+from benchmarks.network_placement.pool import PLACING_ALONE, Fixed, Gang, Outcome, Program
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.links import Iteration, SharedLinks
 from prefect_gpu.simulation.model import JobModel
@@ -36,21 +31,19 @@ class Alone:
     saving_s: float = 0.0
 
 
-async def measure(
-    lab: Lab, driver: Driver, nodes: Sequence[Node], kinds: Iterable[tuple[Program, int]], steps: int
-) -> Alone:
+async def measure(cluster: Cluster, kinds: Iterable[tuple[Program, int]], steps: int) -> Alone:
     """Run gangs of each kind on one node, in one rack and in two, such that no two share a link.
 
     A gang of more workers than a node has devices is not measured on one node: a step without network takes as long as
     that of two workers.
     """
-    first, second = ([node.name for node in lab.nodes if node.rack == rack] for rack in ("rack1", "rack2"))
+    first, second = ([node.id for node in cluster.nodes if node.rack == rack] for rack in ("rack1", "rack2"))
     near = {2: (first[:2], second[:2]), 3: ([first[0], *first[:2]], [second[0], *second[:2]])}
     far = {2: [first[0], second[0]], 3: [first[0], *second[:2]]}
     wanted = sorted(set(kinds), key=lambda kind: (kind[0].name, kind[1]))
     programs = list({program.name: program for program, _ in wanted}.values())
     rounds: list[list[tuple[str, Program, tuple[str, ...]]]] = [
-        [("node", program, (node.name,) * 2) for program, node in zip(programs, lab.nodes, strict=False)]
+        [("node", program, (node.id,) * 2) for program, node in zip(programs, cluster.nodes, strict=False)]
     ]
     for at in range(0, len(wanted), 2):
         rounds.append(
@@ -65,10 +58,7 @@ async def measure(
             Gang(name, replace(program, steps=steps + _WARM_UP), len(places[name]))
             for name, (_, program, _) in zip(places, together, strict=True)
         ]
-        with tempfile.TemporaryDirectory() as folder:
-            fixed = Profile("fixed", placement=Fixed(places))
-            async with Pool(lab, Path(folder), driver, fixed, nodes, sys.executable) as pool:
-                outcomes = await pool.run(gangs)
+        outcomes = await cluster.run(gangs, Profile("fixed", placement=Fixed(places)))
         for (spread, _, _), outcome in zip(together, outcomes, strict=True):
             gang = outcome.gang
             found[spread, gang.program.name, gang.workers] = statistics.median(outcome.step_s[_WARM_UP:])
@@ -83,21 +73,21 @@ async def measure(
     return Alone(iterations, statistics.median(launching), statistics.median(saving))
 
 
-def simulate(gangs: Sequence[Gang], profile: Profile, nodes: Sequence[Node], alone: Alone) -> tuple[float, float]:
+def simulate(gangs: Sequence[Gang], profile: Profile, cluster: Cluster, alone: Alone) -> tuple[float, float]:
     """Mean JCT and makespan in seconds, as :func:`figures` takes them."""
     jobs = [
         JobModel(
             gang.name,
             gang.submit_s,
             gang.program.steps * alone.iterations[gang.program.name, gang.workers].node_s,
-            gang.request,
+            gang.request(cluster.cores_asked),
             launching_s=alone.launching_s,
             saving_s=alone.saving_s,
             kind=gang.program.name,
         )
         for gang in sorted(gangs, key=lambda one: one.submit_s)
     ]
-    results = World(nodes, jobs, profile, physics=SharedLinks(alone.iterations), abilities=PLACING_ALONE).run()
+    results = World(cluster.nodes, jobs, profile, physics=SharedLinks(alone.iterations), abilities=PLACING_ALONE).run()
     assert not results.unfinished, results.unfinished
     ends = [outcome.end_s or 0.0 for outcome in results.outcomes]
     return statistics.mean(outcome.jct_s for outcome in results.outcomes), max(ends) - min(

@@ -75,11 +75,12 @@ def train(gradient_bytes: int, compute_s: float, steps: int) -> dict[str, Any]:
             loss.backward()
             with torch.no_grad():
                 for parameter in parameters:
+                    assert parameter.grad is not None
                     parameter.add_(parameter.grad, alpha=-0.01)
             times.append(time.perf_counter() - began)
             run.report(loss=float(loss))
-    # PyTorch 2.13 can hang where the model is what last holds its process group: freeing it waits, with the interpreter's
-    # lock, for gloo's thread, which may still want that lock to let go of the last exchange. Give it the time.
+    # PyTorch 2.13 can hang where the model is what last holds its process group: freeing it waits, with the
+    # interpreter's lock, for gloo's thread, which may still want that lock to let go of the last exchange.
     time.sleep(_LETS_GO_S)
     distributed.destroy_process_group()
     return {"step_s": times}

@@ -10,17 +10,18 @@ from benchmarks.network_placement.pool import Gang, Program
 from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
-# Gradients are the models' own (138, 25.6 and 23.9 million float32), all divided by 44. A step of VGG-16 computes for so
-# long that it takes about twice as long across the racks as on one node, which is the most that the paper reports
-# between two placements; steps of the others compute for as long, of Inception V3, the least sensitive, a little longer.
-# Trainings take 20, 13 and 16 s on one node: the 900, 600 and 700 s of our simulation of the paper, divided by 45.
-VGG = Program("VGG-16", 12_500_000, 0.4, 45)
-RESNET = Program("ResNet-50", 2_300_000, 0.4, 32)
-INCEPTION = Program("Inception V3", 2_150_000, 0.5, 31)
+# Gradients are the models' own (138, 25.6 and 23.9 million float32), all divided by 44. A step of VGG-16 computes for
+# so long that it takes about twice as long across the racks as on one node, which is the most that the paper reports
+# between two placements; steps of ResNet-50 compute for as long, those of Inception V3, the least sensitive, for a
+# little longer. Trainings take 15, 10 and 12 s on one node: the 900, 600 and 700 s of our simulation of the paper,
+# divided by 60.
+VGG = Program("VGG-16", 12_500_000, 0.4, 33)
+RESNET = Program("ResNet-50", 2_300_000, 0.4, 24)
+INCEPTION = Program("Inception V3", 2_150_000, 0.5, 23)
 MIX = ((RESNET, 2), (RESNET, 2), (RESNET, 2), (RESNET, 3), (INCEPTION, 2), (INCEPTION, 3), (VGG, 2), (VGG, 3))
 QUICK_MIX = ((VGG, 2), (VGG, 3), (RESNET, 2), (RESNET, 2))
 QUICK_PART = 0.2  # of the steps
-INTERVAL_S = 4.0
+INTERVAL_S = 3.0
 BURST_S = 0.8
 WINDOW_S = 1.0
 MODES = ("immediate", "batch")
@@ -31,7 +32,7 @@ def gangs(mode: str, seed: int, quick: bool = False) -> list[Gang]:
     """The gangs of one run, in random order.
 
     Args:
-        mode: ``immediate``: one by one, after exponential intervals of 4 s on average; ``batch``: all within 0.8 s.
+        mode: ``immediate``: one by one, after exponential intervals of 3 s on average; ``batch``: all within 0.8 s.
         seed: Of order and arrivals. The same for all policies.
         quick: Four gangs with a fifth of the steps.
     """
