@@ -19,8 +19,8 @@ VGG = Program("VGG-16", 12_500_000, 0.4, 33)
 RESNET = Program("ResNet-50", 2_300_000, 0.4, 24)
 INCEPTION = Program("Inception V3", 2_150_000, 0.5, 23)
 MIX = ((RESNET, 2), (RESNET, 2), (RESNET, 2), (RESNET, 3), (INCEPTION, 2), (INCEPTION, 3), (VGG, 2), (VGG, 3))
-QUICK_MIX = ((VGG, 2), (VGG, 3), (RESNET, 2), (RESNET, 2))
-QUICK_PART = 0.2  # of the steps
+QUICK_MIX = ((VGG, 2), (VGG, 2), (RESNET, 2), (RESNET, 2))  # all find room at once
+QUICK_PART = 0.2  # of the steps, of the time in which a batch arrives and of that for which it is gathered
 INTERVAL_S = 3.0
 BURST_S = 0.8
 WINDOW_S = 1.0
@@ -43,16 +43,18 @@ def gangs(mode: str, seed: int, quick: bool = False) -> list[Gang]:
     for number, (program, workers) in enumerate(mix):
         shorter = replace(program, steps=round(program.steps * QUICK_PART)) if quick else program
         found.append(Gang(f"{mode}-{seed}-{number}", shorter, workers, now))
-        now += rng.expovariate(1.0 / INTERVAL_S) if mode == "immediate" else BURST_S / len(mix)
+        interval_s = rng.expovariate(1.0 / INTERVAL_S) if mode == "immediate" else BURST_S / len(mix)
+        now += interval_s * (QUICK_PART if quick else 1.0)
     return found
 
 
-def profiles(mode: str) -> dict[str, Callable[[], Profile]]:
+def profiles(mode: str, quick: bool = False) -> dict[str, Callable[[], Profile]]:
     """Ours, by the name ``ours``, and those that it is compared with."""
-    ours = {"immediate": lambda: get_profile("liquid-immediate"), "batch": _batch}[mode]
+    window_s = WINDOW_S * (QUICK_PART if quick else 1.0)
+    ours = {"immediate": lambda: get_profile("liquid-immediate"), "batch": lambda: _batch(window_s)}[mode]
     return {"ours": ours, **{name: lambda name=name: get_profile(name) for name in OTHERS}}  # type: ignore[misc]
 
 
-def _batch() -> Profile:
+def _batch(window_s: float) -> Profile:
     """The window is shorter than by default, as the jobs are."""
-    return replace(get_profile("liquid-batch"), allocation=BatchWindow(WINDOW_S))
+    return replace(get_profile("liquid-batch"), allocation=BatchWindow(window_s))
