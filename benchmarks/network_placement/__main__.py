@@ -58,7 +58,7 @@ async def run(cluster: Cluster, modes: tuple[str, ...], repeats: int, quick: boo
     """All policies, by turns, beginning with another one each time."""
     found = Found()
     kinds = workload.QUICK_MIX if quick else workload.MIX
-    found.alone = await measure(cluster, kinds, steps=2 if quick else 8)
+    found.alone = await measure(cluster, kinds, steps=3 if quick else 8)
     for repeat in range(repeats):
         for mode in modes:
             gangs = workload.gangs(mode, _FIRST_SEED + repeat, quick)
@@ -110,7 +110,8 @@ def _told(
 def claims_of(found: Found, modes: tuple[str, ...], quick: bool = False) -> list[Claim]:
     """What is asked: Liquid's headlines, over both modes and each alone, and the simulator's nearness.
 
-    Four short gangs, which all find room at once, are only compared with random placement.
+    Four short gangs, which all find room at once, are only compared with random placement; and of their few seconds,
+    starting and ending are so large a part that nothing is asked of the simulator.
     """
     against = workload.OTHERS[:1] if quick else workload.OTHERS
     words = "random placement's" if quick else "the others'"
@@ -120,6 +121,8 @@ def claims_of(found: Found, modes: tuple[str, ...], quick: bool = False) -> list
         return statistics.mean(found.shorter(mode, other, metric) for mode in among for other in against)
 
     claims = [at_least(f"{names[0]}, all", mean(0, modes), 18.0), at_least(f"{names[1]}, all", mean(1, modes), 21.0)]
+    if quick:
+        return claims
     if len(modes) > 1:
         claims.append(at_least(f"{names[0]}, immediate mode", mean(0, ("immediate",)), 18.0))
         claims.append(at_least(f"{names[1]}, batch mode", mean(1, ("batch",)), 21.0))
