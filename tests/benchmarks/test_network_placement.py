@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.network_placement import workload
-from benchmarks.network_placement.__main__ import Found, claims_of, table_of
+from benchmarks.network_placement.__main__ import Found, claims_of, many_orders, table_of
 from benchmarks.network_placement.cluster import Cluster, lab_of, nodes_of
 from benchmarks.network_placement.pool import CORES_ASKED, Gang, Outcome
 from benchmarks.network_placement.predicted import Alone, figures, simulate
@@ -62,6 +62,12 @@ def test_all_policies_place_all_gangs(mode: str, tmp_path: Path) -> None:
     for make in workload.profiles(mode).values():
         mean_jct_s, makespan_s = simulate(workload.gangs(mode, 3), make(), cluster, ALONE)
         assert 10 < mean_jct_s < makespan_s
+
+
+def test_many_orders_are_simulated_for_each_mode_and_metric(tmp_path: Path) -> None:
+    said = many_orders(simulated_cluster(tmp_path), ALONE, ("batch",))
+    assert list(said) == ["mean JCT, batch", "makespan, batch"]
+    assert all(0 < value < 50 for value in said.values())
 
 
 def test_figures_count_from_the_first_submission() -> None:
