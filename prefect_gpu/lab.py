@@ -1,8 +1,9 @@
 """Several Docker nodes on one Linux machine, for the cluster demo, the benchmarks and the tests.
 
-Each node is a network namespace with an Engine of its own; a bridge joins them and the machine. What an earlier lab
-left behind is removed first, and everything is found again by its name: starting and stopping may be repeated. Needs
-root, Debian's ``docker.io``, ``iproute2`` and ``iptables``, and ``debootstrap`` for an image without a registry.
+Each node is a network namespace with an Engine of its own; a bridge joins them and the machine. With racks, each rack
+has a bridge, and cables that are as slow as one likes join them. What an earlier lab left behind is removed first, and
+everything is found again by its name: starting and stopping may be repeated. Needs root, Debian's ``docker.io``,
+``iproute2`` and ``iptables``, and ``debootstrap`` for an image without a registry.
 """
 
 from __future__ import annotations
@@ -25,15 +26,23 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 NEEDED = ("dockerd", "ip", "iptables", "nsenter")
+SHAPING = ("tc",)  # for links of a limited bandwidth
 PYTHON = ("python3", "python-is-python3")
 _STOP_S = 30.0
 _SWARM_PORT = 2377
 _DAEMONS = ("dockerd", "containerd", "docker-proxy", "runc")
+_QUEUE_S = 0.05  # a packet waits for so long at a narrow link, then it is dropped
+_BURST_S = 0.004  # of a link's bandwidth at once: one tick of a slow kernel clock
+_LEAST_BURST = 2**17  # two of the largest packets that are cut up late (GSO)
 
 
-def missing() -> list[str]:
-    """What this machine lacks for a lab, as people would say it; empty if it has all."""
-    lacking = [f"the program {name}" for name in NEEDED if _which(name) is None]
+def missing(*programs: str) -> list[str]:
+    """What this machine lacks for a lab, as people would say it; empty if it has all.
+
+    Args:
+        programs: Needed instead of :data:`NEEDED`, which includes those for Engines.
+    """
+    lacking = [f"the program {name}" for name in programs or NEEDED if _which(name) is None]
     return lacking + (["root's rights"] if os.geteuid() != 0 else [])
 
 
@@ -45,12 +54,14 @@ class LabNode:
         name: Its name, its namespace's name and its Engine's host name.
         address: Its address on the bridge.
         url: Its Engine's endpoint.
+        rack: Its rack's name; empty in a lab without racks.
     """
 
     name: str
     address: str
     folder: Path
     process: Process | None = None
+    rack: str = ""
 
     @property
     def url(self) -> str:
@@ -65,18 +76,46 @@ class Lab:
         nodes: How many.
         prefix: Names begin with it; two labs at once need two prefixes. At most 8 letters.
         subnet: First three numbers of the nodes' addresses; two labs at once need two subnets.
+        racks: How many racks the nodes are in, in order and as evenly as it goes. The machine itself is in the first.
+        link_bps: Bandwidth of each node's cable, in each direction, in bytes per second; 0: unlimited.
+        uplink_bps: Likewise of the cable between a rack and the first one.
+        engines: Whether each node has an Engine; without, it is a network namespace and nothing else.
 
     Example:
         >>> with Lab(Path("/var/tmp/lab"), nodes=3) as lab:                # doctest: +SKIP
         ...     print(lab.nodes[0].url)
     """
 
-    def __init__(self, folder: Path, nodes: int = 1, prefix: str = "pgl", subnet: str = "10.77.0") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 1,
+        prefix: str = "pgl",
+        subnet: str = "10.77.0",
+        *,
+        racks: int = 1,
+        link_bps: float = 0.0,
+        uplink_bps: float = 0.0,
+        engines: bool = True,
+    ) -> None:
+        if not 1 <= racks <= nodes:
+            raise ValueError(f"racks={racks}: give 1 or more, and no more than there are nodes ({nodes})")
         self.folder = folder
         self.bridge = f"{prefix}br"
         self.gateway = f"{subnet}.1"
+        self.link_bps = link_bps
+        self.uplink_bps = uplink_bps
+        self._engines = engines
+        self._bridges = {
+            f"rack{rack}": self.bridge if rack == 1 else f"{prefix}b{rack}" for rack in range(1, racks + 1)
+        }
         self.nodes = [
-            LabNode(f"{prefix}{number}", f"{subnet}.{10 + number}", folder / f"n{number}")
+            LabNode(
+                f"{prefix}{number}",
+                f"{subnet}.{10 + number}",
+                folder / f"n{number}",
+                rack=f"rack{1 + (number - 1) * racks // nodes}" if racks > 1 else "",
+            )
             for number in range(1, nodes + 1)
         ]
 
@@ -93,19 +132,21 @@ class Lab:
         Raises:
             SandboxError: Something is missing on this machine, or a node does not start.
         """
-        if lacking := missing():
+        needed = (*(NEEDED if self._engines else NEEDED[1:]), *(SHAPING if self.link_bps or self.uplink_bps else ()))
+        if lacking := missing(*needed):
             raise SandboxError(f"A lab needs {', '.join(lacking)}: apt-get install docker.io iproute2 iptables")
         self.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
-        _run("ip", "link", "add", self.bridge, "type", "bridge")
-        _run("ip", "address", "add", f"{self.gateway}/24", "dev", self.bridge)
-        _run("ip", "link", "set", self.bridge, "up")
-        for rule in self._rules:
-            _run("iptables", "-I", *rule)
         try:
+            for bridge in self._bridges.values():
+                self._add_bridge(bridge)
+            _run("ip", "address", "add", f"{self.gateway}/24", "dev", self.bridge)
+            for rule in self._rules:
+                _run("iptables", "-I", *rule)
             for node in self.nodes:
                 self._join(node)
-                self.start_engine(node)
+                if self._engines:
+                    self.start_engine(node)
         except BaseException:
             self.stop()
             raise
@@ -114,14 +155,19 @@ class Lab:
         """Stop all nodes and remove what is theirs, but the data of their engines."""
         for node in self.nodes:
             self.stop_engine(node)
+            _try("ip", "link", "delete", f"{node.name}h")  # a process that is left would keep the namespace's end
             _try("ip", "netns", "delete", node.name)
-        _try("ip", "link", "delete", self.bridge)
+        for bridge in self._bridges.values():
+            _try("ip", "link", "delete", f"{bridge}u")
+            _try("ip", "link", "delete", bridge)
         for rule in self._rules:
             while _try("iptables", "-D", *rule):
                 pass
 
     def join_swarm(self, labels: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """Make the nodes one Swarm, with the first as its manager. Each is labelled with its Engine's endpoint.
+        """Make the nodes one Swarm, with the first as its manager.
+
+        Each is labelled with its Engine's endpoint and, if there are racks, with its rack.
 
         Args:
             labels: More labels, by the node's name.
@@ -137,10 +183,10 @@ class Lab:
                 advertise_addr=node.address,
                 listen_addr=f"{node.address}:{_SWARM_PORT}",
             )
-        urls = {node.name: node.url for node in self.nodes}
+        known = {node.name: _labels(node) for node in self.nodes}
         for member in manager.nodes.list():
             name = member.attrs["Description"]["Hostname"]
-            own = {"prefect-gpu.endpoint": urls[name], **((labels or {}).get(name) or {})}
+            own = {**known[name], **((labels or {}).get(name) or {})}
             member.update({**member.attrs["Spec"], "Labels": own})
         for client in clients:
             client.close()
@@ -182,17 +228,28 @@ class Lab:
 
     @property
     def _rules(self) -> list[tuple[str, ...]]:
-        return [
-            ("FORWARD", "-i", self.bridge, "-j", "ACCEPT"),
-            ("FORWARD", "-o", self.bridge, "-j", "ACCEPT"),
-        ]
+        return [("FORWARD", side, bridge, "-j", "ACCEPT") for bridge in self._bridges.values() for side in ("-i", "-o")]
+
+    def _add_bridge(self, bridge: str) -> None:
+        """Make a rack's bridge and, unless it is the first, the cable from there to the first."""
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "link", "set", bridge, "up")
+        if bridge == self.bridge:
+            return
+        near, far = f"{bridge}u", f"{bridge}d"
+        _run("ip", "link", "add", near, "type", "veth", "peer", "name", far)
+        for end, to in ((near, bridge), (far, self.bridge)):
+            _run("ip", "link", "set", end, "master", to, "up")
+            _limit(self.uplink_bps, "dev", end)
 
     def _join(self, node: LabNode) -> None:
-        """Make a node's namespace, and a cable from it to the bridge."""
+        """Make a node's namespace, and a cable from it to its bridge."""
         outer = f"{node.name}h"
         _run("ip", "netns", "add", node.name)
         _run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", node.name)
-        _run("ip", "link", "set", outer, "master", self.bridge, "up")
+        _run("ip", "link", "set", outer, "master", self._bridges.get(node.rack, self.bridge), "up")
+        _limit(self.link_bps, "dev", outer)
+        _limit(self.link_bps, "dev", "eth0", namespace=node.name)
         for words in (
             ("address", "add", f"{node.address}/24", "dev", "eth0"),
             ("link", "set", "eth0", "up"),
@@ -230,6 +287,20 @@ def debian_image(client: DockerClient, name: str, cache: Path, packages: tuple[s
         shutil.rmtree(root, ignore_errors=True)
     repository, _, tag = name.partition(":")
     client.api.import_image_from_file(str(cache), repository=repository, tag=tag or "latest")
+
+
+def _labels(node: LabNode) -> dict[str, str]:
+    racks = {"prefect-gpu.rack": node.rack} if node.rack else {}
+    return {"prefect-gpu.endpoint": node.url, **racks}
+
+
+def _limit(bps: float, *where: str, namespace: str = "") -> None:
+    """Limit what leaves one end of a cable to so many bytes per second."""
+    if not bps:
+        return
+    burst = max(_LEAST_BURST, round(bps * _BURST_S))
+    shape = ("tbf", "rate", f"{round(bps)}bps", "burst", str(burst), "latency", f"{_QUEUE_S * 1000:.0f}ms")
+    _run("tc", *(("-n", namespace) if namespace else ()), "qdisc", "add", *where, "root", *shape)
 
 
 def _which(name: str) -> str | None:
@@ -279,4 +350,4 @@ def _pids_of(folder: Path) -> list[int]:
     return found
 
 
-__all__ = ["Lab", "LabNode", "debian_image", "missing"]
+__all__ = ["NEEDED", "SHAPING", "Lab", "LabNode", "debian_image", "missing"]
