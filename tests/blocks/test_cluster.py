@@ -1,9 +1,8 @@
-"""A pool on a Swarm of real Engines, as its blocks say, with the image that `deployments/image` makes."""
+"""A pool on a Swarm of real Engines, as its blocks say."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect_gpu import lab
 from prefect_gpu.sandbox import Sandbox, wait_until
 from prefect_gpu.worker import GpuWorker
-from tests import radosgw, training_image
+from tests import radosgw
+from tests.cluster import IMAGE, environment, volumes
 from tests.live.pool import LivePool
 from tests.support import require
 
@@ -28,22 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
 FLOWS = Path(__file__).parent
 SECRETS = (radosgw.SECRET_KEY,)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Lab]:
-    lacking = training_image.missing()
-    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
-    archive = training_image.training_image()
-    folder = Path("/var/tmp/prefect-gpu-blocks-lab")
-    try:
-        with lab.Lab(folder, nodes=2, prefix="pgb", subnet="10.78.0") as running:
-            for node in running.nodes:
-                training_image.load(archive, node.url)
-            running.join_swarm()
-            yield running
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +42,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[radosgw.S3Server]:
 async def pool(cluster: lab.Lab, tmp_path: Path) -> AsyncIterator[LivePool]:
     """A pool whose server is reached from containers, too."""
     with (
-        Sandbox(tmp_path / "sandbox", {"PREFECT_SERVER_API_HOST": "0.0.0.0"}) as box,
+        Sandbox(tmp_path / "sandbox", host="0.0.0.0") as box,
         temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
     ):
         async with get_client() as client:
@@ -73,7 +57,7 @@ async def submit(pool: LivePool, **parameters: Any) -> UUID:
     source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint="trainings.py:keeps")
     deployment = await (await source.ato_deployment(name="keeps", work_pool_name="swarm")).apply()
     run = await pool.client.create_flow_run_from_deployment(
-        deployment, parameters=parameters, job_variables={"volumes": [f"{FLOWS}:{FLOWS}:ro"]}
+        deployment, parameters=parameters, job_variables={"volumes": volumes(), "env": environment()}
     )
     return run.id
 
@@ -81,7 +65,7 @@ async def submit(pool: LivePool, **parameters: Any) -> UUID:
 async def test_blocks_are_all_that_a_worker_on_a_swarm_is_told(
     pool: LivePool, cluster: lab.Lab, s3: radosgw.S3Server, tmp_path: Path
 ) -> None:
-    first, second = (node.name for node in cluster.nodes)
+    first, second, third = (node.name for node in cluster.nodes)
     endpoint_url = s3.endpoint_url.replace("127.0.0.1", cluster.gateway)
     (tmp_path / "blocks.yaml").write_text(
         f"""
@@ -89,7 +73,8 @@ block: gpu-cluster
 name: lab
 endpoint: {cluster.nodes[0].url}
 nodes:
-  - {{name: {first}, rack: a}}
+  - {{name: {first}, rack: a, virtual_devices: 0}}
+  - {{name: {third}, rack: a, virtual_devices: 0}}
   - {{name: {second}, rack: b, cores: 1, virtual_devices: 1, virtual_device_memory: 1GiB}}
   - {{name: misspelt}}
 ---
@@ -107,7 +92,7 @@ secret_access_key: {{from_environment: OURS}}
         wait=False,
         cluster="lab",
         checkpoints="block:checkpoint-storage/lab",
-        image=training_image.IMAGE,
+        image=IMAGE,
         advertise=cluster.gateway,
         channel_host="0.0.0.0",
     )
