@@ -32,6 +32,7 @@ from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
@@ -292,12 +293,11 @@ class PoolSession:
 
     async def _announce(self, run: TrackedRun, pid: int | str) -> None:
         flow_run = self._intake.known.get(run.run_id)
-        devices = ", ".join(run.record.placement.devices) or "no device"
+        place = run.record.placement
+        devices = ", ".join(place.all_devices) or "no device"
         if flow_run is not None:
             logger = self._worker.get_flow_run_logger(flow_run)
-            logger.info(
-                "Worker %r gave this run %s and cores %s", self._worker.name, devices, list(run.record.placement.cpus)
-            )
+            logger.info("Worker %r gave this run %s and cores %s", self._worker.name, devices, _cores_of(place))
             estimate = self.controller.estimates.of(run.run_id)
             expected = launch_line(estimate)
             if expected is not None:
@@ -449,3 +449,8 @@ class PoolSession:
                 await artifact.show(text)
         except Exception as error:  # it is only for show
             self._logger.debug("The pool's page could not be linked: %r", error)
+
+
+def _cores_of(placement: Placement) -> str:
+    """The cores of each part: those of different nodes have the same numbers."""
+    return ", ".join(str(list(part.cpus)) for part in placement.parts)
