@@ -217,7 +217,7 @@ class Lab:
         if node.process is not None:
             node.process.kill() if kill else node.process.terminate(timeout_s=_STOP_S)
             node.process = None
-        for pid in _pids_of(node.folder):
+        for pid in self.pids_of(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if Path("/proc/mounts").exists():
@@ -225,6 +225,10 @@ class Lab:
             for mount in sorted((one for one in mounts if one.startswith(f"{node.folder}/")), reverse=True):
                 _try("umount", "--lazy", mount)
         shutil.rmtree(node.folder / "exec", ignore_errors=True)
+
+    def pids_of(self, node: LabNode) -> list[int]:
+        """All processes of a node: its Engine's, and those of its containers."""
+        return _pids_of(node.folder)
 
     @property
     def _rules(self) -> list[tuple[str, ...]]:
