@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -27,6 +28,7 @@ from prefect_gpu.worker.states import AWAITING_GPU, put_back
 T = TypeVar("T")
 _LONGEST_PAUSE_S = 10.0
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
+_ENDED_BEFORE = "Its process was ended from outside before the flow began"
 # What the end of a run's output has when it could not reach Prefect. It is the only witness when the worker that
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
@@ -104,11 +106,11 @@ class Settlement:
                 # Brought back before, by us or by a worker that was killed; the answer or the history row was lost.
                 return "crashed", crash
             return None, "waits again"
-        if state.type is StateType.PENDING and report.returncode not in (0, None):
+        if state.type is StateType.PENDING:
             # It could not even report that it runs, so nothing of the flow's function has.
-            away = api_was_away or any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
-            if away and await self._restarts(flow_run) < _MOST_RESTARTS:
-                await self._force(flow_run, self._again(flow_run, _OUT_OF_REACH))
+            why = _why_it_never_began(run, report, api_was_away)
+            if why and await self._restarts(flow_run) < _MOST_RESTARTS:
+                await self._force(flow_run, self._again(flow_run, why))
                 return None, "never began"
         concluded = await self._concluded(flow_run)
         if concluded is not None:
@@ -129,7 +131,7 @@ class Settlement:
 
     async def _restarts(self, flow_run: FlowRun) -> int:
         history = await self._client.read_flow_run_states(flow_run.id)
-        return sum(state.message == _OUT_OF_REACH for state in history)
+        return sum(state.message in (_OUT_OF_REACH, _ENDED_BEFORE) for state in history)
 
     async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
         """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
@@ -295,6 +297,17 @@ class Settlement:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
         else:
             await self._crash(flow_run, report)
+
+
+def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:
+    """Why a run that was launched, but never reported that it runs, may simply be started again; empty: it may not."""
+    if report.returncode not in (0, None) and (
+        api_was_away or any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
+    ):
+        return _OUT_OF_REACH
+    lost = report.returncode is None
+    killed = report.returncode in (-signal.SIGKILL, -signal.SIGTERM) and not report.cause  # not by its memory limit
+    return _ENDED_BEFORE if run.handle is not None and (lost or killed) else ""
 
 
 def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:

@@ -220,4 +220,10 @@ class Driver(abc.ABC):
 
 
 class LaunchError(RuntimeError):
-    """A process could not be started. The message says why and what to do."""
+    """A process could not be started. The message says why and what to do.
+
+    Attributes:
+        explains: Whether the message is all that its user needs; else it is what a missing program's would be.
+    """
+
+    explains = False

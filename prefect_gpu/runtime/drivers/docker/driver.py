@@ -125,6 +125,8 @@ class DockerDriver(Driver):
             made = await asyncio.shield(making)
             handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
             await handle.begin()
+        except EngineError as error:
+            raise EngineError(f"{name} could not be started: {error}") from error
         except (LaunchError, ValueError) as error:
             raise LaunchError(f"{name} could not be started: {error}") from error
         except asyncio.CancelledError:

@@ -20,6 +20,11 @@ _NO_REQUEST_YET = "1.41"  # any version: with one given, nothing is asked before
 _CONNECTIONS = 64
 
 _REMEDIES = (
+    (
+        "/v2/",
+        "The image's registry does not answer: is it up, and is the image's name right? An image that is on the "
+        "node needs none (`docker load`, and the pull policy Never or IfNotPresent).",
+    ),
     ("requested cpus are not available", "The node has no such cores: state the cores that it has."),
     ("no space left on device", "The node's disk is full: remove old images and containers (`docker system prune`)."),
     ("cannot allocate memory", "The node's memory is used up: fewer runs at once, or a lower memory limit."),
@@ -33,6 +38,8 @@ _REMEDIES = (
 
 class EngineError(LaunchError):
     """The engine could not do what it was asked for. The message says what, why, and what to do."""
+
+    explains = True
 
 
 @dataclass(frozen=True)
