@@ -106,6 +106,7 @@ class ChannelServer:
         self._runs: dict[str, _Run] = {}
         self._server: Server | None = None
         self._closing = False
+        self._opened = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         # Instruction numbers of this server; the run knows by the prefix that another worker counts anew.
         self._epoch = secrets.token_hex(4)
@@ -113,8 +114,11 @@ class ChannelServer:
 
     # For the controller
 
-    async def start(self) -> None:
+    async def start(self, *, waiting: bool = False) -> None:
         """Begin to listen.
+
+        Args:
+            waiting: Whether runs that connect wait until :meth:`open` to be let in, or turned away.
 
         Raises:
             OSError: The address is in use, or is not this machine's.
@@ -133,6 +137,12 @@ class ChannelServer:
             logger=_quiet,
         )
         self._port = next(iter(self._server.sockets)).getsockname()[1]
+        if not waiting:
+            self.open()
+
+    def open(self) -> None:
+        """From now on it is known which runs there are."""
+        self._opened.set()
 
     async def close(self) -> None:
         """Stop listening, after acknowledging the events that are being handled. The runs go on and reconnect."""
@@ -247,6 +257,7 @@ class ChannelServer:
                 CLOSE_MALFORMED,
                 f"this worker speaks protocol {PROTOCOL_VERSION}: use the same prefect-gpu on both sides",
             )
+        await self._opened.wait()
         run_id, token, session = (_text(hello, name) for name in ("run", "token", "session"))
         run = self._authenticate(run_id, token, session, connection)
         if run.session is None:

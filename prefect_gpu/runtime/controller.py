@@ -146,7 +146,7 @@ class Controller:
 
     async def start(self) -> None:
         """Open the channel, warm up the driver, and take over what an earlier worker left running."""
-        await self._channel.start()
+        await self._channel.start(waiting=True)
         self._channel_file.parent.mkdir(parents=True, exist_ok=True)
         self._locks.mkdir(parents=True, exist_ok=True)
         temporary = self._channel_file.with_suffix(".tmp")
@@ -162,6 +162,7 @@ class Controller:
         self.handle(ev.NodesChanged(self.fleet.nodes))
         for folder, record in self._records:
             await self._adopt(folder, record)
+        self._channel.open()  # not before: whoever comes back must not be told that nobody knows it
         await self._driver.sweep()
         watched: list[Coroutine[Any, Any, None]] = [self._driver.watch_nodes(self._change_nodes)]
         if self._driver.local and self.fleet.nodes:
@@ -439,6 +440,7 @@ class Controller:
             self._handle(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
 
     async def _return_unlaunched(self, run: TrackedRun) -> None:
+        self._channel.revoke(run.run_id)
         await self._host.unlaunched(run)
         self._release(run)
 

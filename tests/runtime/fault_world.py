@@ -225,7 +225,10 @@ class _Channel:
         self.acked: dict[str, int] = {}
         self.pending: dict[str, list[tuple[str, dict[str, Any]]]] = {}
 
-    async def start(self) -> None:
+    async def start(self, *, waiting: bool = False) -> None:
+        pass
+
+    def open(self) -> None:
         pass
 
     async def close(self) -> None:

@@ -331,8 +331,8 @@ def explore(sequences: int, steps: int, *, same_each_time: bool = False) -> None
             print_blob=not same_each_time,
         ),
     )
-    assert Faults.launched_behind > sequences / 10  # else this would be about something else
-    assert Faults.left > sequences / 20
+    assert Faults.launched_behind >= sequences / 20  # else this would be about something else
+    assert Faults.left > sequences / 20 or sequences < 100
 
 
 def test_no_fault_does_harm() -> None:
