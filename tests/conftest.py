@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from prefect_gpu.lab import Lab
 from tests.support import require
+
+settings.register_profile("ours", deadline=None)  # nothing is asserted on time
+settings.load_profile("ours")
 
 _GIVEN = frozenset(os.environ)
 _ALONE = tuple(Path(__file__).parent / name for name in ("live", "demo"))

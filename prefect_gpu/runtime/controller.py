@@ -301,7 +301,10 @@ class Controller:
             self._drop(run, ev.JobEnded(run.run_id, f"not launched: {error}"))
             return
         except LaunchError as error:
-            self._drop(run, ev.LaunchFailed(run.run_id, str(error), self._clock() + _RETRY_S))
+            if isinstance(run.leaving, Preempt):  # it was told to stop meanwhile, which it has
+                self._drop(run, ev.JobStopped(run.run_id))
+            else:
+                self._drop(run, ev.LaunchFailed(run.run_id, str(error), self._clock() + _RETRY_S))
             return
         except Exception as error:
             # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.

@@ -84,7 +84,7 @@ async def test_a_run_without_checkpoints_begins_anew_after_a_while(
 ) -> None:
     pool.controller._leaving._patience_s = 0.1
     file = submit(pool, "run", saves=False)
-    await until(lambda: len(notes(file)) > 5)
+    await until(lambda: len(notes(file)) > 5 and pool.controller.runs["run"].phase == "training")
     pool.leave("run")
     await pool.over("run")
     steps = [step for step, *_ in notes(file)]
