@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._processes import ProcessPool, node, notes, python, until
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.jobs import Request
-from tests.runtime.process_pool import ProcessPool, node, notes, python, until
 
 STEPS = 100
 PREEMPTIBLE = Request(preemptible=True)
