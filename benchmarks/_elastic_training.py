@@ -43,9 +43,9 @@ class Order:
     launching_s: float = 0.0
     checkpoint_s: float = 0.0
 
-    def environment(self) -> dict[str, str]:
-        """The variable that tells a run."""
-        return {VARIABLE: json.dumps(asdict(self))}
+    def text(self) -> str:
+        """As it is told to a run, in :data:`VARIABLE`."""
+        return json.dumps(asdict(self))
 
 
 class Network:

@@ -116,7 +116,7 @@ class Bench:
                 request = Request(slot or 1, max_gpus=None if slot else paper.GPUS, preemptible=slot is None)
                 speeds = tuple(paper.STEPS / paper.training_s(model, n) for n in range(1, paper.GPUS + 1))
                 order = self._order(model, number, folder, str(number))
-                pool.submit(str(number), request, Estimate(throughput=speeds), **order.environment())
+                pool.submit(str(number), request, Estimate(throughput=speeds), ELASTIC=order.text())
             names = [str(number) for number in range(len(paper.ARRIVALS))]
             await pool.over(*names)
             failed = [name for name in names if pool.owner.over[name].returncode != 0]
@@ -141,7 +141,7 @@ class Bench:
             number += 1
             name = f"warm-{number}"
             order = self._order("resnet-50", 0, folder, name, paced=False)
-            pool.submit(name, Request(1), **order.environment())
+            pool.submit(name, Request(1), ELASTIC=order.text())
             while name not in pool.controller.runs:  # noqa: ASYNC110  # launched within the next turns of the loop
                 await asyncio.sleep(0.001)
             run = pool.controller.runs[name]
