@@ -74,9 +74,9 @@ def fit(megabytes: int, steps: int, least_step_s: float, marks: str) -> str:
     with run.saving():
         digest = hashlib.sha256()
         for parameter in model.parameters():
-            digest.update(memoryview(parameter.detach().numpy()))
-            digest.update(memoryview(optimizer.state[parameter]["momentum_buffer"].numpy()))
-        note("result", digest=digest.hexdigest())
+            digest.update(parameter.detach().numpy().tobytes())
+            digest.update(optimizer.state[parameter]["momentum_buffer"].numpy().tobytes())
+        note("result", digest=digest.hexdigest(), threads=torch.get_num_threads())
     return digest.hexdigest()
 
 

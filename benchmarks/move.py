@@ -137,6 +137,8 @@ class Bench:
             state = (await self._client.read_flow_run(run_id)).state
         if not state.is_completed():
             raise SandboxError(f"the training ended as {state.name}: {state.message}")
+        # Its device is free only when its process is gone, too.
+        await _until(lambda: f'"JobEnded", "job": "{run_id}"' in self._log(), "the end of the training's process")
         marks = notes(file)
         [digest] = [mark["digest"] for mark in marks if mark["what"] == "result"]
         if not move:
@@ -175,13 +177,16 @@ class Bench:
 
     def _decided(self, run_id: UUID) -> float:
         """When the scheduler moved the run: its log of events is replayed, which gives its decisions again."""
-        lines = (self._state / "events" / f"{POOL}.jsonl").read_text().splitlines()
+        lines = self._log().splitlines()
         moves = [
             at for at, _, made in replay(lines) for one in made if isinstance(one, Move) and one.job == str(run_id)
         ]
         if len(moves) != 1:
             raise SandboxError(f"the scheduler moved the training {len(moves)} times")
         return moves[0]
+
+    def _log(self) -> str:
+        return (self._state / "events" / f"{POOL}.jsonl").read_text()
 
     async def _submit(self, name: str, parameters: dict[str, Any], more: dict[str, Any]) -> UUID:
         run = await self._client.create_flow_run_from_deployment(
@@ -260,11 +265,12 @@ def main() -> int:
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=list(SIZES_MB), metavar="MB", help="state, in 10^6 bytes"
     )
+    parser.add_argument("--keep", type=Path, help="keep everything in this folder, which must not exist")
     options = parser.parse_args()
     sizes, repeats = options.sizes, options.repeats
     if options.quick:
         sizes, repeats = [400], 1
-    with Sandbox() as sandbox, temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+    with Sandbox(options.keep) as sandbox, temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
         sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
         state = sandbox.folder / "state"
         settings = {"VIRTUAL_DEVICES": "2", "PRELOAD": "torch", "STATE_DIR": str(state), "LEARN": "false"}
