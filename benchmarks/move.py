@@ -46,7 +46,7 @@ POOL = "gpus"
 SIZES_MB = (50, 400, 1500)
 ASKED = 1.5
 _LEAST_STEP_S = 0.1
-_SHARES = {"exclusive": False, "gpu_memory": "2GiB"}
+_SHARES = {"exclusive": False, "gpu_memory": "7GiB", "cpus": 1}  # with more cores come more threads, and other sums
 _WARM_UP_S = 12.0
 _DEADLINE_S = 120.0
 
@@ -270,7 +270,10 @@ def main() -> int:
     sizes, repeats = options.sizes, options.repeats
     if options.quick:
         sizes, repeats = [400], 1
-    with Sandbox(options.keep) as sandbox, temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+    with (
+        Sandbox(options.keep) as sandbox,
+        temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}),
+    ):
         sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
         state = sandbox.folder / "state"
         settings = {"VIRTUAL_DEVICES": "2", "PRELOAD": "torch", "STATE_DIR": str(state), "LEARN": "false"}
