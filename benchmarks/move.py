@@ -46,7 +46,7 @@ POOL = "gpus"
 SIZES_MB = (50, 400, 1500)
 ASKED = 1.5
 _LEAST_STEP_S = 0.1
-_SHARES = {"exclusive": False, "gpu_memory": "7GiB", "cpus": 1}  # with more cores come more threads, and other sums
+_SHARES = {"exclusive": False, "cpus": 1}  # with more cores come more threads, and other sums
 _WARM_UP_S = 12.0
 _DEADLINE_S = 120.0
 
@@ -110,7 +110,7 @@ class Bench:
         while len(self._company) < 2:
             self._count += 1
             marks, until = (self._folder / f"{word}-{self._count}" for word in ("company", "until"))
-            await self._submit("company", {"marks": str(marks), "until": str(until)}, {})
+            await self._submit("company", {"marks": str(marks), "until": str(until)}, {"gpu_memory": "512MiB"})
             await _until(partial(_is_written, marks), "a run on each device")
             device = marks.read_text()
             if device in self._company:
@@ -122,7 +122,7 @@ class Bench:
         self._count += 1
         file = self._folder / f"marks-{self._count}"
         parameters = {"megabytes": megabytes, "steps": steps, "least_step_s": _LEAST_STEP_S, "marks": str(file)}
-        run_id = await self._submit("fit", parameters, {"preemptible": True})
+        run_id = await self._submit("fit", parameters, {"gpu_memory": "7GiB", "preemptible": True})
         other = ""
         if move:
             await _until(lambda: _steps(notes(file)) >= max(3, steps // 4), "the training's first steps")
