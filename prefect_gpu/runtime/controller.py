@@ -438,7 +438,8 @@ class Controller:
         kind = self.fleet.kind if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
-        self.handle(ev.JobEstimated(run.run_id, self.estimates.submitted(run.run_id, known)))
+        estimate = self.estimates.submitted(run.run_id, known, record.request.max_gpus)
+        self.handle(ev.JobEstimated(run.run_id, estimate))
         if run.phase == protocol.TRAINING:
             self._handle(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
 

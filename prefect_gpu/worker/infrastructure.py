@@ -12,7 +12,7 @@ from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.scheduling.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.own_node import claim_node
-from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
+from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES, completed
 
 
 class SetupError(ValueError):
@@ -46,7 +46,7 @@ def infrastructure_of(
     if settings.driver == "process":
         driver = ProcessDriver(
             warm=settings.warm_start,
-            preload=[*PREFECT_MODULES, *settings.preload],
+            preload=[*PREFECT_MODULES, *completed(settings.preload)],
             after_fork=AFTER_FORK,
             echo=None,
             logger=logger,

@@ -23,7 +23,7 @@ from prefect.utilities.engine import propose_state
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.worker.states import AWAITING_GPU, put_back
+from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
 T = TypeVar("T")
 _LONGEST_PAUSE_S = 10.0
@@ -197,7 +197,7 @@ class Settlement:
                     flow_run.empirical_policy = policy.model_copy(update={"retries": policy.retries + 1})
                 done = run.record.progress.get("step")
                 from_where = f" It carries on from step {done}." if done else ""
-                waits: State = Scheduled(name=AWAITING_GPU, message=f"It gave way: {reason}.{from_where}")
+                waits: State = Scheduled(name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}")
                 await self._force(flow_run, waits)
             return await self._client.read_flow_run(flow_run.id)
 

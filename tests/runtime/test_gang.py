@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks._processes import LOGGER, ProcessPool, node, python, until
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import probes
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.gang import adopt_together, launch_together
 from prefect_gpu.scheduling.jobs import Request
-from tests.runtime.process_pool import LOGGER, ProcessPool, node, python, until
 
 
 @pytest.fixture

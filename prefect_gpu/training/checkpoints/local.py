@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from prefect_gpu.training.checkpoints.manifest import (
@@ -61,10 +62,12 @@ class CheckpointStore:
         aside.mkdir()
         try:
             callback(aside / PAYLOAD)
-            manifest = describe(aside, step, loss)
+            with ThreadPoolExecutor(1) as disk:  # it writes while we read what is in memory still
+                synced = [disk.submit(_sync, file) for file in files_of(aside)]
+                manifest = describe(aside, step, loss)
+                for one in synced:
+                    one.result()
             payload = aside / manifest.payload
-            for file in files_of(payload):
-                _sync(file)
             _write(aside / _MANIFEST, manifest.to_json())
             for folder in (aside, *(path for path in payload.rglob("*") if path.is_dir())):
                 _sync(folder)

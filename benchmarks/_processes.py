@@ -1,4 +1,4 @@
-"""A controller with real processes, whose runs are told to leave when the test wants it."""
+"""A controller with real processes and without Prefect: for tests, and for benchmarks of what the controller does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import logging
 import os
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,13 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.policies.reaction import Reaction
 from prefect_gpu.scheduling.verbs import Desk
-from tests.runtime.stand_ins import RecordingHost
 
-ROOT = Path(__file__).parents[2]
-LOGGER = logging.getLogger("test.pool")
+ROOT = Path(__file__).parents[1]
+LOGGER = logging.getLogger("benchmarks.processes")
 
 
 def node(devices: int, name: str = "here") -> Node:
@@ -40,6 +42,7 @@ class Orders(Reaction):
         self.waiting: list[tuple[str, str | None]] = []
 
     def react(self, event: ev.Event, desk: Desk) -> bool:
+        """See Reaction."""
         changed = False
         while self.waiting:
             run_id, device = self.waiting.pop()
@@ -54,36 +57,65 @@ class Orders(Reaction):
         return changed
 
 
-class Owner(RecordingHost):
-    """Owns the runs; it outlives its controllers, as Prefect does."""
+class Owner:
+    """Owns the runs, as a :class:`.Host`; it outlives its controllers, as Prefect does.
+
+    Attributes:
+        env: Of each run, more environment variables.
+        over: How the processes of runs ended that were not to leave.
+        left: Runs that gave way, and why.
+        ended_at: When each run was settled, on the monotonic clock.
+    """
 
     def __init__(self, argv: tuple[str, ...]) -> None:
-        super().__init__()
         self.argv = argv
         self.env: dict[str, dict[str, str]] = {}
         self.requests: dict[str, Request] = {}
         self.over: dict[str, ExitReport] = {}
         self.left: list[tuple[str, str]] = []
-        self.spans: dict[str, int] = {}
+        self.ended_at: dict[str, float] = {}
 
     def describe(self, run_id: str) -> RunRecord:
-        record = super().describe(run_id)
-        record.request, record.known = self.requests[run_id], {"flow_name": "train", "features": {}}
+        """See Host."""
+        place, times = Placement("", (), ()), {"submitted": time.time()}
+        record = RunRecord(run_id, run_id, "pool", "q", "", self.requests[run_id], place, times=times)
+        record.known = {"flow_name": "train", "features": {}}
         return record
 
     async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """See Host."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_GPU_")}
         env |= self.env[run.run_id]
         return LaunchSpec(run.run_id, run.folder, self.argv, env, ROOT, stream_output=False)
 
     async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+        """See Host."""
         assert run.run_id not in self.over, f"{run.run_id} is settled twice"
-        self.over[run.run_id] = report
+        self.over[run.run_id], self.ended_at[run.run_id] = report, time.monotonic()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
     async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See Host."""
         self.left.append((run.run_id, reason))
         return True
+
+    async def launched(self, run: TrackedRun) -> None:
+        """See Host."""
+
+    async def unlaunched(self, run: TrackedRun) -> None:
+        """See Host."""
+
+    def held(self, hold: Hold) -> None:
+        """See Host."""
+
+    def reported(self, run: TrackedRun, kind: str) -> None:
+        """See Host."""
+
+    def released(self, run: TrackedRun) -> None:
+        """See Host."""
+
+    def record_history(self, row: dict[str, Any]) -> None:
+        """See Host."""
 
 
 class ProcessPool:
@@ -92,10 +124,20 @@ class ProcessPool:
     Args:
         argv: The command of every run.
         nodes: Where they run.
+        profile: Name of the scheduling profile.
+        preload: Modules that a warm interpreter imports ahead; None: each run is a new interpreter.
     """
 
-    def __init__(self, folder: Path, argv: tuple[str, ...], *nodes: Node) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        argv: tuple[str, ...],
+        *nodes: Node,
+        profile: str = "adaptive",
+        preload: Sequence[str] | None = None,
+    ) -> None:
         self.folder, self.nodes = folder, nodes
+        self._profile, self._preload = profile, preload
         self.owner = Owner(argv)
         self.orders = Orders()
         self.controller: Controller
@@ -114,10 +156,10 @@ class ProcessPool:
         self.controller = Controller(
             self.owner,
             nodes=self.nodes,
-            driver=ProcessDriver(warm=False, logger=LOGGER),
+            driver=ProcessDriver(warm=self._preload is not None, preload=self._preload or (), logger=LOGGER),
             state_dir=self.folder / "state",
             pool="pool",
-            profile="adaptive",
+            profile=self._profile,
             logger=LOGGER,
         )
         scheduler = self.controller.scheduler
@@ -125,10 +167,10 @@ class ProcessPool:
         scheduler.profile = dataclasses.replace(scheduler.profile, reactions=reactions)
         await self.controller.start()
 
-    def submit(self, run_id: str, request: Request, **env: str) -> None:
-        """A run waits."""
+    def submit(self, run_id: str, request: Request, estimate: Estimate = UNKNOWN, **env: str) -> None:
+        """A run waits. Its variables may be given with it, and what the scheduler is to know of it."""
         self.owner.requests[run_id], self.owner.env[run_id] = request, env
-        self.controller.handle(ev.JobSubmitted(run_id, request, "q", 0.0, 0.0, run_id))
+        self.controller.handle(ev.JobSubmitted(run_id, request, "q", 0.0, 0.0, run_id, estimate))
 
     def leave(self, run_id: str, to: str | None = None) -> None:
         """A run is to leave its place: for a device, or to wait."""
