@@ -322,7 +322,8 @@ class Controller:
                 run.handle = await launch_together(self._driver, specs, self._logger)
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
-            await self._end(run, ExitReport(returncode=127, tail=(str(error),)))
+            report = ExitReport(None, cause=str(error)) if error.away else ExitReport(127, tail=(str(error),))
+            await self._end(run, report)
             return
         run.record.times["launched"] = self._clock()
         run.record.warm = run.handle.warm

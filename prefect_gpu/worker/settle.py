@@ -108,7 +108,7 @@ class Settlement:
             return None, "waits again"
         if state.type is StateType.PENDING and report.returncode != 0:
             # It could not even report that it runs, so nothing of the flow's function has.
-            why = _absent(run, report, api_was_away)
+            why = _absent(report, api_was_away)
             restarts = await self._restarts(flow_run) if why else 0
             if why and restarts < _MOST_RESTARTS:
                 await self._force(flow_run, self._again(flow_run, why, _FIRST_RESTART_S * 2**restarts))
@@ -300,13 +300,11 @@ class Settlement:
             await self._crash(flow_run, report)
 
 
-def _absent(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:
+def _absent(report: ExitReport, api_was_away: bool) -> str:
     """What was out of reach, so that a run that never began can say nothing for itself; empty if nothing was."""
     if report.returncode is None:  # nobody saw its end: that of its node, if the driver knows a cause
         return _NODE_LOST if report.cause else ""
     signs = any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
-    if run.handle is None:  # it could not be launched: this is what the node's Engine said
-        return _NODE_LOST if signs else ""
     return _OUT_OF_REACH if signs or api_was_away else ""
 
 

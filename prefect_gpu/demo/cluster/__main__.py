@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m prefect_gpu.demo.cluster",
         description="Three Docker nodes on this machine: a sweep, a gang, and a node that is lost on the way.",
     )
-    parser.add_argument("--trials", type=count, default=8, help="trainings in the sweep [default: 8]")
+    parser.add_argument("--trials", type=count, default=6, help="trainings in the sweep [default: 6]")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for pictures and models")
     parser.add_argument(
         "--prefix", type=_prefix, default="pgl", help="the nodes' names, bridge and folder begin so [default: pgl]"

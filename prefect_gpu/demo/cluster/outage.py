@@ -13,13 +13,14 @@ Places = tuple[tuple[str, tuple[str, ...]], ...]
 """The nodes of one try of a run, each with the devices that it has there."""
 
 _AWAY_S = 15.0  # at least
+_LATEST = 25.0  # per cent of the gang's steps: then others on its node may begin anew
 
 
 class LostNode:
     """Stops a node as if its power were cut, once there is something to lose, and starts it again.
 
-    A node is ripe when a part of the gang is on it and all that trains there has a checkpoint. It is never the first
-    one, which is the Swarm's manager.
+    That is a node with a part of the gang, once the gang has a checkpoint, and best when all that is there has one. It
+    is never the first node, which is the Swarm's manager.
 
     Attributes:
         outage: When it was away; None before.
@@ -69,13 +70,16 @@ class LostNode:
         return self._start() if self.lost <= elsewhere else ""
 
     def _ripe(self, runs: Collection[Seen], places: Mapping[str, Places], saved: Collection[str]) -> LabNode | None:
-        training = {run.run_id for run in runs if not run.final and run.phase == "Training"}
-        found: list[tuple[int, LabNode]] = []
+        gang = next((run for run in runs if run.run_id == self._gang), None)
+        if gang is None or gang.final or self._gang not in saved:
+            return None
+        found: list[tuple[bool, int, LabNode]] = []
         for node in self._lab.nodes[1:]:
             here = {run for run, place in places.items() if node.name in _nodes(place)}
-            if self._gang in here and here <= training and here <= set(saved):
-                found.append((len(here), node))
-        return max(found, key=lambda one: one[0])[1] if found else None
+            if self._gang in here:
+                found.append((here <= set(saved), len(here), node))
+        ready, _, node = max(found, key=lambda one: one[:2], default=(False, 0, self._lab.nodes[0]))
+        return node if found and (ready or gang.percent >= _LATEST) else None
 
     def _stop(self, node: LabNode, runs: Collection[Seen], places: Mapping[str, Places]) -> str:
         self._node = node

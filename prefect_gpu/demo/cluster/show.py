@@ -31,10 +31,11 @@ DEVICES = 2  # of each node
 _INSTANCES = 3  # of the gang: more than one node has devices
 _GANG, _SWEEP = "train-side-by-side", "automl-sweep"
 _PARALLEL = 5  # trials: with the gang more than there is room for, so that runs wait
-_EFFORT = 12.0
+_EFFORT = 15.0
 _EPOCHS = 80
 _LEAST_EPOCH_S = 0.5  # the gang must not be over before its node is lost, however fast the machine is
 _POLL_S = 0.4
+_UNCERTAIN_S = 4.0
 _DEADLINE_S = 900.0
 _WORKSHOP = Path("/var/tmp")  # sockets have short paths
 
@@ -79,10 +80,7 @@ class ClusterShow:
             try:
                 return self._play(stack)
             finally:
-                with (
-                    undisturbed(),
-                    timed(self._console, "stopping everything"),
-                ):  # a second Ctrl-C would leave some of it
+                with undisturbed(), timed(self._console, "stopping everything"):
                     stack.close()
 
     def _play(self, stack: contextlib.ExitStack) -> int:
@@ -94,6 +92,7 @@ class ClusterShow:
                     self._folder / "lab", nodes=NODES, prefix=self._prefix, subnet=self._subnet, labels=labels
                 )
             )
+        stack.callback(_kill_engines, lab)  # to stop them nicely takes long, and nothing of them is kept
         stage = ClusterStage(lab, self._folder / "prefect", self._output)
         stack.callback(stage.close)
         stack.callback(stage.keep_logs, self._output / "logs")
@@ -156,17 +155,12 @@ class ClusterShow:
                 rows = stage.history()
                 ended = {run.run_id for run in runs if run.final}
                 for row in rows:
-                    if (row.run_id, row.attempt) not in shown:
+                    if (row.run_id, row.attempt) not in shown and _is_certain(row):
                         shown.add((row.run_id, row.attempt))
                         board.ended(row, goes_on=row.outcome != "completed" and row.run_id not in ended)
                 known = {(row.run_id, row.attempt) for row in rows}
-                trainings = [run for run in runs if run.flow_name != _SWEEP]
-                if (
-                    not searching
-                    and not places
-                    and self._places.keys() <= known
-                    and all(run.final for run in trainings)
-                ):
+                over = not searching and not places and all(run.final for run in runs)
+                if over and self._places.keys() <= known:
                     return runs, rows
                 if time.monotonic() > deadline:
                     left = ", ".join(f"{run.name} ({run.state}: {run.why})" for run in runs if not run.final)
@@ -255,13 +249,23 @@ def check_machine() -> None:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and requests to end."""
+    """Ignore Ctrl-C and requests to end: a second one would leave something running."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_certain(row: HistoryRow) -> bool:
+    """Whether it can be said by now if a run that has not completed is tried again."""
+    return row.outcome == "completed" or time.time() > row.ended_at + _UNCERTAIN_S
+
+
+def _kill_engines(lab: Lab) -> None:
+    for node in lab.nodes:
+        lab.stop_engine(node, kill=True)
 
 
 def _good(run: Seen) -> bool:

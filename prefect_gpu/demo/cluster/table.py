@@ -28,7 +28,7 @@ def results_table(
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("Run", overflow="ellipsis", no_wrap=True)
-    table.add_column("Nodes, one try after the other", overflow="fold")
+    table.add_column("Nodes, try by try", overflow="fold")
     for title in ("Tries", "Steps"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("Carried on from", justify="right")

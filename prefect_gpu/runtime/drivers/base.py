@@ -220,4 +220,10 @@ class Driver(abc.ABC):
 
 
 class LaunchError(RuntimeError):
-    """A process could not be started. The message says why and what to do."""
+    """A process could not be started. The message says why and what to do.
+
+    Attributes:
+        away: Whether the node could not be reached at all, so that the run may well start on another.
+    """
+
+    away = False

@@ -126,7 +126,9 @@ class DockerDriver(Driver):
             handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
             await handle.begin()
         except (LaunchError, ValueError) as error:
-            raise LaunchError(f"{name} could not be started: {error}") from error
+            failed = LaunchError(f"{name} could not be started: {error}")
+            failed.away = isinstance(error, LaunchError) and error.away
+            raise failed from error
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(making, handle))
             raise

@@ -132,7 +132,9 @@ class SwarmDriver(Driver):
         name = spec.node or next(iter(self._drivers), "")
         driver = self._drivers.get(name)
         if driver is None:
-            raise LaunchError(f"{spec.label or spec.run_id} could not be started: node {name!r} takes no work now")
+            failed = LaunchError(f"{spec.label or spec.run_id} could not be started: node {name!r} takes no work now")
+            failed.away = True
+            raise failed
         return await driver.launch(spec)
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
