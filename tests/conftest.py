@@ -31,7 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Lab]:
     """Three Engines in one Swarm: see :mod:`tests.cluster`."""
-    from tests.cluster import missing, started
+    from prefect_gpu.lab_python import missing
+    from tests.cluster import started
 
     lacking = missing()
     require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)

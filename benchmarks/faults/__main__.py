@@ -26,8 +26,9 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from benchmarks._claims import at_least, at_most, report
 from benchmarks.faults.faults import FAULTS
 from benchmarks.faults.soak import Soak, Tally
+from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.sandbox import Sandbox
-from tests.cluster import environment, started, volumes
+from tests.cluster import started
 
 POOL = "faults"
 

@@ -326,7 +326,9 @@ class Controller:
                 run.handle = await launch_together(self._driver, specs, self._logger)
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
-            known = ExitReport(None, cause=str(error)) if error.explains else ExitReport(127, tail=(str(error),))
+            known = ExitReport(127, tail=(str(error),))
+            if error.explains:
+                known = ExitReport(None, cause=str(error), lost=error.away)
             await self._end(run, known)
             return
         run.record.times["launched"] = self._clock()

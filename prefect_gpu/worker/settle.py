@@ -32,7 +32,9 @@ _ENDED_BEFORE = "Its process was ended from outside before the flow began"
 # What the end of a run's output has when it could not reach Prefect. It is the only witness when the worker that
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
+_NODE_LOST = "Its node was lost before it began"
 _MOST_RESTARTS = 5
+_FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
 _NO_RECORD = (
     "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
     "containers. Workers that share a state folder take running containers over."
@@ -106,11 +108,12 @@ class Settlement:
                 # Brought back before, by us or by a worker that was killed; the answer or the history row was lost.
                 return "crashed", crash
             return None, "waits again"
-        if state.type is StateType.PENDING:
+        if state.type is StateType.PENDING and report.returncode != 0:
             # It could not even report that it runs, so nothing of the flow's function has.
             why = _why_it_never_began(run, report, api_was_away)
-            if why and await self._restarts(flow_run) < _MOST_RESTARTS:
-                await self._force(flow_run, self._again(flow_run, why))
+            restarts = await self._restarts(flow_run) if why else 0
+            if why and restarts < _MOST_RESTARTS:
+                await self._force(flow_run, self._again(flow_run, why, _FIRST_RESTART_S * 2**restarts))
                 return None, "never began"
         concluded = await self._concluded(flow_run)
         if concluded is not None:
@@ -131,7 +134,7 @@ class Settlement:
 
     async def _restarts(self, flow_run: FlowRun) -> int:
         history = await self._client.read_flow_run_states(flow_run.id)
-        return sum(state.message in (_OUT_OF_REACH, _ENDED_BEFORE) for state in history)
+        return sum(state.message in (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE) for state in history)
 
     async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
         """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
@@ -169,8 +172,8 @@ class Settlement:
         await self._force(flow_run, self._again(flow_run, message))
         return True
 
-    def _again(self, flow_run: FlowRun, message: str) -> State:
-        delay = flow_run.empirical_policy.retry_delay or 0
+    def _again(self, flow_run: FlowRun, message: str, at_least_s: float = 0.0) -> State:
+        delay = max(flow_run.empirical_policy.retry_delay or 0, at_least_s)
         return AwaitingRetry(scheduled_time=datetime.now(timezone.utc) + timedelta(seconds=delay), message=message)
 
     async def _force(self, flow_run: FlowRun, state: State) -> None:
@@ -301,13 +304,14 @@ class Settlement:
 
 def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:
     """Why a run that was launched, but never reported that it runs, may simply be started again; empty: it may not."""
-    if report.returncode not in (0, None) and (
+    if report.lost:
+        return _NODE_LOST
+    if report.returncode is not None and (
         api_was_away or any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
     ):
         return _OUT_OF_REACH
-    lost = report.returncode is None
     killed = report.returncode in (-signal.SIGKILL, -signal.SIGTERM) and not report.cause  # not by its memory limit
-    return _ENDED_BEFORE if run.handle is not None and (lost or killed) else ""
+    return _ENDED_BEFORE if run.handle is not None and (killed or report.returncode is None) else ""
 
 
 def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:

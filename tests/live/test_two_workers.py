@@ -92,7 +92,7 @@ def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__
         **more,
     }
     command = [sys.executable, "-m", module, "worker", "start", "--pool", pool.name, "--name", name]
-    worker = pool.sandbox._start(command, f"{pool.name}-{name}", env)
+    worker = pool.sandbox.start(command, f"{pool.name}-{name}", env)
     pool.workers.append(worker)
     return worker
 

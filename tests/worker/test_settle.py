@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import cast
 
 import httpx
@@ -94,6 +95,32 @@ async def test_a_run_that_waits_again_is_no_attempt() -> None:
     earlier = Scheduled(name="AwaitingRetry", message="Try 2 of 3 after a crash. It was another launch's.")
     prefect = OneRun(Pending(message="Claimed by worker w (another-launch)"), earlier)
     assert await settled(prefect) is None
+
+
+LOST = {
+    "while it started": ExitReport(None, cause="Its node n2 is gone.", lost=True),
+    "before it was started": ExitReport(
+        None, cause="The engine could not make a container: Connection refused.", lost=True
+    ),
+}
+
+
+@pytest.mark.parametrize("report", LOST.values(), ids=LOST.keys())
+async def test_a_run_whose_node_was_lost_before_it_began_waits_again_and_each_time_longer(report: ExitReport) -> None:
+    """A Swarm needs some seconds to see that a node is lost; until then, the run may be given a place there again."""
+    prefect, waits = OneRun(Pending()), []
+    while (outcome := (await settlement(prefect).settle(prefect.launch(), report, api_was_away=False))[0]) is None:
+        assert prefect.shown == ("scheduled", "AwaitingRetry")
+        due = prefect.states[-1].state_details.scheduled_time
+        assert due is not None
+        waits.append((due - datetime.now(timezone.utc)).total_seconds())
+        prefect.states.append(Pending())
+    assert outcome == "crashed", "not for ever"
+    assert waits == pytest.approx([1, 2, 4, 8, 16], abs=0.9)
+
+
+async def test_a_run_that_vanished_before_it_began_for_no_known_cause_is_crashed() -> None:
+    assert await settled(OneRun(Pending()), None) == "crashed"
 
 
 # -- runs of which nothing is left --------------------------------------------------------------------------------

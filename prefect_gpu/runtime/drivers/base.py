@@ -90,6 +90,7 @@ class ExitReport:
         tail: The last lines of its output, oldest first.
         ended_at: Unix seconds, if the end was seen: a worker may come to know of it much later.
         cause: Why it ended and what to do, if the driver knows more than the return code says; else empty.
+        lost: Whether its node was lost or out of reach, which says nothing of the run.
     """
 
     returncode: int | None
@@ -98,6 +99,7 @@ class ExitReport:
     tail: tuple[str, ...] = field(default=())
     ended_at: float | None = None
     cause: str = ""
+    lost: bool = False
 
 
 class RunHandle(abc.ABC):
@@ -224,6 +226,8 @@ class LaunchError(RuntimeError):
 
     Attributes:
         explains: Whether the message is all that its user needs; else it is what a missing program's would be.
+        away: Whether the node could not be reached at all, so that the run may well start on another.
     """
 
     explains = False
+    away = False

@@ -9,9 +9,9 @@ from uuid import UUID
 from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.lab import Lab
+from prefect_gpu.lab_python import IMAGE, environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from prefect_gpu.sandbox import Process, Sandbox
-from tests.cluster import IMAGE, environment, volumes
 from tests.live.pool import LivePool
 
 

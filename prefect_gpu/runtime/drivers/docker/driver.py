@@ -126,7 +126,9 @@ class DockerDriver(Driver):
             handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
             await handle.begin()
         except EngineError as error:
-            raise EngineError(f"{name} could not be started: {error}") from error
+            failed = EngineError(f"{name} could not be started: {error}")
+            failed.away = error.away
+            raise failed from error
         except (LaunchError, ValueError) as error:
             raise LaunchError(f"{name} could not be started: {error}") from error
         except asyncio.CancelledError:

@@ -111,7 +111,9 @@ def explained(endpoint: Endpoint, doing: str) -> Iterator[None]:
         ) from error
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
         remedy = _remedy(error) or "Is it running (`docker info`), and is the address right?"
-        raise EngineError(f"The engine at {endpoint.url} could not {doing}: {error}. {remedy}") from error
+        told = EngineError(f"The engine at {endpoint.url} could not {doing}: {error}. {remedy}")
+        told.away = True
+        raise told from error
 
 
 def _said(error: APIError) -> str:

@@ -218,7 +218,7 @@ class ContainerHandle(RunHandle):
         report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
         if self._lost:
             self._released = True  # its thread ends when it is next heard from
-            report = ExitReport(None, tail=tuple(self._tail), cause=self._lost)
+            report = ExitReport(None, tail=tuple(self._tail), cause=self._lost, lost=True)
         supervisor.write_json(str(self._dir / supervisor.EXIT), dataclasses.asdict(report))
         if not self._lost:
             await asyncio.to_thread(self._remove)  # what it said is safe now

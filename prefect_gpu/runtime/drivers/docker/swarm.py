@@ -16,7 +16,7 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, ExitReport, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.docker import containers
 from prefect_gpu.runtime.drivers.docker.driver import SWEEP_S, DockerDriver, ask_once, short
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
@@ -132,7 +132,9 @@ class SwarmDriver(Driver):
         name = spec.node or next(iter(self._drivers), "")
         driver = self._drivers.get(name)
         if driver is None:
-            raise LaunchError(f"{spec.label or spec.run_id} could not be started: node {name!r} takes no work now")
+            failed = EngineError(f"{spec.label or spec.run_id} could not be started: node {name!r} takes no work now")
+            failed.away = True
+            raise failed
         return await driver.launch(spec)
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
@@ -154,7 +156,7 @@ class SwarmDriver(Driver):
         """A launch on a node that is not there: when that comes back, it is swept."""
         made, report = read_made(run_dir), read_report(run_dir)
         assert made is not None
-        lost = ExitReport(None, cause=f"Its node {made.node} is gone.")
+        lost = ExitReport(None, cause=f"Its node {made.node} is gone.", lost=True)
         return ContainerHandle.of_ended(run_id, made, report or lost)
 
     async def _admit(self, node: SwarmNode) -> Node | None:

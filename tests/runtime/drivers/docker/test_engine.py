@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from prefect_gpu.lab_python import IMAGE
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import LABEL
-from tests.cluster import IMAGE
 
 LOGGER = logging.getLogger("test.driver")
 MIB = 1 << 20

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from prefect_gpu.lab import Lab
+from prefect_gpu.lab_python import IMAGE
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
 from prefect_gpu.runtime.gang import launch_together
 from prefect_gpu.scheduling.cluster import Node
-from tests.cluster import IMAGE
 from tests.runtime.drivers.docker.test_engine import inside
 
 LOGGER = logging.getLogger("test.driver")
