@@ -327,7 +327,7 @@ class Controller:
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
             known = ExitReport(127, tail=(str(error),))
-            if error.explains:
+            if error.explains or error.away:
                 known = ExitReport(None, cause=str(error), lost=error.away)
             await self._end(run, known)
             return

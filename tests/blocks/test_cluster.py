@@ -17,10 +17,10 @@ from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu import lab
+from prefect_gpu.lab_python import IMAGE, environment, volumes
 from prefect_gpu.sandbox import Sandbox, wait_until
 from prefect_gpu.worker import GpuWorker
 from tests import radosgw
-from tests.cluster import IMAGE, environment, volumes
 from tests.live.pool import LivePool
 from tests.support import require
 

@@ -8,10 +8,12 @@ from uuid import UUID
 
 from prefect.flows import Flow
 
+from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
-from tests.cluster import ROOT, environment, volumes
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import eventually
+
+ROOT = Path(__file__).parents[3]
 
 
 async def submit(swarm: ClusterPool, model: Path, epochs: int) -> UUID:
