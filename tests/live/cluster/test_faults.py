@@ -78,7 +78,7 @@ async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool
 async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool, trace: Path) -> None:
     """The daemon and everything on the node is gone, as if its power were cut."""
     swarm.start_worker()
-    manager = swarm.lab.nodes[0]
+    manager, others = swarm.lab.nodes[0], []
     for number in range(2 * DEVICES):  # one more than the manager's node takes
         trace = trace.with_name(f"trace-{number}")
         run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS)
@@ -86,11 +86,14 @@ async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool,
         lost = await node_of(swarm, run_id)
         if lost is not manager:
             break
+        others.append(run_id)
     await asyncio.to_thread(swarm.lab.stop_engine, lost, kill=True)
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)
     assert len(words_of(trace, 1)) == 2
     assert (await node_of(swarm, run_id)).name != lost.name
+    for other in others:
+        assert (await swarm.until(other)).is_completed()
 
 
 async def test_a_worker_that_takes_over_follows_the_containers(swarm: ClusterPool, trace: Path) -> None:
