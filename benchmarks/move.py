@@ -280,7 +280,13 @@ def main() -> int:
     ):
         sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
         state = sandbox.folder / "state"
-        settings = {"VIRTUAL_DEVICES": "2", "PRELOAD": "torch", "STATE_DIR": str(state), "LEARN": "false"}
+        settings = {
+            "VIRTUAL_DEVICES": "2",
+            "PRELOAD": "torch",
+            "STATE_DIR": str(state),
+            "LEARN": "false",
+            "PREEMPTION": "true",
+        }
         env = {f"PREFECT_INTEGRATIONS_GPU_{name}": value for name, value in settings.items()}
         worker = sandbox.start_worker(POOL, env=env)
         try:

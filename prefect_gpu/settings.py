@@ -94,6 +94,12 @@ class GpuSettings(PrefectBaseSettings):
         description="Start the next run while the one before it still trains, so that it is prepared when the device "
         "is free. It needs memory and some CPU time of the node meanwhile.",
     )
+    preemption: bool = Field(
+        default=False,
+        description="Stop or move runs that say `preemptible` where others need their devices; they carry on from their "
+        "checkpoint. As long as it is on, runs without devices borrow no cores from those with, and a run that fits "
+        "nowhere has no devices kept for it.",
+    )
     page: bool = Field(
         default=True,
         description="Serve the pool's own page: devices over time, queue, losses. `prefect-gpu status` needs it, too.",

@@ -32,6 +32,7 @@ from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
@@ -134,7 +135,11 @@ class PoolSession:
             state_dir=self._state_dir,
             pool=pool.name,
             profile=self._settings.profile,
-            abilities=replace(ABILITIES, gates=self._settings.prescheduling),
+            abilities=replace(
+                ABILITIES,
+                gates=self._settings.prescheduling,
+                preemption=ABILITIES.preemption if self._settings.preemption else Preemption.NONE,
+            ),
             channel_host=self._settings.channel_host,
             channel_port=self._settings.channel_port,
             advertise=self._settings.advertise,
