@@ -97,8 +97,8 @@ class GpuSettings(PrefectBaseSettings):
     preemption: bool = Field(
         default=False,
         description="Stop or move runs that say `preemptible` where others need their devices; they carry on from "
-        "their checkpoint. As long as it is on, runs without devices borrow no cores from those with, and a run that fits "
-        "nowhere has no devices kept for it.",
+        "their checkpoint. As long as it is on, runs without devices borrow no cores from those with, and none are "
+        "kept for a run that fits nowhere.",
     )
     page: bool = Field(
         default=True,

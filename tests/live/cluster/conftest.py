@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu.lab import Lab
-from prefect_gpu.sandbox import Sandbox
+from prefect_gpu.sandbox import Sandbox, SandboxError, wait_until
 from prefect_gpu.worker import GpuWorker
 from tests.live.cluster.pool import ClusterPool
 
@@ -38,8 +39,10 @@ async def swarm(
             live = ClusterPool(wide_sandbox, client, name, tmp_path, cluster)
             yield live
             (tmp_path / "go").touch()
-            await asyncio.to_thread(live.stop_workers)
+            with suppress(SandboxError):  # a run's end takes a moment longer than its state
+                await asyncio.to_thread(wait_until, lambda: not live.containers(), what="the containers to be removed")
             left = live.containers()
+            await asyncio.to_thread(live.stop_workers)
             live.remove_containers()
             await client.delete_work_pool(name)
     assert not left, f"containers are left: {left}"
