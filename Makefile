@@ -2,6 +2,7 @@
 #
 #   make demo          a private Prefect server, a sweep, a retraining pipeline, pictures of what happened (~2 minutes)
 #   make demo KEEP=1   the same, and leaves server and worker up until Enter, to look around
+#   make cluster-demo  three Docker nodes on this machine, a sweep, a gang, and a node that is lost on the way (root)
 #   make test          lint and all tests
 #   make test-quick    the tests that take no more than a few seconds each
 #   make lint          style, types, and which package may import which
@@ -16,7 +17,7 @@ TRIALS ?= 12
 OUTPUT ?= demo-output
 PYTEST_ARGS ?=
 
-.PHONY: help demo test test-quick lint env clean
+.PHONY: help demo cluster-demo test test-quick lint env clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +25,9 @@ help:
 
 demo: $(VENV)/.demo
 	@$(PY) -m prefect_gpu.demo --trials $(TRIALS) --output "$(OUTPUT)" $(if $(KEEP),--keep)
+
+cluster-demo: $(VENV)/.demo
+	@$(PY) -m prefect_gpu.demo.cluster --output "$(OUTPUT)"
 
 # Two at a time; then, alone, those that run whole pools. 5: PYTEST_ARGS chose none of these.
 test: lint

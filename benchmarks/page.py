@@ -58,7 +58,7 @@ class Pool:
         node = Node("desk", devices, tuple(range(8)))
         driver = ProcessDriver(warm=False, logger=logging.getLogger("benchmark"))
         host: Any = _Nobody()
-        self.controller = Controller(host, node=node, driver=driver, state_dir=folder, pool="gpus", profile="fifo")
+        self.controller = Controller(host, nodes=(node,), driver=driver, state_dir=folder, pool="gpus", profile="fifo")
         self.training: list[TrackedRun] = []
         self.took_s: list[float] = []
         self.step = 100

@@ -121,6 +121,8 @@ def training_page() -> str:
 
 def cli_page() -> str:
     """The command line, from its own parser."""
+    from typer.models import ArgumentInfo
+
     from prefect_gpu.cli import app
 
     parts = []
@@ -142,15 +144,17 @@ def cli_page() -> str:
             kind = (
                 "" if flag else f" {option.metavar or {'int': 'N', 'float': 'N', 'Path': 'FILE'}.get(kinds[0], 'TEXT')}"
             )
+            if isinstance(option, ArgumentInfo) and option.metavar:
+                names, kind = [option.metavar], ""
             shown = ", ".join(f"`{one}{kind}`" for one in names)
             rows.append(f"| {shown} | {cell(option.help or '')} |")
         parts.append("\n".join([f"## `prefect-gpu {title}`", "", prose(function.__doc__), "", *rows]))
     return page(
         "Commands",
         "The command `prefect-gpu` looks at this node, at the set-up and at the runs that have finished, and "
-        "simulates; it changes nothing. Pools, workers, deployments and runs are handled with Prefect's own command, "
-        "`prefect`. `prefect-gpu --version` shows the version. Exit codes: 0 all is well, 1 something stands in the "
-        "way, 2 the input is wrong.",
+        "simulates; it changes nothing but the blocks that it is told to register. Pools, workers, deployments and "
+        "runs are handled with Prefect's own command, `prefect`. `prefect-gpu --version` shows the version. Exit "
+        "codes: 0 all is well, 1 something stands in the way, 2 the input is wrong.",
         *parts,
     )
 

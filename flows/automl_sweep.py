@@ -37,6 +37,7 @@ from prefect_gpu import gpu, training_run
 from prefect_gpu.training.callbacks.xgboost import XGBoostReporter, load_booster
 
 Dataset = Literal["digits", "breast_cancer", "wine"]
+CHECKPOINT_EVERY = 5.0  # seconds; from there a trial carries on elsewhere when its node is lost
 
 
 class Split(NamedTuple):
@@ -60,7 +61,7 @@ def load(dataset: Dataset, seed: int) -> Split:
 
 
 @gpu(work_pool="gpus", gpus=1, category="tabular")
-@flow(name="train-mlp", flow_run_name="mlp {dataset} {hidden} lr {lr:.2g}", persist_result=True)
+@flow(name="train-mlp", flow_run_name="mlp {dataset} {hidden} lr {lr:.2g}", retries=2, persist_result=True)
 def train_mlp(
     model_path: str,
     dataset: Dataset = "digits",
@@ -86,7 +87,7 @@ def train_mlp(
     Returns:
         Accuracy on the ``validation`` and ``test`` data.
     """
-    with training_run(steps=epochs, batch_size=batch_size) as run:
+    with training_run(steps=epochs, batch_size=batch_size, checkpoint_every=CHECKPOINT_EVERY) as run:
         data = load(dataset, seed)
         scaler = StandardScaler().fit(data.x)
         model = run.restore(joblib.load) or MLPClassifier(
@@ -111,7 +112,12 @@ def train_mlp(
 
 
 @gpu(work_pool="gpus", gpus=1, category="tabular")
-@flow(name="train-xgboost", flow_run_name="xgboost {dataset} depth {max_depth} lr {lr:.2g}", persist_result=True)
+@flow(
+    name="train-xgboost",
+    flow_run_name="xgboost {dataset} depth {max_depth} lr {lr:.2g}",
+    retries=2,
+    persist_result=True,
+)
 def train_xgboost(
     model_path: str,
     dataset: Dataset = "digits",
@@ -135,7 +141,7 @@ def train_xgboost(
     Returns:
         Accuracy on the ``validation`` and ``test`` data.
     """
-    with training_run(steps=rounds) as run:
+    with training_run(steps=rounds, checkpoint_every=CHECKPOINT_EVERY) as run:
         data = load(dataset, seed)
         train = xgboost.DMatrix(data.x, data.y)
         validation = xgboost.DMatrix(data.x_validation, data.y_validation)

@@ -38,9 +38,12 @@ _COMMON_VARIABLES = {"name", "labels", "command"}
 def gpu(
     work_pool: str = "gpus",
     *,
-    gpus: int = 1,
+    gpus: int | tuple[int, int] = 1,
     gpu_memory: str | None = None,
     cpus: int | None = None,
+    workers: int | None = None,
+    ps: int | None = None,
+    preemptible: bool | None = None,
     category: str | None = None,
     exclusive: bool | None = None,
     features: Sequence[str] | None = None,
@@ -58,9 +61,15 @@ def gpu(
 
     Args:
         work_pool: The pool's name.
-        gpus: How many GPUs the run needs; 0 for none.
+        gpus: How many GPUs the run needs; 0 for none. ``(1, 4)``: between one and four, and more or fewer of them
+            while it trains, as others come and go: it is stopped at a checkpoint then, and carries on.
         gpu_memory: Memory needed on each of them, for example ``"6GiB"``. Default: whole GPUs.
         cpus: CPU cores needed. Default: the pool decides.
+        workers: How many instances train together, each with ``gpus`` GPUs of its own. Default: one. They start and end
+            together; each sees ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the other variables of torchrun.
+        ps: How many parameter servers they have: instances without a GPU, whose ranks come last.
+        preemptible: Whether the run may be stopped at a checkpoint when others come first, or to carry on elsewhere. It
+            must offer checkpoints, and begin with ``run.restore()``. Default: only where ``gpus`` is a range.
         category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
             reinforcement or other.
         exclusive: Whether the GPUs are for this run alone. True: always. False: it may share them, if ``gpu_memory``
@@ -96,10 +105,15 @@ def gpu(
     if not work_pool.strip():
         raise ValueError("work_pool='' is not allowed: give the name of a work pool of type gpu.")
     check_job_variable_names(set(job_variables) - _COMMON_VARIABLES, _REQUEST_FIELDS | _OTHER_ARGUMENTS)
+    least, most = gpus if isinstance(gpus, (tuple, list)) and len(gpus) == 2 else (gpus, None)
     asked = {
-        "gpus": gpus,
+        "gpus": least,
+        "max_gpus": most,
+        "preemptible": preemptible,
         "gpu_memory": gpu_memory,
         "cpus": cpus,
+        "workers": workers,
+        "ps": ps,
         "category": category,
         "exclusive": exclusive,
         "features": list(features) if isinstance(features, (tuple, set, frozenset)) else features,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from prefect_gpu.units import parse_bytes
 
@@ -21,6 +21,10 @@ _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
     "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
+    "workers": "give the number of instances that train together, 1 for a run that trains alone",
+    "preemptible": "give True or False",
+    "max_gpus": "give a number of GPUs that is not below `gpus`, or leave it out",
+    "ps": "give the number of parameter servers, 0 for none",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
     "converged": "choose one of yield, stop, ignore, or leave it out",
@@ -52,6 +56,32 @@ class GpuRequest(BaseModel):
         title="CPU cores",
         description="How many CPU cores the run needs, for loading data for example. "
         "Leave empty to let the pool decide.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=1,
+        title="Workers",
+        description="How many instances of the run train together, each on GPUs of its own (`gpus` is for each of "
+        "them). They start and end together, and find each other by the variables that torchrun sets.",
+    )
+    ps: int = Field(
+        default=0,
+        ge=0,
+        title="Parameter servers",
+        description="How many more instances serve the workers, without a GPU. Their ranks come after the workers'.",
+    )
+    max_gpus: int | None = Field(
+        default=None,
+        ge=1,
+        title="Most GPUs",
+        description="Most GPUs that the run can use: it gets between `gpus` and so many, and more or fewer while it "
+        "trains, when others come or go. It is then stopped at a checkpoint, and carries on from there.",
+    )
+    preemptible: bool = Field(
+        default=False,
+        title="May be stopped",
+        description="Whether the run may be stopped at a checkpoint when others come first, or to carry on elsewhere. "
+        "It must offer checkpoints (`run.report(checkpoint=...)`) and begin with `run.restore()`.",
     )
     category: Category | None = Field(
         default=None,
@@ -104,12 +134,18 @@ class GpuRequest(BaseModel):
             raise ValueError("a name is empty")
         return list(dict.fromkeys(names)) or None
 
-    @field_validator("gpus", "cpus", mode="before")
+    @field_validator("gpus", "cpus", "workers", "ps", mode="before")
     @classmethod
     def _no_boolean(cls, value: Any) -> Any:
         if isinstance(value, bool):  # True would pass as 1
             raise ValueError("a number is needed, not True or False")
         return value
+
+    @model_validator(mode="after")
+    def _enough_at_most(self) -> GpuRequest:
+        if self.max_gpus is not None and self.max_gpus < self.gpus:
+            raise ValueError(f"max_gpus={self.max_gpus} is below gpus={self.gpus}: give at least as many")
+        return self
 
     @property
     def gpu_memory_bytes(self) -> int | None:

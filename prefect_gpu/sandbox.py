@@ -117,6 +117,7 @@ class Sandbox:
     Args:
         folder: Where everything goes; a temporary folder by default, removed at the end.
         settings: More environment variables for everything in the sandbox.
+        host: The address that the server listens on, one of this machine's; ``"0.0.0.0"`` for all of them.
 
     Example:
         >>> with Sandbox() as sandbox:                                    # doctest: +SKIP
@@ -124,15 +125,18 @@ class Sandbox:
         ...     worker = sandbox.start_worker("gpus")
     """
 
-    def __init__(self, folder: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path | None = None, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        self._host = host
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="prefect-gpu-sandbox-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home = self.folder / "home"
         self.home.mkdir(exist_ok=True)
         self.port = free_port()
-        self.api_url = f"http://127.0.0.1:{self.port}/api"
-        self.ui_url = f"http://127.0.0.1:{self.port}"
+        self.ui_url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{self.port}"
+        self.api_url = f"{self.ui_url}/api"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         self.env = {
             **kept,
@@ -163,7 +167,9 @@ class Sandbox:
 
     def start_server(self) -> None:
         """Start the Prefect server on the sandbox's port and wait until it answers."""
-        self._server = self._start([*_PREFECT, "server", "start", "--port", str(self.port)], "server")
+        self._server = self.start(
+            [*_PREFECT, "server", "start", "--host", self._host, "--port", str(self.port)], "server"
+        )
         server = self._server
 
         def healthy() -> bool:
@@ -218,12 +224,13 @@ class Sandbox:
         """
         self._number += 1
         command = [*_PREFECT, "worker", "start", "--pool", pool, "--name", name or f"worker-{self._number}", *arguments]
-        worker = self._start(command, f"worker-{self._number}", env)
+        worker = self.start(command, f"worker-{self._number}", env)
         if wait:
             worker.wait_for_output("started!")
         return worker
 
-    def _start(self, command: list[str], name: str, env: Mapping[str, str] | None = None) -> Process:
+    def start(self, command: list[str], name: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start any command in the background, in the sandbox's environment; its output goes to ``<name>.log``."""
         process = Process(command, log=self.folder / f"{name}.log", env={**self.env, **(env or {})}, cwd=self.folder)
         self._processes.append(process)
         return process

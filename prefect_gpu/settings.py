@@ -7,11 +7,13 @@ Each is an environment variable ``PREFECT_INTEGRATIONS_GPU_<NAME>``, an entry of
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
 from pydantic import Field, field_validator
 
+from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
 
 
@@ -31,6 +33,13 @@ class GpuSettings(PrefectBaseSettings):
         description="Where the worker keeps what must survive it: run records, logs, checkpoints, history. "
         "Default: the folder `gpu` in PREFECT_HOME.",
     )
+    checkpoints: str | None = Field(
+        default=None,
+        description="Where checkpoints are kept: a folder, s3://bucket/prefix?endpoint_url=...&region=... with the "
+        "credentials in the environment, or block:checkpoint-storage/NAME for what a Prefect block says, credentials "
+        "included. Default: the folder `checkpoints` in the state folder. Runs on several nodes need a place that all "
+        "of them reach.",
+    )
     history_url: str | None = Field(
         default=None,
         description="SQLAlchemy URL of the history of finished runs. Default: SQLite in the state folder.",
@@ -42,6 +51,35 @@ class GpuSettings(PrefectBaseSettings):
     preload: list[str] | str = Field(
         default_factory=list,
         description="Modules that warm interpreters import beforehand, for example torch,xgboost.",
+    )
+    driver: Literal["process", "docker", "swarm"] = Field(
+        default="process",
+        description="Where runs are started: as processes of this machine, as containers of one Docker Engine, or as "
+        "containers on the nodes of a Docker Swarm.",
+    )
+    cluster: str | None = Field(
+        default=None,
+        description="Name of a Prefect block of the type gpu-cluster, which says which Engine or Swarm there is, and "
+        "what its nodes are. What is set beside it counts instead.",
+    )
+    docker_host: str | None = Field(
+        default=None,
+        description="The Engine, or the Engine of a manager of the Swarm: unix:///var/run/docker.sock, "
+        "tcp://host:2376 or ssh://user@host. Default: what DOCKER_HOST says, else this machine's.",
+    )
+    docker_ca: Path | None = Field(default=None, description="Certificate of the authority that signed the Engines'.")
+    docker_certificate: Path | None = Field(default=None, description="Our own certificate for the Engines.")
+    docker_key: Path | None = Field(default=None, description="The key of our certificate.")
+    docker_node_url: str = Field(
+        default="tcp://{address}:2376",
+        description="Where the Engines of a Swarm's nodes are, with {address} or {name} in it; the label "
+        "prefect-gpu.endpoint of a node counts instead.",
+    )
+    image: str | None = Field(default=None, description="Image of containers, where a run names none.")
+    advertise: str | None = Field(
+        default=None,
+        description="Address of this machine at which containers reach the run channel (and a Prefect server on this "
+        "machine).",
     )
     channel_host: str = Field(default="127.0.0.1", description="Address that the run channel listens on.")
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
@@ -55,6 +93,12 @@ class GpuSettings(PrefectBaseSettings):
         default=True,
         description="Start the next run while the one before it still trains, so that it is prepared when the device "
         "is free. It needs memory and some CPU time of the node meanwhile.",
+    )
+    preemption: bool = Field(
+        default=False,
+        description="Stop or move runs that say `preemptible` where others need their devices; they carry on from "
+        "their checkpoint. As long as it is on, runs without devices borrow no cores from those with, and none are "
+        "kept for a run that fits nowhere.",
     )
     page: bool = Field(
         default=True,
@@ -90,6 +134,13 @@ class GpuSettings(PrefectBaseSettings):
         parse_bytes(value, field="virtual_device_memory")
         return value
 
+    @field_validator("checkpoints")
+    @classmethod
+    def _valid_place(cls, value: str | None) -> str | None:
+        if value is not None and checkpoint_block(value) is None:
+            parse_location(value)
+        return value
+
     @property
     def virtual_device_memory_bytes(self) -> int:
         """Memory of one virtual device, in bytes."""
@@ -104,3 +155,23 @@ class GpuSettings(PrefectBaseSettings):
     def resolved_history_url(self) -> str:
         """The history's SQLAlchemy URL, with the default filled in."""
         return self.history_url or f"sqlite:///{self.resolved_state_dir / 'history.db'}"
+
+
+_BLOCK = "block:"
+
+
+def checkpoint_block(checkpoints: str | None) -> str | None:
+    """The name of the block that the setting ``checkpoints`` refers to; None if it is a place itself.
+
+    Raises:
+        ValueError: It refers to a block of another type, or names none.
+    """
+    if checkpoints is None or not checkpoints.startswith(_BLOCK):
+        return None
+    kind, _, name = checkpoints.removeprefix(_BLOCK).rpartition("/")
+    if kind not in ("", "checkpoint-storage") or not name:
+        raise ValueError(
+            f"checkpoints={checkpoints!r}: the form is block:checkpoint-storage/NAME, and blocks of other types are no "
+            "place for checkpoints."
+        )
+    return name

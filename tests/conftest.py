@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from prefect_gpu.lab import Lab
+from tests.support import require
+
+settings.register_profile("ours", deadline=None)  # nothing is asserted on time
+settings.load_profile("ours")
 
 _GIVEN = frozenset(os.environ)
 _ALONE = tuple(Path(__file__).parent / name for name in ("live", "demo"))
@@ -18,6 +26,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.alone)
         if isinstance(item, pytest.Function) and "server" in item.fixturenames:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Lab]:
+    """Three Engines in one Swarm: see :mod:`tests.cluster`."""
+    from prefect_gpu.lab_python import missing
+    from tests.cluster import started
+
+    lacking = missing()
+    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
+    with started() as running:
+        yield running
 
 
 def pytest_runtest_setup() -> None:

@@ -89,6 +89,10 @@ class Collector:
         self._reports[run.run_id] = report
         return ("completed" if report.returncode == 0 else "failed"), "\n".join(report.tail)[-500:]
 
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See Host. Nobody is asked to leave here."""
+        return False
+
     async def unlaunched(self, run: TrackedRun) -> None:
         """See Host."""
 
@@ -185,7 +189,7 @@ async def collect(runs: int, out: Path, seed: int, only: set[str], tries: int = 
     shutil.rmtree(out / "state", ignore_errors=True)
     controller = Controller(
         host,
-        node=node,
+        nodes=(node,),
         driver=ProcessDriver(warm=False, logger=logger),
         state_dir=out / "state",
         pool="collect",

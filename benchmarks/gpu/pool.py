@@ -25,6 +25,7 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Request
@@ -191,10 +192,10 @@ class Pool:
         self._rows: dict[str, dict[str, Any]] = {}
         self._over: dict[str, asyncio.Event] = {}
         (folder / "marks").mkdir(parents=True, exist_ok=True)
-        abilities = replace(ABILITIES, gates=prescheduling)
+        abilities = replace(ABILITIES, preemption=Preemption.NONE, gates=prescheduling)
         self.controller = _Heartbeats(
             self,
-            node=machine.node,
+            nodes=(machine.node,),
             driver=driver,
             state_dir=folder / "state",
             pool="kit",
@@ -281,6 +282,10 @@ class Pool:
         """See Host."""
         self._tails[run.run_id] = report.tail
         return ("completed", "") if report.returncode == 0 else ("failed", "\n".join(report.tail[-3:]))
+
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See Host. Nobody is asked to leave here."""
+        return False
 
     async def unlaunched(self, run: TrackedRun) -> None:
         """See Host."""

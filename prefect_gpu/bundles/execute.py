@@ -57,6 +57,8 @@ def execute(directory: str | Path, key: str) -> None:
     from prefect.engine import handle_engine_signals
     from prefect.flow_engine import flow_run_logger, load_flow_run, run_flow
 
+    from prefect_gpu.instance import is_further_instance, run_function
+
     bundle = read_bundle(directory, key)
     flow_run_id = UUID(bundle["flow_run"]["id"])
     with handle_engine_signals(flow_run_id):
@@ -73,6 +75,9 @@ def execute(directory: str | Path, key: str) -> None:
             raise
         # Where the run is, the worker's settings count (API address, key, home), not the submitter's.
         context.pop("settings_context", None)
+        if is_further_instance():
+            run_function(flow, flow_run)
+            return
         _drive(run_flow(flow, flow_run=flow_run, error_logger=logger, context=context))  # type: ignore[arg-type]
 
 

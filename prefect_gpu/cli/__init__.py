@@ -1,4 +1,4 @@
-"""The command ``prefect-gpu``: look at this node, at the set-up and at the runs that have finished; and simulate.
+"""The command ``prefect-gpu``: look at this node, the set-up and the runs that have finished; simulate; set up blocks.
 
 One module per command. Whatever is slow to import is imported inside the commands, so that ``--help`` is quick.
 """
@@ -16,6 +16,7 @@ from prefect_gpu.cli.doctor import doctor
 from prefect_gpu.cli.estimate import estimate
 from prefect_gpu.cli.history import history
 from prefect_gpu.cli.papers import papers
+from prefect_gpu.cli.register import register
 from prefect_gpu.cli.simulate import simulate
 from prefect_gpu.cli.status import status
 from prefect_gpu.cli.timeline import timeline
@@ -60,3 +61,4 @@ app.command()(timeline)
 app.command()(simulate)
 app.command()(what_if)
 app.command()(papers)
+app.command()(register)

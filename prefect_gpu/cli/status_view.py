@@ -39,7 +39,8 @@ def screen_of(told: dict[str, Any], now: float) -> RenderableType:
     """
     active = [run for run in told["runs"] if run["outcome"] is None]
     over = sorted((run for run in told["runs"] if run["outcome"] is not None), key=lambda run: -run["ended"])
-    head = Text.assemble((f"Pool {told['pool']}", "bold"), f" on {told['node']}, profile {told['profile']}  ")
+    nodes = ", ".join(node["id"] for node in told["nodes"]) or "no node"
+    head = Text.assemble((f"Pool {told['pool']}", "bold"), f" on {nodes}, profile {told['profile']}  ")
     head.append(told["url"], "underline")
     if told["draining"]:
         head.append("  draining: no run is started any more", "yellow")

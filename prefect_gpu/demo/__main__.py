@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from prefect_gpu.demo.show import DemoError, Show
+from prefect_gpu.demo.common import DemoError
+from prefect_gpu.demo.show import Show
 from prefect_gpu.sandbox import SandboxError
 
 
@@ -20,14 +22,24 @@ def main(arguments: list[str] | None = None) -> int:
         The exit code: 0 if everything completed, 1 if something failed, 2 for a wrong argument, 130 if it was stopped.
     """
     parser = argparse.ArgumentParser(prog="python -m prefect_gpu.demo", description="A tour of prefect-gpu.")
-    parser.add_argument("--trials", type=_count, default=12, help="trainings in the sweep [default: 12]")
+    parser.add_argument("--trials", type=count, default=12, help="trainings in the sweep [default: 12]")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for pictures and models")
     parser.add_argument("--keep", action="store_true", help="leave server and worker up until Enter, to look around")
     chosen = parser.parse_args(arguments)
+    stop_on_signals()
+    return ended_well(Show(chosen.output, trials=chosen.trials, keep=chosen.keep).run)
+
+
+def stop_on_signals() -> None:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)  # everything that was started must be stopped then, too
+        signal.signal(number, _interrupt)
+
+
+def ended_well(run: Callable[[], int]) -> int:
+    """Run a demo, and say in one line why it ended if it did not come to its end. Returns the exit code."""
     try:
-        return Show(chosen.output, trials=chosen.trials, keep=chosen.keep).run()
+        return run()
     except KeyboardInterrupt:
         print("\nStopped; nothing is left running.", file=sys.stderr)
         return 130
@@ -36,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number of at least 1, from the command line."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("at least 1")

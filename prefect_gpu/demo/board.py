@@ -72,6 +72,7 @@ class Board:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._told: dict[str, str] = {}
         self._ended = 0
+        self._away: frozenset[str] = frozenset()
 
     def __enter__(self) -> Board:
         if self._live is not None:
@@ -82,8 +83,13 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
-    def update(self, runs: list[Seen]) -> None:
-        """Show how things are now."""
+    def update(self, runs: list[Seen], away: Iterable[str] = ()) -> None:
+        """Show how things are now.
+
+        Args:
+            away: Devices that are not there at the moment.
+        """
+        self._away = frozenset(away)
         if self._live is not None:
             self._live.update(self._picture(runs))
             return
@@ -95,19 +101,30 @@ class Board:
                 where = f"on {', '.join(run.devices)}" if run.devices else run.why
                 self._line(f"{word} {run.name}  {where}")
 
-    def ended(self, row: HistoryRow) -> None:
-        """A run has ended: one line that stays."""
+    def ended(self, row: HistoryRow, *, goes_on: bool = False) -> None:
+        """A run has ended: one line that stays.
+
+        Args:
+            goes_on: Only this try of it has: it waits to be tried again.
+        """
         good = row.outcome == "completed"
         mark = Text("✓ " if good else "✗ ", style="green" if good else "bold red")
+        if goes_on:
+            mark = Text("↻ ", style="yellow")
         if row.flow_name in self._quiet:
             words = Text(f"{row.flow_name} {row.outcome}", style="bold")
         else:
-            self._ended += 1
+            self._ended += not goes_on
             words = Text(f"{row.run_name}  ", style="bold")
             words.append(f"{spent(row)}, on {', '.join(row.devices)}", style="not bold")
         if not good:
-            words.append(f"  {(row.message or '').strip().partition(chr(10))[0]}", style="red")
+            why = (row.message or "").strip().partition("\n")[0]
+            words.append(f"  {why}", style="yellow" if goes_on else "red")
         self._line(mark + words)
+
+    def say(self, words: str) -> None:
+        """Something else has happened: one line that stays."""
+        self._line(Text("! ", style="bold magenta") + Text(words, style="bold"))
 
     def _line(self, words: str | Text) -> None:
         at = Text(f"{time.monotonic() - self._began:6.1f} s  ", style="dim")
@@ -123,8 +140,9 @@ class Board:
         holders = {device: run for run in runs if not run.final for device in run.devices}
         for device in self._devices:
             run = holders.get(device)
-            if run is None:
-                table.add_row(device, Text("idle", style="dim"), "", "", "")
+            if device in self._away or run is None:
+                does = Text("node down", style="red") if device in self._away else Text("idle", style="dim")
+                table.add_row(device, does, "", "", "")
                 continue
             percent = 100.0 if run.phase == "Saving" else run.percent
             table.add_row(

@@ -38,18 +38,12 @@ def results_table(rows: Sequence[HistoryRow], width: int) -> Table:
 def closing_words(output: Path, *, sweep: Path, pipeline: Path) -> str:
     """What came of it, where the pictures are, and what to try next, as Rich's markup."""
     lines = [""]
-    best = _read(sweep / "best.json")
-    if best:
-        kind = "neural network (mlp)" if best["parameters"].get("family") == "mlp" else "boosted trees (xgboost)"
-        lines.append(
-            f"The sweep's best model: trial {best['trial']}, {kind}, "
-            f"{best['test_accuracy']:.1%} of the test data right."
-        )
+    lines += best_model(sweep)
     version = (pipeline / "current").read_text().strip() if (pipeline / "current").exists() else ""
     manifest = _read(pipeline / version / "manifest.json") if version else {}
     if manifest:
         lines.append(f"The retraining pipeline promoted {version}: {manifest['reason']}")
-    shown = _shown(output)
+    shown = shown_path(output)
     lines += [
         "",
         "[bold]Look at what the devices did[/]",
@@ -67,6 +61,16 @@ def closing_words(output: Path, *, sweep: Path, pipeline: Path) -> str:
     return "\n".join(lines)
 
 
+def best_model(sweep: Path) -> list[str]:
+    """A line about the best model of the sweep in this folder; none if there is no model."""
+    best = _read(sweep / "best.json")
+    if not best:
+        return []
+    kind = "neural network (mlp)" if best["parameters"].get("family") == "mlp" else "boosted trees (xgboost)"
+    accuracy = f"{best['test_accuracy']:.1%} of the test data right"
+    return [f"The sweep's best model: trial {best['trial']}, {kind}, {accuracy}."]
+
+
 def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
@@ -77,7 +81,7 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """A path as short as it can be written from here."""
     try:
         return str(path.relative_to(Path.cwd()))

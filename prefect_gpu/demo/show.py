@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from prefect_gpu.cli.common import console as make_console
-from prefect_gpu.demo.board import Board, Seen
+from prefect_gpu.demo.board import Board
 from prefect_gpu.demo.closing import closing_words, results_table
-from prefect_gpu.demo.stage import DEPLOYMENTS, DEVICES, REPOSITORY, Stage
+from prefect_gpu.demo.common import DemoError, check_checkout, explain, look, problem_of, take_folder, timed
+from prefect_gpu.demo.stage import DEVICES, Stage
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.sandbox import SandboxError
 from prefect_gpu.storage.row import HistoryRow
 
-_MARKER = ".prefect-gpu-demo"  # says that a folder is the demo's own and may be emptied
 _SWEEP, _RETRAIN = "automl-sweep", "retrain-pipeline"
 _PARALLEL = DEVICES + 2  # more than there is room for, so that runs wait
 _EFFORT = 15.0  # trials of a few seconds: long enough to watch
@@ -27,12 +24,6 @@ _RETRAININGS = 2  # the first model is promoted in any case, the second one only
 _RETRAIN_EPOCHS = 600
 _POLL_S = 0.4
 _DEADLINE_S = 1200.0
-_LIBRARIES = {"matplotlib": "matplotlib", "plotly": "plotly", "optuna": "optuna", "sklearn": "scikit-learn",
-              "xgboost": "xgboost"}  # fmt: skip
-
-
-class DemoError(RuntimeError):
-    """The demo cannot go on. The message says why and what to do."""
 
 
 class Show:
@@ -60,7 +51,8 @@ class Show:
             DemoError: It cannot begin, or it took far too long.
             SandboxError: Something did not start, or ended unexpectedly.
         """
-        self._prepare()
+        check_checkout()
+        take_folder(self._output)
         self._say(
             f"[bold]prefect-gpu demo.[/] A search for the best of {self._trials} models and a retraining pipeline "
             f"share {DEVICES} devices. They are [bold]virtual devices[/]: they stand in for GPUs, and the trainings, "
@@ -70,7 +62,7 @@ class Show:
         try:
             return self._play(stage)
         except (DemoError, SandboxError) as error:
-            self._explain(stage, error)
+            explain(stage.log_ends(), error, self._output)
             raise
         finally:
             try:
@@ -80,34 +72,14 @@ class Show:
                 if self._keep:
                     self._say("Server and worker are stopped.")
 
-    def _prepare(self) -> None:
-        missing = [name for module, name in _LIBRARIES.items() if importlib.util.find_spec(module) is None]
-        if missing:
-            raise DemoError(f"It needs {', '.join(missing)}: pip install -e '.[demo]', or run `make demo`.")
-        if not DEPLOYMENTS.exists():
-            raise DemoError(f"It shows the flows of the repository, and {REPOSITORY} is none: run it from a checkout.")
-        if self._output.exists() and not self._output.is_dir():
-            raise DemoError(f"{self._output} is no folder: name another one with --output.")
-        self._output.mkdir(parents=True, exist_ok=True)
-        if not (self._output / _MARKER).exists() and any(self._output.iterdir()):
-            raise DemoError(f"{self._output} has files that are not the demo's: name another folder with --output.")
-        (self._output / _MARKER).touch()
-        for path in self._output.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != _MARKER:
-                path.unlink()
-
     def _play(self, stage: Stage) -> int:
         for words, step in (
             ("starting a private Prefect server", stage.start_server),
             ("making the work pool `gpus` and starting its worker", stage.start_worker),
             ("deploying the flows of deployments/prefect.yaml", stage.deploy),
         ):
-            began = time.monotonic()
-            with self._console.status(f"{words} …") if self._console.is_terminal else _nothing():
+            with timed(self._console, words):
                 step()
-            self._say(f"[green]✓[/] {words} ([dim]{time.monotonic() - began:.1f} s[/])")
         self._say(f"Prefect's pages on all of this, while it lasts: [bold]{stage.ui_url}/runs[/]\n")
 
         rows = self._watch(stage)
@@ -117,7 +89,7 @@ class Show:
         stage.save_history(self._output / "history.db")
         png, html = self._output / "timeline.png", self._output / "timeline.html"
         write_timeline(trainings, png=png, html=html, title="The demo: what the virtual devices did")
-        problems = [self._problem(stage, row) for row in rows if row.outcome != "completed"]
+        problems = [problem_of(stage, row) for row in rows if row.outcome != "completed"]
         self._say(closing_words(self._output, sweep=self._output / "sweep", pipeline=self._output / "registry"))
         for problem in problems:
             self._console.print(f"\n✗ {problem}", style="red", markup=False, soft_wrap=True)
@@ -140,7 +112,7 @@ class Show:
         with board:
             while True:
                 stage.check()
-                runs = self._look(stage)
+                runs = look(stage)
                 board.update(runs)
                 rows = stage.history()
                 for row in rows:
@@ -159,36 +131,9 @@ class Show:
                     raise DemoError(f"It has not come to its end after {_DEADLINE_S / 60:.0f} minutes. Left: {left}")
                 time.sleep(_POLL_S)
 
-    def _look(self, stage: Stage) -> list[Seen]:
-        runs, progress, devices = stage.runs(), stage.progress(), stage.devices()
-        seen = []
-        for run in runs:
-            percent, curve = progress.get(run["id"], (0.0, ""))
-            state: dict[str, Any] = run["state"] or {}
-            final = state.get("type") in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-            seen.append(
-                Seen(
-                    run_id=run["id"], name=run["name"], flow_name=run["flow_name"], state=state.get("name") or "",
-                    final=final, why=state.get("message") or "", percent=percent, curve=curve,
-                    devices=() if final else devices.get(run["id"], ()),
-                )
-            )  # fmt: skip
-        return seen
-
     def _retrain(self, stage: Stage) -> str:
-        folders = {"data": str(self._output / "data"), "registry": str(self._output / "registry")}
-        return stage.submit(_RETRAIN, **folders, epochs=_RETRAIN_EPOCHS)
-
-    @staticmethod
-    def _problem(stage: Stage, row: HistoryRow) -> str:
-        return f"{row.run_name} {row.outcome}: {row.message}\nThe end of its log:\n{stage.logs(row.run_id)}"
-
-    def _explain(self, stage: Stage, error: Exception) -> None:
-        """The end of each log, where the error does not hold it already."""
-        for name, end in stage.log_ends():
-            if end.splitlines()[-1] not in str(error):
-                print(f"\n--- the end of the {name}'s log ---\n{end}", file=sys.stderr)
-        print(f"\nWhole logs: {self._output / 'logs'}", file=sys.stderr)
+        data, registry = str(self._output / "data"), str(self._output / "registry")
+        return stage.submit(_RETRAIN, data=data, registry=registry, epochs=_RETRAIN_EPOCHS)
 
     def _wait_for_user(self, stage: Stage) -> None:
         self._say(
@@ -205,8 +150,3 @@ class Show:
 
     def _say(self, words: str) -> None:
         self._console.print(words, soft_wrap=False)
-
-
-class _nothing:
-    def __enter__(self) -> None: ...
-    def __exit__(self, *exc_info: object) -> None: ...

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,16 @@ class Stage:
 
     The worker declares virtual devices even where there are GPUs: the demo must not disturb what runs on them, and
     its trainings are scikit-learn's and XGBoost's on the CPU.
+
+    Args:
+        settings: More environment variables for everything.
+        host: The address that the server listens on.
+        folder: Where everything goes; a temporary one by default.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1", folder: Path | None = None
+    ) -> None:
         self._sandbox = Sandbox(
             settings={
                 "CUDA_VISIBLE_DEVICES": "",
@@ -46,7 +53,10 @@ class Stage:
                 # A preloaded numpy starts a thread for each core of the machine, and a run gets one or two of them.
                 "OMP_NUM_THREADS": "1",
                 "OPENBLAS_NUM_THREADS": "1",
-            }
+                **(settings or {}),
+            },
+            folder=folder,
+            host=host,
         )
         self.ui_url = self._sandbox.ui_url
         self._worker: Process | None = None
@@ -65,7 +75,11 @@ class Stage:
     def start_worker(self) -> None:
         """Make the pool and start its worker."""
         self._sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
+        self.set_defaults()
         self._worker = self._sandbox.start_worker(POOL, wait=False)
+
+    def set_defaults(self) -> None:
+        """Change the pool's own defaults of job variables; here, they are as they should be."""
 
     def deploy(self) -> None:
         """Deploy all flows of the repository, as its users do.
@@ -123,10 +137,12 @@ class Stage:
 
     # -- runs -------------------------------------------------------------------------------------------------------
 
-    def submit(self, flow: str, **parameters: Any) -> str:
+    def submit(self, flow: str, job_variables: Mapping[str, Any] | None = None, **parameters: Any) -> str:
         """Start a run of the deployment that is named after the pool. Returns the run's id."""
         deployment = self._get(f"/deployments/name/{flow}/{POOL}")
-        body = {"parameters": parameters, "idempotency_key": uuid4().hex}  # asked twice, it is still one run
+        body: dict[str, Any] = {"parameters": parameters, "idempotency_key": uuid4().hex}  # asked twice, it is one run
+        if job_variables:
+            body["job_variables"] = dict(job_variables)
         run = self._post(f"/deployments/{deployment['id']}/create_flow_run", body)
         return str(run["id"])
 
@@ -152,11 +168,15 @@ class Stage:
         return {run: (percent.get(run, 0.0), curves.get(run, "")) for run in {*percent, *curves}}
 
     def devices(self) -> dict[str, tuple[str, ...]]:
-        """The devices that each running run holds, from the worker's own records."""
+        """The devices that each running run holds, all those of a gang."""
+        return {run_id: record.placement.all_devices for run_id, record in self.records().items()}
+
+    def records(self) -> dict[str, RunRecord]:
+        """The worker's own records of the runs that it has launched and not settled yet, by the run's id."""
         found: dict[str, RunRecord] = {}
         with contextlib.suppress(OSError):  # a record that is removed while it is read
             found = {record.run_id: record for _, record in RecordStore(self._state_dir, POOL)}
-        return {run_id: tuple(record.placement.devices) for run_id, record in found.items()}
+        return found
 
     def history(self) -> list[HistoryRow]:
         """The finished runs, oldest first."""

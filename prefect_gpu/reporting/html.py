@@ -53,6 +53,7 @@ def _figure(timeline: Timeline, title: str) -> Any:
     )
     clock = style.uses_clock(timeline)
     names, notes = _add_lanes(figure, timeline, clock)
+    _add_outages(figure, timeline, clock)
     _add_queue(figure, timeline, clock)
     figure.update_layout(
         title={
@@ -117,6 +118,23 @@ def _add_lanes(figure: Any, timeline: Timeline, clock: bool) -> tuple[dict[float
                 row=1, col=1,
             )  # fmt: skip
     return names, notes
+
+
+def _add_outages(figure: Any, timeline: Timeline, clock: bool) -> None:
+    """Grey over the lanes of a node that was not there; the pool may have believed for a while that runs went on."""
+    y = 0
+    heights: dict[str, tuple[int, int]] = {}
+    for lane in timeline.lanes:
+        heights[lane.node] = (heights.get(lane.node, (y, y))[0], y + len(lane.tracks))
+        y += len(lane.tracks)
+    for outage in timeline.outages:
+        top, bottom = heights[outage.node]
+        end = timeline.end if outage.end is None else min(outage.end, timeline.end)
+        figure.add_shape(
+            type="rect", x0=_x(outage.start, timeline, clock), x1=_x(end, timeline, clock), y0=top - 0.5,
+            y1=bottom - 0.5, fillcolor=style.OUTAGE_COLOUR, opacity=0.45, line_width=0,
+            label={"text": escape(f"{outage.node} is down"), "font": {"size": 12}}, row=1, col=1,
+        )  # fmt: skip
 
 
 def _add_queue(figure: Any, timeline: Timeline, clock: bool) -> None:

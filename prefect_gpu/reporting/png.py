@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.reporting import style
-from prefect_gpu.reporting.spans import PHASES, Bar, Span, Timeline
+from prefect_gpu.reporting.spans import PHASES, Bar, Outage, Span, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDTH = 13.0  # inches
 _TRACK_HEIGHT = 0.8
+_NODE_GAP = 0.35  # between the lanes of two nodes, in tracks
 
 
 def write_png(timeline: Timeline, path: Path, *, title: str = "What the devices did") -> None:
@@ -28,7 +29,7 @@ def write_png(timeline: Timeline, path: Path, *, title: str = "What the devices 
     from matplotlib.figure import Figure
 
     tracks = sum(len(lane.tracks) for lane in timeline.lanes)
-    lanes_height, queue_height = 0.55 * tracks + 0.4 * len(timeline.lanes), 1.1
+    lanes_height, queue_height = 0.55 * tracks + 0.4 * len(timeline.lanes) + 0.2 * len(timeline.nodes), 1.1
     figure = Figure(figsize=(_WIDTH, lanes_height + queue_height + 2.1), dpi=110)
     FigureCanvasAgg(figure)
     height = figure.get_figheight()
@@ -51,7 +52,11 @@ def _draw_lanes(axes: Axes, timeline: Timeline) -> None:
     left, right = timeline.start, timeline.end
     points_per_second = axes.get_position().width * _WIDTH * 72 / max(right - left, 1e-9)
     y, ticks, names = 0.0, [], []
+    node, heights = "", dict[str, tuple[float, float]]()
     for lane in timeline.lanes:
+        if several_nodes and node and lane.node != node:
+            y -= _NODE_GAP
+        node = lane.node
         top = y
         for track in lane.tracks:
             for bar in track:
@@ -60,18 +65,44 @@ def _draw_lanes(axes: Axes, timeline: Timeline) -> None:
         middle = (top + y + 1.0) / 2
         axes.axhspan(y + 0.5, top + 0.5, color="0.965", zorder=0, lw=0)
         ticks.append(middle)
-        names.append(style.lane_title(lane, several_nodes=several_nodes))
+        names.append(lane.label)
+        heights[node] = (y + 0.5, heights.get(node, (0.0, top + 0.5))[1])
         note = style.lane_note(lane, timeline)
         axes.annotate(note, (1.008, middle), xycoords=("axes fraction", "data"), va="center", fontsize=9, color="0.25")
         y -= 0.4
     axes.set_yticks(ticks, names, fontsize=11, parse_math=False)
     axes.set_ylim(y + 0.8, 0.6)
+    if several_nodes:
+        _draw_nodes(axes, heights)
+    for outage in timeline.outages:
+        _draw_outage(axes, outage, heights[outage.node], right)
     margin = 0.005 * (right - left) or 1.0
     axes.set_xlim(left - margin, right + margin)
     axes.tick_params(left=False, bottom=False, labelbottom=False)
     axes.grid(axis="x", color="0.87", zorder=0.5)
     for side in axes.spines.values():
         side.set_visible(False)
+
+
+def _draw_nodes(axes: Axes, heights: dict[str, tuple[float, float]]) -> None:
+    """The nodes' names, each beside a line along its lanes."""
+    for node, (bottom, top) in heights.items():
+        where = axes.get_yaxis_transform()
+        axes.plot([-0.082, -0.082], [bottom, top], transform=where, color="0.6", lw=1.2, clip_on=False)
+        axes.text(
+            -0.088, (bottom + top) / 2, node, transform=where, ha="right", va="center", fontsize=11, fontweight="bold",
+            parse_math=False,
+        )  # fmt: skip
+
+
+def _draw_outage(axes: Axes, outage: Outage, height: tuple[float, float], right: float) -> None:
+    """Over the bars: the pool may have believed for a while that runs went on."""
+    bottom, top = height
+    end = right if outage.end is None else min(outage.end, right)
+    axes.broken_barh(
+        [(outage.start, end - outage.start)], (bottom, top - bottom), facecolor=(0.9, 0.9, 0.9, 0.45), hatch="///",
+        edgecolor=style.OUTAGE_COLOUR, lw=0, zorder=3.5,
+    )  # fmt: skip
 
 
 def _draw_bar(axes: Axes, bar: Bar, y: float, points_per_second: float) -> None:
@@ -150,8 +181,11 @@ def _draw_legend(figure: Any, timeline: Timeline, y: float) -> None:
     handles = [Patch(color=style.COLOURS[phase], label=style.MEANING[phase]) for phase in PHASES if phase in used]
     if any(bar.failed for bar in timeline.bars):
         handles.append(Patch(facecolor="white", edgecolor=style.FAILED_COLOUR, lw=2.2, label="Did not complete"))
+    if timeline.outages:
+        handles.append(Patch(facecolor="0.93", edgecolor=style.OUTAGE_COLOUR, hatch="////", label=style.OUTAGE_MEANING))
     handles.append(Patch(color=style.WAITING_COLOUR, alpha=0.75, label="Waiting for a device"))
+    roomy = len(handles) <= 6
     figure.legend(
         handles=handles, loc="center left", bbox_to_anchor=(0.005, y), ncols=len(handles), frameon=False,
-        fontsize=10, handlelength=1.2, handleheight=1.0, columnspacing=1.6,
+        fontsize=10 if roomy else 8.5, handlelength=1.2, handleheight=1.0, columnspacing=1.6 if roomy else 1.1,
     )  # fmt: skip

@@ -49,6 +49,15 @@ class Bar:
         return self.row.outcome != "completed"
 
 
+@dataclass(frozen=True)
+class Outage:
+    """A time in which a node was not there. Times are Unix seconds; without an end, it has not come back."""
+
+    node: str
+    start: float
+    end: float | None = None
+
+
 @dataclass
 class Lane:
     """What one device did. Runs that shared it lie in tracks of their own.
@@ -69,9 +78,10 @@ class Lane:
         """The lane's name for people. A virtual device always says that it is one."""
         if not self.device:
             return "no device"
-        if self.virtual and "virtual" not in self.device:
-            return f"{self.device} (virtual)"
-        return self.device
+        device = self.device.removeprefix(f"{self.node}/")  # as the virtual devices of a Swarm's nodes are called
+        if self.virtual and "virtual" not in device:
+            return f"{device} (virtual)"
+        return device
 
     def add(self, bar: Bar) -> None:
         """Put a bar into the first track that is free; bars come in order of their start."""
@@ -105,10 +115,12 @@ class Timeline:
     Attributes:
         lanes: One per device, in order of their names, then one for runs without a device if there are any.
         waiting: (time, number of runs that wait from then on), in order of time; ends with 0.
+        outages: Of nodes that are shown.
     """
 
     lanes: tuple[Lane, ...]
     waiting: tuple[tuple[float, int], ...]
+    outages: tuple[Outage, ...] = ()
 
     @property
     def start(self) -> float:
@@ -119,6 +131,11 @@ class Timeline:
     def end(self) -> float:
         """The last thing that happened, in Unix seconds."""
         return max(bar.end for bar in self.bars)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the lanes, in their order."""
+        return tuple(dict.fromkeys(lane.node for lane in self.lanes))
 
     @property
     def run_count(self) -> int:
@@ -136,12 +153,16 @@ class Timeline:
         return max((count for _, count in self.waiting), default=0)
 
 
-def build_timeline(rows: Iterable[HistoryRow], *, without_device: bool = False) -> Timeline | None:
+def build_timeline(
+    rows: Iterable[HistoryRow], *, without_device: bool = False, outages: Iterable[Outage] = ()
+) -> Timeline | None:
     """Lay finished runs out on their devices.
 
     Args:
-        rows: Rows of the history, in any order. Runs that were never granted a place are left out.
+        rows: Rows of the history, in any order. Runs that were never granted a place are left out. A gang on several
+            nodes may have a row for each, alike but for node and devices.
         without_device: Also show runs that held no device.
+        outages: When nodes were not there.
 
     Returns:
         The timeline, or None if no run is left to show.
@@ -159,7 +180,11 @@ def build_timeline(rows: Iterable[HistoryRow], *, without_device: bool = False) 
                 (not device, node, device), Lane(device, node, row.device_kind or "", row.virtual and bool(device))
             )
             lane.add(bar)
-    return Timeline(tuple(lanes[key] for key in sorted(lanes)), waiting_counts([bar.row for bar in bars]))
+    granted = {(bar.row.run_id, bar.row.attempt): bar.row for bar in bars}  # a gang waits once
+    shown = [lanes[key] for key in sorted(lanes)]
+    nodes = {lane.node for lane in shown}
+    out = sorted((one for one in outages if one.node in nodes), key=lambda one: one.start)
+    return Timeline(tuple(shown), waiting_counts(list(granted.values())), tuple(out))
 
 
 def phase_spans(row: HistoryRow) -> tuple[Span, ...]:

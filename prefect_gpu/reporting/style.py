@@ -18,6 +18,8 @@ COLOURS = {
 }
 WAITING_COLOUR = "#CC79A7"
 FAILED_COLOUR = "#D55E00"
+OUTAGE_COLOUR = "#B8B8B8"
+OUTAGE_MEANING = "Node is down"
 
 MEANING = {
     "preparing": "Preparing: start, load code and data",
@@ -48,6 +50,8 @@ def summary(timeline: Timeline) -> str:
     if virtual:
         kind = f"virtual {kind}" if len(virtual) == len(lanes) else f"{kind}, {len(virtual)} of them virtual"
     began = datetime.fromtimestamp(timeline.start).strftime("%Y-%m-%d %H:%M:%S")
+    if len(timeline.nodes) > 1:
+        kind += f" of {len(timeline.nodes)} nodes"
     count = timeline.run_count
     words = f"{count} run{'s' if count != 1 else ''} on {len(lanes)} {kind} in "
     words += f"{format_seconds(timeline.end - timeline.start)}, from {began}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from prefect_gpu.reporting.spans import Timeline, build_timeline
+from prefect_gpu.reporting.spans import Outage, Timeline, build_timeline
 from prefect_gpu.storage.row import HistoryRow
 
 TITLE = "What the devices did"
@@ -29,6 +29,7 @@ def write_timeline(
     html: Path | None = None,
     title: str = TITLE,
     without_device: bool = False,
+    outages: Iterable[Outage] = (),
 ) -> Timeline | None:
     """Draw finished runs as lanes of their devices, with their phases, and below it how many runs waited.
 
@@ -38,6 +39,7 @@ def write_timeline(
         html: A page to look into is written here; it works without a network (needs plotly).
         title: Above both.
         without_device: Also show runs that held no device.
+        outages: When nodes were not there.
 
     Returns:
         What was drawn; None, and nothing is written, if no run held a device.
@@ -46,7 +48,7 @@ def write_timeline(
         MissingLibrary: matplotlib or plotly is not installed.
         OSError: A file cannot be written.
     """
-    timeline = build_timeline(rows, without_device=without_device)
+    timeline = build_timeline(rows, without_device=without_device, outages=outages)
     if timeline is None:
         return None
     try:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.channel import ChannelServer
-from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.scheduling.instructions import Finish, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
 
@@ -31,7 +31,7 @@ class Adjuster:
 
     Args:
         channel: Reaches the runs.
-        node: Their devices.
+        fleet: Their devices.
         save: Writes a run's record.
         clock: Unix seconds.
     """
@@ -39,12 +39,12 @@ class Adjuster:
     def __init__(
         self,
         channel: ChannelServer,
-        node: Node,
+        fleet: Fleet,
         save: Callable[[TrackedRun], None],
         clock: Callable[[], float],
     ) -> None:
         self._channel = channel
-        self._virtual = {device.id: device.virtual for device in node.devices}
+        self._fleet = fleet
         self._save = save
         self._clock = clock
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -161,7 +161,7 @@ class Adjuster:
             run.handle.set_duty(weight)
             return
         lowered = run.handle is not None and run.handle.set_priority(weight if weight > 0.0 else 1.0)
-        on_gpu = any(not self._virtual.get(device, True) for device in run.record.placement.devices)
+        on_gpu = self._fleet.on_gpu(run.record.placement)
         paced = weight if weight == 0.0 or on_gpu or not lowered else 1.0
         self._send(run, protocol.SET_SHARE, {"weight": paced})
 

@@ -94,16 +94,19 @@ class ChannelServer:
         logger: logging.Logger | logging.LoggerAdapter[Any] | None = None,
         on_session: OnSession | None = None,
         hello_seconds: float = HELLO_SECONDS,
+        advertise: str | None = None,
     ) -> None:
         self._on_event = on_event
         self._on_session = on_session
         self._host = host
+        self._advertise = advertise
         self._port = port
         self._logger = logger or logging.getLogger("prefect_gpu.channel")
         self._hello_seconds = hello_seconds
         self._runs: dict[str, _Run] = {}
         self._server: Server | None = None
         self._closing = False
+        self._opened = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         # Instruction numbers of this server; the run knows by the prefix that another worker counts anew.
         self._epoch = secrets.token_hex(4)
@@ -111,8 +114,11 @@ class ChannelServer:
 
     # For the controller
 
-    async def start(self) -> None:
+    async def start(self, *, waiting: bool = False) -> None:
         """Begin to listen.
+
+        Args:
+            waiting: Whether runs that connect wait until :meth:`open` to be let in, or turned away.
 
         Raises:
             OSError: The address is in use, or is not this machine's.
@@ -131,6 +137,12 @@ class ChannelServer:
             logger=_quiet,
         )
         self._port = next(iter(self._server.sockets)).getsockname()[1]
+        if not waiting:
+            self.open()
+
+    def open(self) -> None:
+        """From now on it is known which runs there are."""
+        self._opened.set()
 
     async def close(self) -> None:
         """Stop listening, after acknowledging the events that are being handled. The runs go on and reconnect."""
@@ -147,10 +159,11 @@ class ChannelServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, ``ws://host:port``; for an address that means every interface, the loopback's."""
+        """Where runs reach it, ``ws://host:port``; for an address that means every interface, the loopback's."""
         if self._server is None:
             raise RuntimeError("ChannelServer.url: start() it first.")
-        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        loopback = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+        host = self._advertise or loopback.get(self._host, self._host)
         return f"ws://[{host}]:{self._port}" if ":" in host else f"ws://{host}:{self._port}"
 
     def admit(self, run_id: str, token: str, *, session: str | None = None) -> None:
@@ -244,6 +257,7 @@ class ChannelServer:
                 CLOSE_MALFORMED,
                 f"this worker speaks protocol {PROTOCOL_VERSION}: use the same prefect-gpu on both sides",
             )
+        await self._opened.wait()
         run_id, token, session = (_text(hello, name) for name in ("run", "token", "session"))
         run = self._authenticate(run_id, token, session, connection)
         if run.session is None:

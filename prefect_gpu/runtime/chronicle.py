@@ -17,6 +17,7 @@ from prefect_gpu.training import protocol
 LAUNCHING, GATE, ENDING = "launching", "gate", "ending"
 """Beside the phases that a run reports: its process starts, it waits for its devices, its process ends."""
 
+LEFT = "left"  # an outcome: it was stopped to carry on later or elsewhere
 NOT_STARTED = "not started"  # an outcome: the launch was taken back before there was a process
 
 MOST_FINISHED = 1000
@@ -38,7 +39,7 @@ class Entry:
         gate_opened: When it was let through its gate.
         finishing: Why it was asked to end early.
         ended: When its process was gone.
-        outcome: As in the history, or :data:`NOT_STARTED`; None while it is not known.
+        outcome: As in the history, or :data:`LEFT`, or :data:`NOT_STARTED`; None while it is not known.
         kept: What is shown of a run that is over, in the form of :meth:`as_row`.
     """
 

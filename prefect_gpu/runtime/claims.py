@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.scheduling.cluster import Device
 
 
@@ -26,7 +29,42 @@ class Claims:
 
     def claim_pool(self, pool: str) -> bool:
         """Become the only worker of a pool in this state folder; False if another process is."""
-        return self._lock(self._state_dir / "workers" / f"{_safe(pool)}.lock")
+        path = self._pool_path(pool)
+        if not self._lock(path):
+            return False
+        with contextlib.suppress(OSError):  # another user's file, or a full disk: then we are not known
+            os.ftruncate(self._held[path], 0)
+            os.pwrite(self._held[path], json.dumps(_described(os.getpid())).encode(), 0)
+        return True
+
+    def beat(self, pool: str) -> None:
+        """Show who stands by for the pool that its worker, which we are, is alive."""
+        with contextlib.suppress(OSError):
+            os.utime(self._pool_path(pool))
+
+    def last_beat(self, pool: str) -> int | None:
+        """When the pool's worker last showed that it is alive, as a number that grows; None: it is not known."""
+        with contextlib.suppress(OSError):
+            return self._pool_path(pool).stat().st_mtime_ns
+        return None
+
+    def kill_holder(self, pool: str) -> int | None:
+        """End the process that is the pool's worker, for it is frozen: what it holds is free as soon as it is gone.
+
+        Only a process of this machine (and of our part of it, if that is divided into containers) is ended, and only if
+        it is certain that it is the one which made the claim.
+
+        Returns:
+            Its pid; None if it was not ended.
+        """
+        try:
+            noted = json.loads(self._pool_path(pool).read_text())
+            pid = int(noted["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if pid == os.getpid() or noted != _described(pid) or not supervisor.alive(pid, noted["start_ticks"]):
+            return None
+        return pid if supervisor.send(pid, noted["start_ticks"], signal.SIGKILL) else None
 
     def claim_devices(self, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
         """Lock devices.
@@ -45,6 +83,9 @@ class Claims:
         for descriptor in self._held.values():
             os.close(descriptor)
         self._held.clear()
+
+    def _pool_path(self, pool: str) -> Path:
+        return self._state_dir / "workers" / f"{_safe(pool)}.lock"
 
     def _device_path(self, device: Device) -> Path:
         if device.virtual:
@@ -73,6 +114,17 @@ class Claims:
             return False
         self._held[path] = descriptor
         return True
+
+
+def _described(pid: int) -> dict[str, str | int]:
+    """What no two processes have alike: pids are used again, and each container has its own."""
+    seen = supervisor.look(pid)
+    return {
+        "pid": pid,
+        "start_ticks": seen.start_ticks if seen is not None else 0,
+        "boot": supervisor.boot_id(),
+        "namespace": os.readlink("/proc/self/ns/pid"),
+    }
 
 
 def _safe(name: str) -> str:

@@ -7,41 +7,62 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
-import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer, new_token
-from prefect_gpu.runtime.chronicle import Chronicle
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.chronicle import LEFT, Chronicle
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
 from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.gang import (
+    adopt_together,
+    instance_environment,
+    instance_folder,
+    instance_id,
+    launch_together,
+)
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
+from prefect_gpu.runtime.leaving import Leaving
 from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
-from prefect_gpu.runtime.run_environment import run_environment
+from prefect_gpu.runtime.run_environment import channel_environment, run_environment
 from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities
+from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Node
-from prefect_gpu.scheduling.instructions import Finish, Hold, Instruction, Launch, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.instructions import (
+    Finish,
+    Hold,
+    Instruction,
+    Launch,
+    Move,
+    OpenGate,
+    Preempt,
+    SetCores,
+    SetShare,
+)
 from prefect_gpu.scheduling.jobs import Status
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
-ABILITIES = Abilities(gates=True, cores=True, shares=True, finishes=True)
+ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
+_CHANNEL_FILE = "channel.json"  # where the channel is, for runs whose worker is another one by now
 _RETRY_S = 2.0  # from a launch that failed to the next try
 
 
@@ -50,13 +71,17 @@ class Controller:
 
     Args:
         host: Whoever owns the runs.
-        node: This machine's devices and cores, as far as this worker manages them.
+        nodes: Machines with their devices and cores, as far as this worker manages them.
         driver: Starts the processes.
         state_dir: Folder for what must survive the worker.
         pool: Name of the pool; records of other pools in the same folder are left alone.
         profile: Name of a scheduling profile.
         abilities: What the scheduler may ask for: all of :data:`ABILITIES`, or less.
+        advertise: The address that runs are told to reach the channel at; None: the one that it listens on.
         keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
+        checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
+        leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
+        credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
         clock: Unix seconds; tests may replace it.
     """
 
@@ -64,7 +89,7 @@ class Controller:
         self,
         host: Host,
         *,
-        node: Node,
+        nodes: Sequence[Node],
         driver: Driver,
         state_dir: Path,
         pool: str,
@@ -72,7 +97,11 @@ class Controller:
         abilities: Abilities = ABILITIES,
         channel_host: str = "127.0.0.1",
         channel_port: int = 0,
+        advertise: str | None = None,
         keep_days: float = 30.0,
+        checkpoints: str | None = None,
+        leads: Callable[[], bool] = lambda: True,
+        credentials: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -81,22 +110,32 @@ class Controller:
         self.estimates = Estimates()
         self.idle = IdleTime()
         self.chronicle = Chronicle()
-        self.node = node
+        self.fleet = Fleet(nodes)
+        self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._host = host
         self._driver = driver
+        driver.may_start = leads
         self._state_dir = state_dir
         self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)
+        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger, credentials)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
+        self._leads = leads
         self._clock = clock
-        self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._channel = ChannelServer(
-            self._on_run_event, host=channel_host, port=channel_port, logger=self._logger, on_session=self._on_session
+            self._on_run_event,
+            host=channel_host,
+            port=channel_port,
+            logger=self._logger,
+            on_session=self._on_session,
+            advertise=advertise,
         )
-        self._adjuster = Adjuster(self._channel, node, self._save, clock)
+        self._adjuster = Adjuster(self._channel, self.fleet, self._save, clock)
+        self._leaving = Leaving(self._channel, self._save, self._logger)
         self._reports = Reports()
         self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
+        self._locks = state_dir / "locks"
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -107,22 +146,38 @@ class Controller:
 
     async def start(self) -> None:
         """Open the channel, warm up the driver, and take over what an earlier worker left running."""
-        await self._channel.start()
+        await self._channel.start(waiting=True)
         self._channel_file.parent.mkdir(parents=True, exist_ok=True)
+        self._locks.mkdir(parents=True, exist_ok=True)
         temporary = self._channel_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"url": self._channel.url}))
+        temporary.write_bytes(self._whereabouts)
         temporary.replace(self._channel_file)
         await self._driver.start()
+        nodes = await self._driver.nodes()
+        if nodes is not None:
+            self.fleet.change(nodes)
         await asyncio.to_thread(self._records.clean_up)
-        for kept in ("checkpoints", "bundles"):
-            await asyncio.to_thread(remove_older, self._state_dir / kept, self._keep_days)
-        self.handle(ev.NodesChanged((self.node,)))
+        await asyncio.to_thread(remove_older, self._state_dir / "bundles", self._keep_days)
+        await asyncio.to_thread(self._checkpoints.clean_up, self._keep_days)
+        self.handle(ev.NodesChanged(self.fleet.nodes))
         for folder, record in self._records:
             await self._adopt(folder, record)
-        watch = PressureWatch(self.node, self.scheduler.state, self.runs, self.handle)
-        task = asyncio.get_running_loop().create_task(watch.run(), name="pressure")
-        self._tasks.add(task)
-        task.add_done_callback(self._followed)
+        self._channel.open()  # not before: whoever comes back must not be told that nobody knows it
+        await self._driver.sweep()
+        watched: list[Coroutine[Any, Any, None]] = [self._driver.watch_nodes(self._change_nodes)]
+        if self._driver.local and self.fleet.nodes:
+            watched.append(PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle).run())
+        for work in watched:
+            task = asyncio.get_running_loop().create_task(work, name="nodes")
+            self._tasks.add(task)
+            task.add_done_callback(self._followed)
+
+    def abandon(self) -> None:
+        """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""
+        self._closing = True
+        self._idle.set()
+        for task in self._tasks:
+            task.cancel()
 
     async def close(self) -> None:
         """Let go. Running processes go on; the next worker finds them."""
@@ -130,6 +185,7 @@ class Controller:
         if self._timer is not None:
             self._timer.cancel()
         self._adjuster.close()
+        self._leaving.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -137,15 +193,24 @@ class Controller:
         await self._driver.close()
         self._log.close()
 
+    @property
+    def _whereabouts(self) -> bytes:
+        return json.dumps({"url": self._channel.url}).encode()
+
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unsettled."""
         await self._idle.wait()
+
+    def _change_nodes(self, nodes: Sequence[Node]) -> None:
+        if tuple(nodes) != self.fleet.nodes:
+            self.fleet.change(nodes)
+            self.handle(ev.NodesChanged(self.fleet.nodes))
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
         """Tell the scheduler what happened and carry out what it says. While closing, nothing happens any more."""
-        if self._closing:
+        if self._closing or not self._leads():
             return
         now = self._clock()
         self._log.write(event, now)
@@ -165,6 +230,10 @@ class Controller:
                 if run is not None:  # else it has ended, and this is the last word about it
                     self._adjuster.carry_out(run, instruction)
                     self.chronicle.adjusted(run, instruction, now)
+            case Preempt(job) | Move(job):
+                run = self.runs.get(job)
+                if run is not None:
+                    self._leaving.begin(run, instruction)
             case _:  # the abilities that the scheduler was given rule these out
                 self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
 
@@ -225,76 +294,105 @@ class Controller:
                 other.company.append(run)
 
     async def _launch(self, run: TrackedRun) -> None:
+        await self._leaving.vacated(run, self.runs.values())
         try:
             spec = await self._host.prepare(run)
         except NotOursError as error:
             self._drop(run, ev.JobEnded(run.run_id, f"not launched: {error}"))
             return
         except LaunchError as error:
-            self._drop(run, ev.LaunchFailed(run.run_id, str(error), self._clock() + _RETRY_S))
+            if isinstance(run.leaving, Preempt):  # it was told to stop meanwhile, which it has
+                self._drop(run, ev.JobStopped(run.run_id))
+            else:
+                self._drop(run, ev.LaunchFailed(run.run_id, str(error), self._clock() + _RETRY_S))
             return
         except Exception as error:
             # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.
             self._logger.exception("Run %s could not be prepared", run.record.name)
             await self._end(run, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
             return
-        if run.cancelling:
+        if run.cancelling or run.leaving is not None:
             await self._end(run, ExitReport(returncode=0))
+            return
+        if not self._leads():  # it was frozen meanwhile, say: whoever leads now deals with the run
             return
         self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
         try:
             self._channel.admit(run.run_id, run.record.token)
-            run.handle = await self._driver.launch(self._complete(spec, run))
+            specs = self._complete(spec, run)
+            if len(specs) == 1:
+                run.handle = await self._driver.launch(specs[0])
+            else:
+                run.handle = await launch_together(self._driver, specs, self._logger)
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
-            await self._end(run, ExitReport(returncode=127, tail=(str(error),)))
+            known = ExitReport(127, tail=(str(error),))
+            if error.explains or error.away:
+                known = ExitReport(None, cause=str(error), lost=error.away)
+            await self._end(run, known)
             return
         run.record.times["launched"] = self._clock()
         run.record.warm = run.handle.warm
         self._save(run)
         self._adjuster.launched(run)
         self._adjuster.rank(self.runs)
-        if run.cancelling:  # the cancellation came while the process was being made
+        if run.cancelling or run.leaving is not None:  # that came while the process was being made
             await run.handle.stop(0)
         await self._host.launched(run)
         await self._watch(run)
 
-    def _complete(self, spec: LaunchSpec, run: TrackedRun) -> LaunchSpec:
-        """Add to the host's specification what belongs to the controller."""
-        devices = [device for device in self.node.devices if device.id in run.record.placement.devices]
-        own = run_environment(
-            run_id=run.run_id,
-            token=run.record.token,
-            devices=devices,
-            cpus=run.record.placement.cpus,
-            channel_url=self._channel.url,
-            channel_file=self._channel_file,
-            checkpoints=self.checkpoint_dir(run.run_id),
-            locks=self._state_dir / "locks",
-            gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
-            shared=run.record.placement.shared,
-            memory_bytes=run.record.placement.memory_bytes,
-            keep_best=run.record.request.converged == "stop",
-        )
-        return LaunchSpec(
-            run_id=run.run_id,
-            run_dir=run.folder,
-            argv=spec.argv,
-            env=spec.env | own,
-            cwd=spec.cwd,
-            cpus=run.record.placement.cpus,
-            stream_output=spec.stream_output,
-            label=run.record.name,
-        )
-
-    def checkpoint_dir(self, run_id: str) -> Path:
-        """Where a run's checkpoints lie; they outlive its attempts."""
-        return self._state_dir / "checkpoints" / run_id
+    def _complete(self, spec: LaunchSpec, run: TrackedRun) -> list[LaunchSpec]:
+        """Add to the host's specification what belongs to the controller: one for each instance of the run."""
+        parts = run.record.placement.parts
+        meeting = self._driver.meeting_point(run.run_id, run.folder) if len(parts) > 1 else None
+        specs = []
+        for rank, part in enumerate(parts):
+            own = run_environment(
+                run_id=run.run_id,
+                devices=self.fleet.devices_of(part),
+                cpus=part.cpus,
+                checkpoints=self._checkpoints.of(run.run_id),
+                locks=self._driver.locks or self._locks,
+                shared=run.record.placement.shared,
+                memory_bytes=run.record.placement.memory_bytes,
+            )
+            if rank == 0:
+                own |= channel_environment(
+                    token=run.record.token,
+                    url=self._channel.url,
+                    file=self._driver.files / _CHANNEL_FILE if self._driver.files else self._channel_file,
+                    gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
+                    keep_best=run.record.request.converged == "stop",
+                )
+            if meeting is not None:
+                own |= instance_environment(run.record.placement, rank, *meeting)
+            specs.append(
+                dataclasses.replace(
+                    spec,
+                    run_id=instance_id(run.run_id, rank),
+                    run_dir=instance_folder(run.folder, rank),
+                    argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
+                    env=spec.env | own,
+                    cpus=part.cpus,
+                    shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
+                    node=part.node,
+                    meets=meeting is not None,
+                    label=run.record.name if rank == 0 else f"{run.record.name}.{rank}",
+                )
+            )
+        return specs
 
     async def _adopt(self, folder: Path, record: RunRecord) -> None:
         """Take over one launch of an earlier worker."""
         run = TrackedRun(record, folder, cancelling=record.cancelled)
-        handle = await self._driver.adopt(record.run_id, folder)
+        if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
+            run.leaving = Preempt(record.run_id, record.leaving)
+        parts = range(len(record.placement.parts))
+        if len(parts) == 1:
+            handle = await self._driver.adopt(record.run_id, folder)
+        else:
+            launches = [(instance_id(record.run_id, rank), instance_folder(folder, rank)) for rank in parts]
+            handle = await adopt_together(self._driver, launches, self._logger)
         if handle is None:
             self.runs[record.run_id] = run
             self._idle.clear()
@@ -307,6 +405,7 @@ class Controller:
             key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
             default="launching",
         )
+        await handle.give(_CHANNEL_FILE, self._whereabouts)
         self.chronicle.adopted(run, self._clock())
         self._channel.admit(record.run_id, record.token, session=record.session)
         status = STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)
@@ -338,14 +437,16 @@ class Controller:
 
     def _estimate_adopted(self, run: TrackedRun) -> None:
         record = run.record
-        kind = self.node.devices[0].kind if self.node.devices and record.request.gpus else None
+        kind = self.fleet.kind if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
-        self.handle(ev.JobEstimated(run.run_id, self.estimates.submitted(run.run_id, known)))
+        estimate = self.estimates.submitted(run.run_id, known, record.request.max_gpus)
+        self.handle(ev.JobEstimated(run.run_id, estimate))
         if run.phase == protocol.TRAINING:
             self._handle(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
 
     async def _return_unlaunched(self, run: TrackedRun) -> None:
+        self._channel.revoke(run.run_id)
         await self._host.unlaunched(run)
         self._release(run)
 
@@ -361,18 +462,37 @@ class Controller:
         self._channel.revoke(run.run_id)
         self.idle.ends(run.run_id, ended_at)
         self.chronicle.ended(run, ended_at)
+        self._leaving.over(run)
+        if await self._carries_on(run, ended_at):
+            return
         self.handle(ev.JobEnded(run.run_id, _exit_words(report)))
         outcome, message = await self._host.settle(run, report)
         self.chronicle.over(run, ended_at, outcome, message)
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
-            await asyncio.to_thread(shutil.rmtree, self.checkpoint_dir(run.run_id), ignore_errors=True)
+            await asyncio.to_thread(self._checkpoints.remove, run.run_id)
         if outcome is not None:
-            row = run.history_row(outcome=outcome, message=message, report=report, node=self.node.id, ended_at=ended_at)
+            node = run.record.placement.node
+            row = run.history_row(outcome=outcome, message=message, report=report, node=node, ended_at=ended_at)
             try:
                 await asyncio.to_thread(self._host.record_history, row)
             except Exception:
                 self._logger.exception("The history row of run %s could not be written", run.record.name)
         self._release(run)
+
+    async def _carries_on(self, run: TrackedRun, ended_at: float) -> bool:
+        """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""
+        why = run.leaving
+        if why is None or run.cancelling or run.phase in (protocol.SAVING, protocol.FINISHED):
+            return False
+        if not await self._host.give_way(run, why.reason):
+            return False
+        self.chronicle.over(run, ended_at, LEFT, why.reason)
+        self._release(run)
+        if isinstance(why, Move):
+            self._begin(Launch(run.run_id, why.placement, why.reason), self._clock())
+        else:
+            self.handle(ev.JobStopped(run.run_id))
+        return True
 
     def _drop(self, run: TrackedRun, event: ev.Event) -> None:
         self.handle(event)
@@ -438,6 +558,8 @@ class Controller:
             self._handle(*self._reports.usage(run, data))
         elif kind == protocol.OUT_OF_MEMORY:
             self._exhausted(run)
+        elif kind == protocol.CHECKPOINT:
+            self._leaving.saved(run, data.get("error"))
         self.chronicle.reported(run, kind, at)
         self._host.reported(run, kind)
 

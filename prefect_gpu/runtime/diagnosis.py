@@ -77,6 +77,8 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
         if any(text in line for line in tail):
             todo = hint
             break
+    if report.cause:  # the driver knows better than the code tells
+        what, todo = (report.cause, "") if code is None else (what, report.cause)
     parts = [what, todo]
     if tail:
         parts.append("Last lines of output:\n" + "\n".join(f"  {line[:400]}" for line in tail))

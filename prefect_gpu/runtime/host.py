@@ -45,6 +45,13 @@ class Host(Protocol):
             is final.
         """
 
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """The run was stopped to carry on later or elsewhere: let it wait again, as the same run.
+
+        Returns:
+            False if it is over: its user cancelled it, or it had just ended by itself. It is settled then.
+        """
+
     async def unlaunched(self, run: TrackedRun) -> None:
         """An earlier worker claimed the run but never started it: give it back to its queue."""
 

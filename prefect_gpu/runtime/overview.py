@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.chronicle import Entry
+from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.jobs import Job
 
@@ -31,9 +32,9 @@ def overview(
         A dictionary that JSON can hold:
 
         - ``version``: to be handed in as ``since`` next time; ``now``; ``most_finished``: how many finished runs are
-          kept, the newest; ``node``, ``cores`` (of the node, for runs), ``profile``, ``draining``.
-        - ``devices``: of each ``id``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s`` and ``gaps`` (how long it
-          stood idle between two trainings, and how many such gaps there were).
+          kept, the newest; ``nodes`` (of each ``id`` and ``cores``, those for runs), ``profile``, ``draining``.
+        - ``devices``: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s`` and ``gaps`` (how
+          long it stood idle between two trainings, and how many such gaps there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
           ``flow``, ``attempt``, ``queue``, ``devices``, ``shared``, ``memory_bytes`` (granted), ``submitted``,
           ``granted``, ``ended``; ``phase`` (``launching``, ``preparing``, ``gate``, ``training``, ``saving``,
@@ -53,11 +54,10 @@ def overview(
         "version": chronicle.version,
         "now": now,
         "most_finished": chronicle.most,
-        "node": controller.node.id,
-        "cores": len(controller.node.cpus),
+        "nodes": [{"id": node.id, "cores": len(node.cpus)} for node in controller.fleet.nodes],
         "profile": scheduler.profile.name,
         "draining": scheduler.state.draining,
-        "devices": [_device(controller, position) for position in range(len(controller.node.devices))],
+        "devices": [_device(controller, node, one) for node in controller.fleet.nodes for one in node.devices],
         "runs": [_run(controller, entry, now) for entry in chronicle.since(since)],
         "queue": [_queued(controller, job, expected(job.id)) for job in _in_order(controller, waiting)],
         "queued": len(waiting),
@@ -77,11 +77,11 @@ def details(controller: Controller, number: int, now: float) -> dict[str, Any] |
     return {**row, "losses": entry.losses, "story": controller.scheduler.state.story(row["id"])}
 
 
-def _device(controller: Controller, position: int) -> dict[str, Any]:
-    device = controller.node.devices[position]
+def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any]:
     idle_s, gaps = controller.idle.total(device.id)
     return {
         "id": device.id,
+        "node": node.id,
         "kind": device.kind,
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,

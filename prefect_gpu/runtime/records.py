@@ -34,6 +34,7 @@ class RunRecord:
         gated: Whether it was launched behind another run, and so waits at its gate until that is opened.
         behind: The run that it waits for; None once its gate is open.
         weight: Its share of its devices, 1 if it gives way to nobody.
+        leaving: Why it is being stopped to carry on later or elsewhere; empty if it is not.
     """
 
     run_id: str
@@ -50,6 +51,7 @@ class RunRecord:
     gated: bool = False
     behind: str | None = None
     weight: float = 1.0
+    leaving: str = ""
     known: dict[str, Any] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)

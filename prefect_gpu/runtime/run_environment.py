@@ -16,50 +16,58 @@ from prefect_gpu.training import protocol
 def run_environment(
     *,
     run_id: str,
-    token: str,
     devices: Sequence[Device],
     cpus: Sequence[int],
-    channel_url: str,
-    channel_file: Path,
-    checkpoints: Path,
+    checkpoints: str,
     locks: Path,
-    gated: bool = False,
     shared: bool = False,
     memory_bytes: int | None = None,
-    keep_best: bool = False,
 ) -> dict[str, str]:
-    """Everything that the driver adds to a run's environment.
+    """What each instance of a run is told of its place.
 
     A run sees the GPUs that it was granted, by UUID, and no others: a run on virtual devices, or on none, sees no GPU.
 
     Args:
-        locks: Folder of the devices' lock files.
-        gated: Whether the run waits until its predecessor trains no more.
+        checkpoints: Address of the run's own store of checkpoints.
+        locks: Folder of the devices' lock files, as the run sees it.
         shared: Whether others may train on its devices.
         memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
             by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
-        keep_best: Whether its best checkpoint is kept, since it may be ended early.
     """
-    locks.mkdir(parents=True, exist_ok=True)
     gpus = [device.id for device in devices if not device.virtual]
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         protocol.ENV_RUN_ID: run_id,
-        protocol.ENV_TOKEN: token,
-        protocol.ENV_CHANNEL: channel_url,
-        protocol.ENV_CHANNEL_FILE: str(channel_file),
         protocol.ENV_DEVICES: json.dumps(
             [{key: value for key, value in dataclasses.asdict(device).items() if key != "cores"} for device in devices]
         ),
         protocol.ENV_CPUS: ",".join(map(str, cpus)),
-        protocol.ENV_CHECKPOINTS: str(checkpoints),
+        protocol.ENV_CHECKPOINTS: checkpoints,
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
-        **({protocol.ENV_GATED: "1"} if gated else {}),
         **({protocol.ENV_SHARED: "1"} if shared else {}),
-        **({protocol.ENV_KEEP_BEST: "1"} if keep_best else {}),
         **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),
         **(_limits(devices, memory_bytes) if shared and gpus and memory_bytes is not None else {}),
+    }
+
+
+def channel_environment(
+    *, token: str, url: str, file: Path, gated: bool = False, keep_best: bool = False
+) -> dict[str, str]:
+    """What the instance that reports for the run is told of its channel.
+
+    Args:
+        token: What it shows there.
+        file: Where the channel's address is found when the worker is another one.
+        gated: Whether the run waits until its predecessor trains no more.
+        keep_best: Whether its best checkpoint is kept, since it may be ended early.
+    """
+    return {
+        protocol.ENV_TOKEN: token,
+        protocol.ENV_CHANNEL: url,
+        protocol.ENV_CHANNEL_FILE: str(file),
+        **({protocol.ENV_GATED: "1"} if gated else {}),
+        **({protocol.ENV_KEEP_BEST: "1"} if keep_best else {}),
     }
 
 

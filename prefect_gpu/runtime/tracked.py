@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -11,6 +12,7 @@ from prefect_gpu.estimation.submission import RESUMED_AT
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.scheduling.instructions import Move, Preempt
 from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
@@ -57,6 +59,8 @@ class TrackedRun:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
+    leaving: Preempt | Move | None = None  # it is to carry on later or elsewhere
+    gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
     company: list[TrackedRun] = field(
         default_factory=list, repr=False, compare=False
     )  # runs that shared its devices, ended or not

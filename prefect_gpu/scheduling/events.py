@@ -175,7 +175,7 @@ class PressureMeasured:
 
 @dataclass(frozen=True)
 class JobStopped:
-    """A job that was told to stop has stopped: its progress is saved, and it waits again."""
+    """A job that was told to stop, by this scheduler or by one before it, has stopped and waits again."""
 
     job: str
 

@@ -146,8 +146,10 @@ class Scheduler:
                 return True, True
             case ev.JobStopped(job_id):
                 job = state.jobs.get(job_id)
-                if job is None or job.status is not Status.STOPPING:
+                if job is None or not (job.active or job.status is Status.STOPPING):
                     return False, False
+                if job.active:  # an earlier worker had told it to stop
+                    self._free(job, desk)
                 job.story.append((now, "has stopped and waits again"))
                 state.admit(job, now)
                 return True, True

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
-from prefect_gpu.training.checkpoints import Checkpoint, CheckpointStore, SaveCallback
+from prefect_gpu.training.checkpoints import Checkpoint, CheckpointStore, SaveCallback, Store
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -23,16 +23,18 @@ class BestKeeper:
     is. What is kept is the best of what could be saved: call it with the loss that counts, such as one of validation.
 
     Args:
-        folder: Where it is kept; None: in a temporary folder that goes with this object.
+        store: Where it is kept; None: in a temporary folder that goes with this object.
         clock: Seconds; tests may replace it.
 
     Attributes:
         loss: Of the checkpoint that is kept; infinite if there is none.
     """
 
-    def __init__(self, folder: Path | None, clock: Callable[[], float] = monotonic) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="prefect-gpu-best-") if folder is None else None
-        self._store = CheckpointStore(Path(self._temporary.name) if self._temporary else folder or Path())
+    def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
+        if store is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="prefect-gpu-best-")
+            store = CheckpointStore(Path(self._temporary.name))
+        self._store = store
         self._clock = clock
         self._began_at = clock()
         self._spent_s = 0.0

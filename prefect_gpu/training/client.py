@@ -60,6 +60,10 @@ class Sampler(Protocol):
 class ChannelRefused(Exception):
     """The controller will not talk to this process, now or later."""
 
+    def __init__(self, reason: str, code: int | None) -> None:
+        super().__init__(reason)
+        self.code = code
+
 
 class ChannelClient:
     """Sends this process's events to the controller, whichever worker that is, and hears its instructions.
@@ -71,6 +75,8 @@ class ChannelClient:
             None if it is not known at the moment.
         on_instruction: Called in the channel's thread with kind and data.
         sampler: Its samples are sent as USAGE events.
+        superseded: Called in the channel's thread when the controller has given this process up, and the run goes on
+            in another one, or is over.
 
     Attributes:
         connected: Whether the controller can be reached right now.
@@ -86,6 +92,7 @@ class ChannelClient:
         address: Callable[[], str | None],
         on_instruction: Callable[[str, dict[str, Any]], None],
         sampler: Sampler | None = None,
+        superseded: Callable[[], None] = lambda: None,
     ) -> None:
         self.run_id = run_id
         self.session = os.urandom(16).hex()
@@ -97,6 +104,8 @@ class ChannelClient:
         self._address = address
         self._on_instruction = on_instruction
         self._sampler = sampler
+        self._superseded = superseded
+        self._was_welcomed = False
         self._outbox = Outbox()
         self._heard: deque[str] = deque(maxlen=256)
         self._broken_since = time.monotonic()
@@ -183,7 +192,7 @@ class ChannelClient:
             try:
                 wire = self._wire = self._connect()
                 try:
-                    welcomed = True
+                    welcomed = self._was_welcomed = True
                     self._talk(wire)
                 finally:
                     self._lost()
@@ -191,6 +200,8 @@ class ChannelClient:
             except ChannelRefused as error:
                 self.refused = str(error)
                 self._outbox.clear()
+                if self._was_welcomed and error.code in (CLOSE_FORGED, CLOSE_OVER):
+                    self._superseded()
                 logger.warning(
                     "The controller refused run %s: %s. Training goes on, but it is no longer reported.",
                     self.run_id,
@@ -259,7 +270,7 @@ class ChannelClient:
             return wire.receive()
         except WireClosed as error:
             if error.code in FATAL_CODES:
-                raise ChannelRefused(error.reason or f"code {error.code}") from error
+                raise ChannelRefused(error.reason or f"code {error.code}", error.code) from error
             raise
 
     def _talk(self, wire: Any) -> None:

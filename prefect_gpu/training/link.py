@@ -6,6 +6,7 @@ import atexit
 import json
 import logging
 import os
+import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,6 +80,7 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
                 lambda: channel_url(url, file),
                 mailbox.put,
                 UsageSampler(devices),
+                end_superseded,
             )
             client.start()
             atexit.register(client.close, EXIT_FLUSH_SECONDS)
@@ -87,6 +89,12 @@ def process_link(environ: Mapping[str, str] = os.environ) -> Link | None:
                 os.register_at_fork(after_in_child=_forget)
             _link = Link(client, mailbox, own_lock(environ), own_caps(environ, devices))
         return _link
+
+
+def end_superseded() -> None:
+    """End this process: its node was lost, so that its run goes on elsewhere. Two must not save for one run."""
+    logger.error("The controller has given this process up: its run goes on elsewhere, or is over. It ends.")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def channel_url(url: str | None, file: str | None) -> str | None:

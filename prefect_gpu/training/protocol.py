@@ -32,11 +32,15 @@ ENV_CHANNEL = "PREFECT_GPU_CHANNEL"  # ws://host:port of the controller that lau
 ENV_CHANNEL_FILE = "PREFECT_GPU_CHANNEL_FILE"  # JSON {"url": ...}, read again at every reconnection
 ENV_DEVICES = "PREFECT_GPU_DEVICES"  # JSON list of {"id", "kind", "memory_bytes", "virtual"}
 ENV_CPUS = "PREFECT_GPU_CPUS"  # core numbers, "0,1"
-ENV_CHECKPOINTS = "PREFECT_GPU_CHECKPOINTS"  # folder that belongs to this run alone
+ENV_CHECKPOINTS = "PREFECT_GPU_CHECKPOINTS"  # a folder or s3://bucket/prefix that belongs to this run alone
 ENV_GATED = "PREFECT_GPU_GATED"  # "1": wait in ready() until the gate opens
 ENV_LOCKS = "PREFECT_GPU_LOCKS"  # JSON list of files, one for each device: locked while the run trains
 ENV_SHARED = "PREFECT_GPU_SHARED"  # "1": other runs may train on the same devices
 ENV_MEMORY = "PREFECT_GPU_MEMORY"  # bytes granted on each device; not set for a run that has its devices alone
+ENV_ROLE = "PREFECT_GPU_ROLE"  # in a gang: "worker", or "server" (a parameter server, without a device)
+ENV_WORKERS = "PREFECT_GPU_WORKERS"  # in a gang: how many workers; their ranks come first
+ENV_SERVERS = "PREFECT_GPU_SERVERS"  # in a gang: how many parameter servers
+ENV_RESTORES_ONLY = "PREFECT_GPU_RESTORES_ONLY"  # "1": another instance saves the checkpoints of the gang
 ENV_KEEP_BEST = "PREFECT_GPU_KEEP_BEST"  # "1": the run may be ended early, so its best checkpoint is kept
 
 # Kinds of event.

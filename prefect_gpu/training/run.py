@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, overload
 from prefect_gpu.training import checks, cpus
 from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.caps import ran_out
-from prefect_gpu.training.checkpoints import SaveCallback
+from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
 from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, Link, process_link, wait_alone, wait_at_gate
 from prefect_gpu.training.mailbox import Mailbox
@@ -29,6 +29,7 @@ from prefect_gpu.training.protocol import (
     CHECKPOINT,
     ENV_CHECKPOINTS,
     ENV_KEEP_BEST,
+    ENV_RESTORES_ONLY,
     FINISHED,
     OUT_OF_MEMORY,
     PHASE,
@@ -161,20 +162,22 @@ class TrainingRun:
                 "first, or report both to one run object."
             )
         _current.set(self)
-        folder = os.environ.get(ENV_CHECKPOINTS)
+        place = os.environ.get(ENV_CHECKPOINTS)
         link = process_link()
         if link is not None and link.owner is not None and not link.owner._ended:
             logger.warning(
                 "Another training_run() is active in another thread of this process: this one is not reported, and "
                 "saves no checkpoints."
             )
-            link = folder = None
-        self._saver = Saver(Path(folder) if folder else None, self._checkpoint_every, self._on_saved)
+            link = place = None
+        saves = os.environ.get(ENV_RESTORES_ONLY) != "1"
+        store = open_store(place) if place else None
+        self._saver = Saver(store, self._checkpoint_every, self._on_saved, saves=saves)
         self._saver.on_cores = self._on_cores
         keep = os.environ.get(ENV_KEEP_BEST) == "1" if self._keep_best is None else self._keep_best
-        if keep:
+        if keep and saves:
             name = f"best-{keep}" if isinstance(keep, str) else "best"
-            self._best = BestKeeper(Path(folder) / name if folder else None)
+            self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
         if link is not None:
             link.owner = self
             self._link, self._client, self._mailbox = link, link.client, link.mailbox

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from prefect_gpu.training import cpus
-from prefect_gpu.training.checkpoints import CheckpointStore, SaveCallback
+from prefect_gpu.training.checkpoints import SaveCallback, Store
 from prefect_gpu.training.mailbox import Mailbox
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -19,9 +18,10 @@ class Saver:
     """Obeys the controller's instructions inside ``report()``, in the training's thread.
 
     Args:
-        folder: Where checkpoints are kept; None saves none.
+        store: Where checkpoints are kept; None saves none.
         every: Seconds between two checkpoints, or None.
         on_saved: Called with the data of a CHECKPOINT event after each attempt.
+        saves: Whether it is for this process to save: of a gang, one does.
 
     Attributes:
         due_at: The monotonic time at which the next checkpoint is due without being asked for.
@@ -29,8 +29,16 @@ class Saver:
         stopped: Why the loop is to end now: everything that can be saved has been saved. None otherwise.
     """
 
-    def __init__(self, folder: Path | None, every: float | None, on_saved: Callable[[dict[str, Any]], None]) -> None:
-        self.store = CheckpointStore(folder) if folder is not None else None
+    def __init__(
+        self,
+        store: Store | None,
+        every: float | None,
+        on_saved: Callable[[dict[str, Any]], None],
+        *,
+        saves: bool = True,
+    ) -> None:
+        self.store = store
+        self._saves_to = store if saves else None
         self.due_at = float("inf")
         self.stopped: str | None = None
         self.on_cores: list[Callable[[int], object]] = []
@@ -41,7 +49,7 @@ class Saver:
 
     def begin(self) -> None:
         """Training starts now."""
-        if self._every is not None and self.store is not None:
+        if self._every is not None and self._saves_to is not None:
             self.due_at = monotonic() + self._every
 
     def offer(self) -> None:
@@ -50,7 +58,7 @@ class Saver:
 
     def due(self, mailbox: Mailbox) -> bool:
         """Whether a checkpoint that were offered now would be saved. Whoever asks will offer one."""
-        if self.store is None:
+        if self._saves_to is None:
             return False
         self._offered = True
         asked = mailbox.save is not None or (mailbox.stop is not None and self.stopped is None)
@@ -82,20 +90,24 @@ class Saver:
             asked = mailbox.save
             if asked is not None:
                 mailbox.save = None
-            if self.store is not None and (asked is not None or stop is not None or monotonic() >= self.due_at):
-                self._save(self.store, checkpoint, step)
+            if self._saves_to is not None and (asked is not None or stop is not None or monotonic() >= self.due_at):
+                self._save(self._saves_to, checkpoint, step)
         if stop is not None and (checkpoint is not None or not self._offered):
             self.stopped = stop
         # A wish for a checkpoint, or to stop with one, stays until a report offers one.
         if mailbox.save is not None or (mailbox.stop is not None and self.stopped is None):
             mailbox.pending = True
 
-    def _save(self, store: CheckpointStore, checkpoint: SaveCallback, step: int) -> None:
+    def _save(self, store: Store, checkpoint: SaveCallback, step: int) -> None:
         begin = monotonic()
         data: dict[str, Any] = {"step": step}
         try:
             saved = store.save(checkpoint, step)
-            data |= {"path": str(saved.path), "bytes": saved.size_bytes, "seconds": monotonic() - begin}
+            data |= {
+                "path": saved.kept_at or str(saved.path),
+                "bytes": saved.size_bytes,
+                "seconds": monotonic() - begin,
+            }
         except Exception as error:
             # A full disk at night is no reason to lose the training as well; the previous checkpoint is still good.
             logger.exception("The checkpoint of step %d could not be saved; training goes on.", step)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from prefect.utilities.templating import apply_values
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorkerResult
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from prefect_gpu.request import GpuRequest, check_request, explain
+from prefect_gpu.runtime.drivers.base import ContainerSpec
 from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.units import parse_bytes
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, WorkPool
@@ -34,12 +36,75 @@ class _OfProcess(GpuRequest):
     )
 
 
-class GpuVariables(_OfProcess, BaseVariables):
+class _OfContainer(BaseModel):
+    image: str | None = Field(
+        default=None,
+        title="Image",
+        description="For workers that start containers: the image. It needs Python 3.9 or newer, and what the flow "
+        "imports.",
+    )
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
+        default="IfNotPresent", title="Image pull policy", description="When a node pulls the image."
+    )
+    memory_limit: str | None = Field(
+        default=None,
+        title="Memory limit",
+        description="Main memory that the run's container may use, for example 16GiB.",
+        examples=["16GiB"],
+    )
+    shm_size: str | None = Field(
+        default=None,
+        title="Shared memory",
+        description="Size of /dev/shm in the container, which data loaders use, for example 2GiB.",
+    )
+    volumes: list[str] = Field(
+        default_factory=list,
+        title="Volumes",
+        description="Folders of the node in the container, as /on/the/node:/in/the/container, with :ro for read-only.",
+    )
+    network: str | None = Field(default=None, title="Network", description="Docker network that the container joins.")
+
+    @field_validator("memory_limit", "shm_size")
+    @classmethod
+    def _valid_size(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value:
+            parse_bytes(value, field=str(info.field_name))
+        return value or None
+
+
+class GpuVariables(_OfProcess, _OfContainer, BaseVariables):
     """Variables of the base job template."""
 
 
-class GpuJobConfiguration(_OfProcess, BaseJobConfiguration):
+class GpuJobConfiguration(_OfProcess, _OfContainer, BaseJobConfiguration):
     """One run's configuration, with the template's placeholders filled in."""
+
+
+_PULL = {"IfNotPresent": "missing", "Always": "always", "Never": "never"}
+
+
+def container_of(configuration: GpuJobConfiguration, default_image: str | None) -> ContainerSpec:
+    """What the run's container is made of.
+
+    Raises:
+        ValueError: No image is named, neither by the run nor by the worker's settings.
+    """
+    image = configuration.image or default_image
+    if not image:
+        raise ValueError("image is not set: name one in the deployment, the work pool or the worker's settings.")
+    sizes = {
+        name: parse_bytes(value, field=name) if value else None
+        for name, value in (("memory_limit", configuration.memory_limit), ("shm_size", configuration.shm_size))
+    }
+    return ContainerSpec(
+        image,
+        _PULL[configuration.image_pull_policy],
+        sizes["memory_limit"],
+        sizes["shm_size"],
+        tuple(configuration.volumes),
+        configuration.network or "",
+        {name: str(value) for name, value in configuration.labels.items()},
+    )
 
 
 class GpuWorkerResult(BaseWorkerResult):
@@ -79,6 +144,10 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         gpus=request.gpus,
         gpu_memory_bytes=request.gpu_memory_bytes,
         cpus=request.cpus,
+        workers=request.workers,
+        servers=request.ps,
+        max_gpus=request.max_gpus if request.max_gpus != request.gpus else None,
+        preemptible=request.preemptible or request.max_gpus not in (None, request.gpus),
         exclusive=request.exclusive is not False,
         automatic=request.exclusive is None and request.gpus > 0,
         category=request.category,

@@ -85,10 +85,14 @@ class RunDisplay:
             report: How its process ended.
             virtual: Whether it ran on virtual devices.
         """
+        await self.leave()
+        await self._try(report, virtual)
+
+    async def leave(self) -> None:
+        """Stop renaming the run's state."""
         self._closing = True  # not cancelled: a renaming that has begun must be checked to its end
         self._news.set()
         await self._task
-        await self._try(report, virtual)
 
     async def _work(self) -> None:
         while True:

@@ -231,8 +231,8 @@ class Intake:
     async def _known_of(self, flow_run: FlowRun, request: Request) -> Known:
         """What is known of a run before it starts, to estimate it by."""
         flow = await self._pool.flow(flow_run.flow_id)
-        devices = self.controller.node.devices if request.gpus else ()
-        return known_of(flow.name, flow_run.parameters, request, {}, devices[0].kind if devices else None)
+        kind = self.controller.fleet.kind if request.gpus else None
+        return known_of(flow.name, flow_run.parameters, request, {}, kind)
 
     def withdraw(self, run_id: str, reason: str) -> None:
         """A run that waited is not ours to start any more."""
@@ -257,6 +257,11 @@ class Intake:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""
         self._settled_at[run_id] = time.time()
         self._forget(run_id)
+
+    def waits_again(self, flow_run: FlowRun) -> None:
+        """A launch is over, and the run waits as it was read just now."""
+        self._settled_at[str(flow_run.id)] = time.time()
+        self.known[str(flow_run.id)] = flow_run
 
     def lock(self, run_id: str) -> asyncio.Lock:
         """Held while a waiting run's state is changed: showing it as waiting and claiming it must not mix."""

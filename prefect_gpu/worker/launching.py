@@ -7,8 +7,10 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from prefect.client.schemas.objects import FlowRun
@@ -23,17 +25,35 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Job
-from prefect_gpu.worker.configuration import GpuJobConfiguration, merge_job_variables
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.pool import PoolView
-from prefect_gpu.worker.settle import persist
+from prefect_gpu.worker.settle import claim_words, persist
 from prefect_gpu.worker.states import claim_was_clean
 
 if TYPE_CHECKING:
     from prefect_gpu.worker.worker import GpuWorker
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
+_INSTANCE = (sys.executable, "-m", "prefect_gpu.instance")
+_ENGINE_INSIDE = ("python", "-m", "prefect.engine")
+_INSTANCE_INSIDE = ("python", "-m", "prefect_gpu.instance")
+# Settings that name files or folders of the worker's machine.
+_OF_THIS_MACHINE = frozenset(
+    {
+        "PREFECT_HOME",
+        "PREFECT_PROFILES_PATH",
+        "PREFECT_LOCAL_STORAGE_PATH",
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH",
+        "PREFECT_LOGGING_SETTINGS_PATH",
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL",
+        "PREFECT_API_DATABASE_CONNECTION_URL",
+        "PREFECT_INTEGRATIONS_GPU_STATE_DIR",
+    }
+)
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 
 
@@ -41,13 +61,24 @@ class Launcher:
     """Prepares the launches of one worker."""
 
     def __init__(
-        self, worker: GpuWorker, pool: PoolView, intake: Intake, control: EngineControl, logger: logging.Logger
+        self,
+        worker: GpuWorker,
+        pool: PoolView,
+        intake: Intake,
+        control: EngineControl,
+        logger: logging.Logger,
+        outside: GpuSettings | None = None,
+        territory: str = "",
+        credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
         self._intake = intake
         self._control = control
+        self._outside = outside
+        self._territory = territory
+        self._credentials = dict(credentials or {})
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = dict(os.environ)
@@ -99,8 +130,9 @@ class Launcher:
         return self._specify(flow_run, run, configuration, deployment)
 
     async def _claim(self, flow_run: FlowRun, run: TrackedRun) -> None:
-        # The folder's name in the message lets a later worker recognise its predecessor's claim.
-        claim: Any = Pending(message=f"Claimed by worker {self._worker.name} ({run.folder.name})")
+        # A later worker recognises its predecessor's claim: by the folder's name, if it has the folder, else by where
+        # the run was to start.
+        claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._territory))
         try:
             state = await propose_state(self._client, claim, flow_run_id=flow_run.id)
         except Abort as error:
@@ -132,7 +164,7 @@ class Launcher:
             values=merge_job_variables(flow_run, deployment),
             client=self._client,
         )
-        if configuration.working_dir is not None and not configuration.working_dir.is_dir():
+        if self._outside is None and configuration.working_dir is not None and not configuration.working_dir.is_dir():
             raise ValueError(f"working_dir={str(configuration.working_dir)!r} is not a folder on the worker's machine.")
         command = configuration.command
         configuration.prepare_for_flow_run(
@@ -154,7 +186,10 @@ class Launcher:
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
     ) -> LaunchSpec:
-        env = {name: value for name, value in {**self._environ, **configuration.env}.items() if value is not None}
+        if self._outside is not None:
+            return self._specify_container(flow_run, run, configuration, self._outside)
+        env = with_credentials(self._environ, self._credentials, configuration.env)
+        env = {name: value for name, value in {**env, **configuration.env}.items() if value is not None}
         env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
         env.setdefault("PYTHONUNBUFFERED", "1")
         cwd = configuration.working_dir
@@ -170,9 +205,58 @@ class Launcher:
             argv=tuple(shlex.split(configuration.command or "")),
             env=env,
             cwd=cwd,
+            instance_argv=_INSTANCE if configuration.command == _ENGINE else (),
             stream_output=configuration.stream_output,
             label=flow_run.name,
         )
+
+    def _specify_container(
+        self, flow_run: FlowRun, run: TrackedRun, configuration: GpuJobConfiguration, settings: GpuSettings
+    ) -> LaunchSpec:
+        """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
+        own = {name: value for name, value in configuration.env.items() if value is not None}
+        env = with_credentials({}, self._credentials, own)
+        env |= {name: value for name, value in own.items() if name not in _OF_THIS_MACHINE}
+        for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
+            if name in env:
+                env[name] = _seen_from_outside(env[name], settings.advertise)
+        env["PREFECT__FLOW_RUN_ID"] = run.run_id
+        env.setdefault("PYTHONUNBUFFERED", "1")
+        plain = configuration.command == _ENGINE
+        return LaunchSpec(
+            run_id=run.run_id,
+            run_dir=run.folder,
+            argv=_ENGINE_INSIDE if plain else tuple(shlex.split(configuration.command or "")),
+            env=env,
+            cwd=configuration.working_dir or Path(),
+            instance_argv=_INSTANCE_INSIDE if plain else (),
+            stream_output=configuration.stream_output,
+            label=flow_run.name,
+            container=container_of(configuration, settings.image),
+        )
+
+
+def with_credentials(
+    environ: Mapping[str, str], credentials: Mapping[str, str], own: Mapping[str, Any]
+) -> dict[str, str]:
+    """An environment with the credentials of the checkpoints' place, all of one kind: they belong together.
+
+    Args:
+        credentials: From a block; empty: whatever is in the environment.
+        own: What the run says of its environment. One with credentials of its own keeps to those.
+    """
+    if not credentials or any(name in own for name in _CREDENTIALS):
+        return dict(environ)
+    return {name: value for name, value in environ.items() if name not in _CREDENTIALS} | dict(credentials)
+
+
+def _seen_from_outside(url: str, address: str | None) -> str:
+    """A URL of this machine, as others must call it."""
+    parts = urlsplit(url)
+    if address is None or parts.hostname not in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
+        return url
+    port = f":{parts.port}" if parts.port else ""
+    return urlunsplit(parts._replace(netloc=f"{address}{port}"))
 
 
 def local_source(deployment: DeploymentResponse | None) -> tuple[Path, str] | None:

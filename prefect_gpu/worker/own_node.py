@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.telemetry import take_inventory
@@ -34,10 +34,21 @@ def claim_node(
     ours, others = claims.claim_devices(found)
     for device in others:
         logger.warning("%s is managed by another worker on this machine and left to it.", device.id)
-    names = ", ".join(f"{device.id} ({device.kind})" if not device.virtual else device.id for device in ours)
-    kind = "virtual devices, which are not GPUs" if ours and ours[0].virtual else "devices"
-    if ours:
-        printer(f"Serving pool {pool!r} with {len(ours)} {kind}: {names}")
-    else:
-        logger.error("This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`.")
+    say_devices(pool, ours, printer, logger)
     return Node(inventory.hostname, tuple(ours), inventory.cpus)
+
+
+def say_devices(
+    pool: str, devices: Sequence[Device], printer: Callable[..., None], logger: logging.Logger, where: str = ""
+) -> None:
+    """Tell the worker's user what the pool is served with.
+
+    Args:
+        where: Which nodes they are on, if they are not on this machine.
+    """
+    if not devices:
+        logger.error("This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`.")
+        return
+    names = ", ".join(f"{device.id} ({device.kind})" if not device.virtual else device.id for device in devices)
+    kind = "virtual devices, which are not GPUs" if devices[0].virtual else "devices"
+    printer(f"Serving pool {pool!r} with {len(devices)} {kind}{where}: {names}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -29,10 +29,11 @@ from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.diagnosis import died_of_its_limit
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
-from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Preemption
+from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
@@ -42,15 +43,17 @@ from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_a
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.from_blocks import read_blocks
+from prefect_gpu.worker.infrastructure import infrastructure_of
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
+from prefect_gpu.worker.lead import Lead
 from prefect_gpu.worker.learning import PoolLearning
-from prefect_gpu.worker.own_node import claim_node
+from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.settle import Settlement, persist
 from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
 
 if TYPE_CHECKING:
     from prefect_gpu.worker.worker import GpuWorker
@@ -74,30 +77,41 @@ class PoolSession:
         self._history = History(settings.resolved_history_url)
         self._claims = Claims(self._state_dir)
         self._logger = get_logger("worker.gpu")
+        self._lead = Lead(self._claims, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
         self._learning: PoolLearning | None = None
         self._page: PageServer | None = None
         self._displays: dict[str, RunDisplay] = {}
+        self._territory = ""
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.host_prefix = f"{socket.gethostname()}:"
+        self.host_prefix = f"{socket.gethostname()}:"  # of containers: where they are, whichever machine leads
         self.is_open = False
         self.draining = False
+        self.lost = False  # somebody else leads: this session does nothing any more, and is to be closed
 
     # -- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Become this machine's worker for the pool: claim devices, adopt what runs, listen to Prefect."""
+        """Become the pool's worker here: wait for the lead, claim devices, adopt what runs, listen to Prefect."""
         self._loop = asyncio.get_running_loop()
         pool = self._worker.work_pool
-        await self._wait_for_claim(pool.name)
+        await self._lead.claim(pool.name)
+        self._spawn_once("beat", self._lead.beat(pool.name))
         client = self._worker.client
         self._client = client
         view = PoolView(client, pool.name, self._worker._work_queues)
         self._settlement = Settlement(client, self._logger)
-        node = claim_node(pool.name, self._settings, self._claims, self._printer, self._logger)
+        chosen = await read_blocks(self._settings, client)
+        settings = self._settings = chosen.settings
+        place = infrastructure_of(pool.name, settings, self._claims, self._printer, self._logger, chosen.nodes)
+        self._territory = territory = await place.driver.territory() or ""
+        if territory:
+            await self._lead.take(client, pool.name, territory)
+            self._spawn_once("lead", self._keep_lead())
+            self.host_prefix = f"{territory}:"
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -110,25 +124,29 @@ class PoolSession:
             lane=self._lane,
             logger=self._logger,
         )
-        self._launcher = Launcher(self._worker, view, self._intake, self._control, self._logger)
-        driver = ProcessDriver(
-            warm=self._settings.warm_start,
-            preload=[*PREFECT_MODULES, *self._settings.preload],
-            after_fork=AFTER_FORK,
-            echo=None,
-            logger=self._logger,
+        outside = None if place.driver.local else settings
+        self._launcher = Launcher(
+            self._worker, view, self._intake, self._control, self._logger, outside, territory, chosen.credentials
         )
         self.controller = Controller(
             self,
-            node=node,
-            driver=driver,
+            nodes=place.nodes,
+            driver=place.driver,
             state_dir=self._state_dir,
             pool=pool.name,
             profile=self._settings.profile,
-            abilities=replace(ABILITIES, gates=self._settings.prescheduling),
+            abilities=replace(
+                ABILITIES,
+                gates=self._settings.prescheduling,
+                preemption=ABILITIES.preemption if self._settings.preemption else Preemption.NONE,
+            ),
             channel_host=self._settings.channel_host,
             channel_port=self._settings.channel_port,
+            advertise=self._settings.advertise,
             keep_days=self._settings.keep_days,
+            checkpoints=settings.checkpoints,
+            credentials=chosen.credentials,
+            leads=lambda: self._lead.held,
             logger=self._logger,
         )
         self._intake.controller = self.controller
@@ -136,6 +154,10 @@ class PoolSession:
             pool.id, on_event=self._intake.on_event, on_connect=self._on_connect, logger=self._logger
         )
         await self.controller.start()
+        if not place.driver.local:
+            nodes, devices = self.controller.fleet.nodes, self.controller.fleet.devices
+            where = f" on {', '.join(node.id for node in nodes) or 'no node'}"
+            say_devices(pool.name, devices, self._printer, self._logger, where)
         source = PoolSource(self.controller, pool.name, self._intake.expected)
         self._page = await open_page(source, self._settings, pool.name, self._logger)
         if self._page is not None:
@@ -167,8 +189,13 @@ class PoolSession:
             await self.controller.close()
         await self._stack.aclose()
         self._history.close()
+        await self._lead.release()
         self._claims.release()
         self.is_open = False
+
+    def follow(self, lost: PoolSession) -> None:
+        """Be this worker's next session, after one that has lost the lead and is closed."""
+        self._lead.inherit(lost._lead)
 
     def begin_drain(self, on_drained: Callable[[], object]) -> int:
         """Start no run any more; call back when the last one has been settled.
@@ -191,29 +218,39 @@ class PoolSession:
 
     async def wait_finished(self) -> None:
         """Wait until nothing runs and nothing that waits can start (``--run-once``)."""
-        while True:
+        while not self.lost:
             await self.controller.wait_idle()
             await asyncio.sleep(0)
             if not self.controller.runs and not self.controller.scheduler.state.active_count:
                 return
 
-    async def _wait_for_claim(self, pool_name: str) -> None:
-        said = False
-        while not self._claims.claim_pool(pool_name):
-            if not said:
-                self._printer(
-                    f"Another worker of pool {pool_name!r} uses the state folder {self._state_dir}. Standing by to "
-                    "take over. To run both, give this one its own PREFECT_INTEGRATIONS_GPU_STATE_DIR."
-                )
-                said = True
-            self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
-            await asyncio.sleep(1.0)
+    def _stand_by(self) -> None:
+        self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
+
+    async def _keep_lead(self) -> None:
+        await self._lead.keep()
+        self.lost = True
+        if hasattr(self, "controller"):
+            self.controller.abandon()
+        self._printer("This worker leads no more. Its runs go on; it stands by to take over again.")
+
+    async def _must_lead(self) -> None:
+        """Go no further if somebody else may lead by now. Whoever waits here is cancelled as the session is closed."""
+        if not self._lead.held:
+            await asyncio.Event().wait()
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_ended)
         return task
+
+    def _spawn_once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Unless it is being done: a session whose opening failed, since Prefect went away, is opened again."""
+        if any(task.get_name() == name for task in self._tasks):
+            work.close()
+        else:
+            self._spawn(work).set_name(name)
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -250,6 +287,7 @@ class PoolSession:
 
     async def prepare(self, run: TrackedRun) -> LaunchSpec:
         """See :class:`Host`."""
+        await self._must_lead()
         return await self._launcher.prepare(run)
 
     async def launched(self, run: TrackedRun) -> None:
@@ -258,14 +296,13 @@ class PoolSession:
         self._displays[run.run_id] = self._display(run)
         self._spawn(self._announce(run, run.handle.pid))
 
-    async def _announce(self, run: TrackedRun, pid: int) -> None:
+    async def _announce(self, run: TrackedRun, pid: int | str) -> None:
         flow_run = self._intake.known.get(run.run_id)
-        devices = ", ".join(run.record.placement.devices) or "no device"
+        place = run.record.placement
+        devices = ", ".join(place.all_devices) or "no device"
         if flow_run is not None:
             logger = self._worker.get_flow_run_logger(flow_run)
-            logger.info(
-                "Worker %r gave this run %s and cores %s", self._worker.name, devices, list(run.record.placement.cpus)
-            )
+            logger.info("Worker %r gave this run %s and cores %s", self._worker.name, devices, _cores_of(place))
             estimate = self.controller.estimates.of(run.run_id)
             expected = launch_line(estimate)
             if expected is not None:
@@ -322,14 +359,18 @@ class PoolSession:
         async def stop() -> None:
             with suppress(Exception):  # the signal alone must do
                 await self._control.announce_cancellation(run.run_id)
+            await self._must_lead()
             await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
 
         self._spawn(stop())
 
     async def _bury(self, pool: PoolView) -> None:
-        types = (StateType.RUNNING, StateType.CANCELLING)
+        types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await persist(lambda: pool.runs_in_state(*types), self._logger)
-        await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
+        if self._territory:
+            await self._settlement.bury_orphans_of(self._territory, believed, self.controller.runs)
+        else:
+            await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
 
     async def _beat(self) -> None:
         """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""
@@ -351,9 +392,10 @@ class PoolSession:
 
     async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
         """See :class:`Host`."""
+        await self._must_lead()
         display = self._displays.pop(run.run_id, None)
         if display is not None:
-            await display.close(report, virtual=any(device.virtual for device in self.controller.node.devices))
+            await display.close(report, virtual=any(device.virtual for device in self.controller.fleet.devices))
         self._control.unregister(run.run_id)
         breaks = self._breaks_at_grant.pop(run.run_id, self._stream.breaks)
         outcome, message = await self._settlement.settle(run, report, api_was_away=self._stream.breaks > breaks)
@@ -362,8 +404,24 @@ class PoolSession:
         self._intake.settled(run.run_id)
         return outcome, message
 
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See :class:`Host`."""
+        await self._must_lead()
+        display = self._displays.get(run.run_id)
+        if display is not None:
+            await display.leave()
+        waiting = await self._settlement.give_way(run, reason)
+        if waiting is None:
+            return False
+        self._displays.pop(run.run_id, None)
+        self._control.unregister(run.run_id)
+        self._breaks_at_grant.pop(run.run_id, None)
+        self._intake.waits_again(waiting)
+        return True
+
     async def unlaunched(self, run: TrackedRun) -> None:
         """See :class:`Host`."""
+        await self._must_lead()
         await self._settlement.give_back(run)
         self._intake.settled(run.run_id)
 
@@ -373,7 +431,7 @@ class PoolSession:
 
     def record_history(self, row: dict[str, Any]) -> None:
         """See :class:`Host`."""
-        devices = [device for device in self.controller.node.devices if device.id in row["devices"]]
+        devices = self.controller.fleet.named(row["devices"])
         self._history.record(
             HistoryRow(
                 **row,
@@ -389,10 +447,15 @@ class PoolSession:
 
     async def _link_page(self, artifact: PoolArtifact, url: str) -> None:
         """Tell Prefect where the pool's page is."""
-        host = self.host_prefix[:-1]
+        host = socket.gethostname()
         text = f"[What the devices of the pool do, who waits, and why]({url}), while its worker runs on {host}."
         try:
             async with self._lane:
                 await artifact.show(text)
         except Exception as error:  # it is only for show
             self._logger.debug("The pool's page could not be linked: %r", error)
+
+
+def _cores_of(placement: Placement) -> str:
+    """The cores of each part: those of different nodes have the same numbers."""
+    return ", ".join(str(list(part.cpus)) for part in placement.parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -22,15 +23,22 @@ from prefect.utilities.engine import propose_state
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.worker.states import put_back
+from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
 T = TypeVar("T")
 _LONGEST_PAUSE_S = 10.0
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
+_ENDED_BEFORE = "Its process was ended from outside before the flow began"
 # What the end of a run's output has when it could not reach Prefect. It is the only witness when the worker that
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
+_NODE_LOST = "Its node was lost before it began"
 _MOST_RESTARTS = 5
+_FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
+_NO_RECORD = (
+    "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
+    "containers. Workers that share a state folder take running containers over."
+)
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
 
 
@@ -100,11 +108,12 @@ class Settlement:
                 # Brought back before, by us or by a worker that was killed; the answer or the history row was lost.
                 return "crashed", crash
             return None, "waits again"
-        if state.type is StateType.PENDING and report.returncode not in (0, None):
+        if state.type is StateType.PENDING and report.returncode != 0:
             # It could not even report that it runs, so nothing of the flow's function has.
-            away = api_was_away or any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
-            if away and await self._restarts(flow_run) < _MOST_RESTARTS:
-                await self._force(flow_run, self._again(flow_run, _OUT_OF_REACH))
+            why = _why_it_never_began(run, report, api_was_away)
+            restarts = await self._restarts(flow_run) if why else 0
+            if why and restarts < _MOST_RESTARTS:
+                await self._force(flow_run, self._again(flow_run, why, _FIRST_RESTART_S * 2**restarts))
                 return None, "never began"
         concluded = await self._concluded(flow_run)
         if concluded is not None:
@@ -125,7 +134,7 @@ class Settlement:
 
     async def _restarts(self, flow_run: FlowRun) -> int:
         history = await self._client.read_flow_run_states(flow_run.id)
-        return sum(state.message == _OUT_OF_REACH for state in history)
+        return sum(state.message in (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE) for state in history)
 
     async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
         """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
@@ -163,8 +172,8 @@ class Settlement:
         await self._force(flow_run, self._again(flow_run, message))
         return True
 
-    def _again(self, flow_run: FlowRun, message: str) -> State:
-        delay = flow_run.empirical_policy.retry_delay or 0
+    def _again(self, flow_run: FlowRun, message: str, at_least_s: float = 0.0) -> State:
+        delay = max(flow_run.empirical_policy.retry_delay or 0, at_least_s)
         return AwaitingRetry(scheduled_time=datetime.now(timezone.utc) + timedelta(seconds=delay), message=message)
 
     async def _force(self, flow_run: FlowRun, state: State) -> None:
@@ -172,6 +181,33 @@ class Settlement:
             policy = flow_run.empirical_policy.model_copy(update={"retry_type": "reschedule", "resuming": False})
             await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
         await self._client.set_flow_run_state(flow_run.id, state, force=True)
+
+    async def give_way(self, run: TrackedRun, reason: str) -> FlowRun | None:
+        """Let a run that was stopped wait again, from where it was. Its retries are left to it: this is none.
+
+        Returns:
+            The run as it waits; None if it is over, or about to be.
+        """
+
+        async def work() -> FlowRun | None:
+            flow_run = await self._client.read_flow_run(UUID(run.run_id))
+            state = flow_run.state
+            if state is None or state.type not in (StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED):
+                return None
+            if state.type is not StateType.SCHEDULED:
+                policy = flow_run.empirical_policy
+                if policy.retries and flow_run.run_count:  # Prefect counts each start as a try
+                    flow_run.empirical_policy = policy.model_copy(update={"retries": policy.retries + 1})
+                done = run.record.progress.get("step")
+                from_where = f" It carries on from step {done}." if done else ""
+                waits: State = Scheduled(name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}")
+                await self._force(flow_run, waits)
+            return await self._client.read_flow_run(flow_run.id)
+
+        try:
+            return await persist(work, self._logger)
+        except ObjectNotFound:
+            return None
 
     async def give_back(self, run: TrackedRun) -> None:
         """Return a run to its queue that an earlier worker claimed but never started."""
@@ -193,10 +229,19 @@ class Settlement:
         except ObjectNotFound:
             return
 
+    async def _give_back_lost(self, flow_run: FlowRun) -> None:
+        due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+        message = "The worker that had claimed it is gone, and no container of it is left."
+        await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
+
     async def _claimed_in(self, flow_run: FlowRun, folder_name: str) -> bool:
-        history = await self._client.read_flow_run_states(flow_run.id)
+        return await self._claimed_in_words(flow_run.id, folder_name)
+
+    async def _claimed_in_words(self, run_id: UUID, words: str) -> bool:
+        """Whether these words are part of the last claim of the run."""
+        history = await self._client.read_flow_run_states(run_id)
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
-        return last is not None and folder_name in (last.message or "")
+        return last is not None and words in (last.message or "")
 
     async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str) -> None:
         """Finish a cancellation that no process is left to finish: it never had one, or ours is gone."""
@@ -210,21 +255,63 @@ class Settlement:
         Args:
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+            host_prefix: What the ``infrastructure_pid`` of this machine's runs begins with.
         """
         for flow_run in flow_runs:
             if str(flow_run.id) not in ours and _orphaned(flow_run, host_prefix):
                 with suppress(ObjectNotFound):
                     await persist(partial(self._bury, flow_run.id, ours, host_prefix), self._logger)
 
+    async def bury_orphans_of(self, territory: str, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
+        """Runs that an earlier leader claimed for an Engine or a Swarm that we lead now, without a record of ours.
+
+        To be called once everything that is not ours has been removed there. What had not begun goes back to its queue;
+        what ran is tried again if it has retries left, and else it has crashed.
+
+        Args:
+            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`.
+            flow_runs: Those that may be such runs, as they were read at some time.
+            ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
+        """
+        for flow_run in flow_runs:
+            if str(flow_run.id) not in ours and _believed(flow_run, StateType.PENDING):
+                with suppress(ObjectNotFound):
+                    await persist(partial(self._bury_of, territory, flow_run.id, ours), self._logger)
+
+    async def _bury_of(self, territory: str, run_id: UUID, ours: Collection[str]) -> None:
+        claimed = await self._claimed_in_words(run_id, _for_territory(territory))
+        flow_run = await self._client.read_flow_run(run_id)
+        if str(run_id) in ours or not claimed or not _believed(flow_run, StateType.PENDING):
+            return
+        if flow_run.state_type is StateType.PENDING:
+            await self._give_back_lost(flow_run)
+        else:
+            await self._bury_it(flow_run, ExitReport(returncode=None, cause=_NO_RECORD))
+
     async def _bury(self, run_id: UUID, ours: Collection[str], host_prefix: str) -> None:
         # One of ours may have ended and been settled since the run was read, so that it looked like an orphan.
         flow_run = await self._client.read_flow_run(run_id)
         if str(run_id) in ours or not _orphaned(flow_run, host_prefix):
             return
+        await self._bury_it(flow_run, ExitReport(returncode=None))
+
+    async def _bury_it(self, flow_run: FlowRun, report: ExitReport) -> None:
         if flow_run.state_type is StateType.CANCELLING:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
         else:
-            await self._crash(flow_run, ExitReport(returncode=None))
+            await self._crash(flow_run, report)
+
+
+def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:
+    """Why a run that was launched, but never reported that it runs, may simply be started again; empty: it may not."""
+    if report.lost:
+        return _NODE_LOST
+    if report.returncode is not None and (
+        api_was_away or any(sign in line for sign in _SIGNS_OF_ABSENCE for line in report.tail)
+    ):
+        return _OUT_OF_REACH
+    killed = report.returncode in (-signal.SIGKILL, -signal.SIGTERM) and not report.cause  # not by its memory limit
+    return _ENDED_BEFORE if run.handle is not None and (killed or report.returncode is None) else ""
 
 
 def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
@@ -233,10 +320,29 @@ def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
     A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
     """
     pid = flow_run.infrastructure_pid or ""
-    believed = flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING)
-    return believed and pid.startswith(host_prefix) and not _alive(pid)
+    return _believed(flow_run) and pid.startswith(host_prefix) and not _alive(pid)
+
+
+def _believed(flow_run: FlowRun, *more: StateType) -> bool:
+    """Whether Prefect believes that the run runs."""
+    return flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING, *more)
+
+
+def claim_words(worker: str, folder: str, territory: str = "") -> str:
+    """What the state of a run says that a worker has claimed.
+
+    Args:
+        folder: Name of the launch's folder.
+        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty for a process of this machine.
+    """
+    return f"Claimed by worker {worker} ({folder}" + (_for_territory(territory) if territory else ")")
+
+
+def _for_territory(territory: str) -> str:
+    return f") for {territory}."
 
 
 def _alive(infrastructure_pid: str) -> bool:
-    number = infrastructure_pid.rpartition(":")[2]
-    return number.isdigit() and psutil.pid_exists(int(number))
+    """Whether there is such a process. A container (``territory:node:container``) that nobody follows was removed."""
+    host, _, number = infrastructure_pid.rpartition(":")
+    return ":" not in host and number.isdigit() and psutil.pid_exists(int(number))

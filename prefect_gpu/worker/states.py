@@ -16,6 +16,8 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Running, Scheduled
 
 AWAITING_GPU = "AwaitingGpu"
+GAVE_WAY = "It gave way: "
+"""How the message of an ``AwaitingGpu`` begins that followed a running state on purpose."""
 
 
 async def show_waiting(client: PrefectClient, run_id: UUID, reason: str, scheduled_time: datetime | None) -> bool:
@@ -69,7 +71,8 @@ async def claim_was_clean(client: PrefectClient, run_id: UUID) -> bool:
     if pending is None or pending == 0:
         return pending == 0
     before = history[pending - 1]
-    if before.type is StateType.SCHEDULED and before.name == AWAITING_GPU and pending >= 2:
+    gave_way = (before.message or "").startswith(GAVE_WAY)
+    if before.type is StateType.SCHEDULED and before.name == AWAITING_GPU and pending >= 2 and not gave_way:
         # An AwaitingGpu that overwrote a claim is about to be taken back by whoever wrote it.
         return history[pending - 2].type is StateType.SCHEDULED
     if before.type is StateType.SCHEDULED:

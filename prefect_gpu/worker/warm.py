@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 PREFECT_MODULES = (
     "prefect.main",
     "prefect.flow_engine",
@@ -30,4 +32,17 @@ PREFECT_MODULES = (
     "prefect_gpu.decorators",
     "prefect_gpu.run_start",
 )
+_LATER = {"torch": ("torch._dynamo",)}
+"""What a module imports only when it is used: PyTorch as the first optimizer is made, which takes a second."""
+
 AFTER_FORK = "prefect_gpu.run_start:refresh_prefect"
+
+
+def completed(preload: Iterable[str]) -> list[str]:
+    """The modules that the user wants imported ahead, and what these would import in each run all the same.
+
+    Example:
+        >>> completed(["torch", "xgboost"])
+        ['torch', 'torch._dynamo', 'xgboost']
+    """
+    return list(dict.fromkeys(one for name in preload for one in (name, *_LATER.get(name.partition(".")[0], ()))))

@@ -16,10 +16,13 @@ from prefect.types._datetime import now
 from prefect.workers.base import BaseWorker
 from pydantic import ValidationError
 
+from prefect_gpu.blocks.base import BlockError
+from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
+from prefect_gpu.worker.infrastructure import SetupError
 from prefect_gpu.worker.session import PoolSession
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         self._session: PoolSession | None = None
         self._run_once = False
         self._serving: asyncio.Task[None] | None = None
+        self._printer: Callable[..., None] = print
+        self._refusal: Exception | None = None
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -56,7 +61,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         have ended. A second one leaves at once: running trainings go on, and the next worker takes them over.
 
         Raises:
-            SystemExit: The settings are wrong or the history cannot be opened; the message says what to do.
+            SystemExit: The settings or the blocks that they name are wrong, the history cannot be opened, or the
+                engine cannot be reached; the message says what to do.
         """
         self._run_once = run_once
         try:
@@ -64,11 +70,14 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         except (ValidationError, HistoryError, ValueError) as error:
             raise SystemExit(f"The worker cannot start: {_one_line(error)}") from None
         self._session = session
+        self._printer = printer
         self._serving = asyncio.ensure_future(super().start(run_once, with_healthcheck, printer))
         with _Signals(lambda: self._on_signal(printer)):
             try:
                 await self._serving
             except asyncio.CancelledError:
+                if self._refusal is not None:
+                    raise SystemExit(f"The worker cannot start: {self._refusal}") from None
                 if not session.draining:
                     raise
                 printer(f"Worker {self.name!r} stopped!")
@@ -123,9 +132,16 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         if session is None or not self._has_successfully_synced:
             return []
         try:
+            if session.lost:
+                session = await self._stand_by_again(session)
             if not session.is_open:
                 await session.open()
             waiting = await session.look()
+        except (SetupError, BlockError, LaunchError) as error:
+            self._refusal = error
+            if self._serving is not None:
+                self._serving.cancel()
+            return []
         except httpx.TransportError as error:
             # Prefect's own loop would end the worker after some of these; trainings are better off with it.
             self._logger.warning("Prefect does not answer (%r); the worker keeps trying.", error)
@@ -134,6 +150,15 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         if self._run_once:
             await session.wait_finished()
         return waiting
+
+    async def _stand_by_again(self, lost: PoolSession) -> PoolSession:
+        """Another worker may lead: a new session waits for its turn. What was to be drained is not ours any more."""
+        await lost.close()
+        if lost.draining and self._serving is not None:
+            self._serving.cancel()
+        self._session = PoolSession(self, GpuSettings(), self._printer)
+        self._session.follow(lost)
+        return self._session
 
     async def run(
         self,

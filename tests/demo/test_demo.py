@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prefect_gpu.demo.show import DemoError, Show
+from prefect_gpu.demo.common import DemoError
+from prefect_gpu.demo.show import Show
 from prefect_gpu.storage.history import History
 
 REPOSITORY = Path(__file__).parents[2]

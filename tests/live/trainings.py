@@ -49,6 +49,45 @@ def train(
     return 1.0 / steps
 
 
+@flow(retries=9, retry_delay_seconds=0)
+def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int = -1) -> None:
+    """A deterministic training that saves every few steps, and carries on from its last checkpoint.
+
+    Each step adds ``step node pid`` to the trace. What the steps made of a number, in their order, is its result, in a
+    file beside that.
+    """
+    import json
+
+    note("executed")
+    with training_run(steps=steps, checkpoint_every=0.2) as run:
+        state = run.restore(lambda path: json.loads(path.read_text()))
+        weight = state["weight"] if state else 1.0
+        run.step = state["step"] if state else 0
+        run.ready()
+
+        def save(path: Path) -> None:
+            path.write_text(json.dumps({"weight": weight, "step": run.step}))
+
+        for step in run.steps():
+            weight -= 0.1 * weight * (1 + step % 3)
+            with open(trace, "a") as file:
+                file.write(f"{step} {os.uname().nodename} {os.getpid()}\n")
+            time.sleep(step_s)
+            run.report(loss=weight, checkpoint=save)
+            if step == fails_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+    with run.saving():
+        Path(f"{trace}.result").write_text(repr(weight))
+    note("finished")
+
+
+@flow
+def eats_memory(mebibytes: int) -> None:
+    """Takes so much main memory."""
+    note("executed")
+    bytearray(mebibytes << 20)
+
+
 @flow
 def waits(hold: str) -> None:
     """A flow that needs no device; it goes on until the file exists."""
@@ -116,6 +155,15 @@ def flaky(how: str = "raise") -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("not yet")
     return "at last"
+
+
+@flow(retries=1, retry_delay_seconds=0)
+def tried_again(hold: str) -> None:
+    """Goes on until the file exists, and may be tried twice."""
+    note("executed")
+    while not Path(hold).exists():
+        time.sleep(0.02)
+    note("finished")
 
 
 @flow

@@ -47,7 +47,8 @@ class Scene:
         """See Source."""
         self.asked_since.append(since)
         return {
-            "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000, "node": "desk", "cores": 2,
+            "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000,
+            "nodes": [{"id": "desk", "cores": 2}],
             "profile": "adaptive", "draining": False,
             "devices": [
                 {"id": name, "kind": "virtual", "virtual": True, "memory_bytes": 8 << 30, "idle_s": 0.5, "gaps": 10}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.reporting.spans import Lane, build_timeline, phase_spans, waiting_counts
+from prefect_gpu.reporting.spans import Lane, Outage, build_timeline, phase_spans, waiting_counts
 from tests.reporting.rows import BEGIN, finished
 
 
@@ -91,3 +91,18 @@ def test_the_share_of_a_phase_counts_no_moment_twice() -> None:
     [lane] = timeline.lanes
     assert lane.share(["training"], BEGIN, BEGIN + 10) == pytest.approx(0.6)  # 1 to 5 and 3 to 7
     assert lane.share(["training"], BEGIN + 3, BEGIN + 3) == 0.0
+
+
+def test_a_gang_on_two_nodes_is_in_the_lanes_of_both_and_waits_once() -> None:
+    rows = [finished("gang", 0, on=(f"{node}/virtual-0",), node=node) for node in ("n1", "n2")]
+    timeline = build_timeline(rows)
+    assert timeline is not None
+    assert [(lane.node, lane.label) for lane in timeline.lanes] == [("n1", "virtual-0"), ("n2", "virtual-0")]
+    assert timeline.nodes == ("n1", "n2") and timeline.run_count == 1 and timeline.most_waiting == 1
+
+
+def test_outages_are_those_of_nodes_that_are_shown() -> None:
+    outages = [Outage("box", BEGIN + 5, None), Outage("elsewhere", BEGIN), Outage("box", BEGIN + 1, BEGIN + 2)]
+    timeline = build_timeline([finished("a", 0)], outages=outages)
+    assert timeline is not None
+    assert timeline.outages == (outages[2], outages[0])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from prefect_gpu.reporting import style
-from prefect_gpu.reporting.spans import build_timeline
+from prefect_gpu.reporting.spans import Outage, build_timeline
 from prefect_gpu.reporting.timeline import MissingLibrary, write_timeline
 from prefect_gpu.storage.history import HistoryRow
-from tests.reporting.rows import finished
+from tests.reporting.rows import BEGIN, finished
 
 ODD = finished(
     "</script><b>$x^2$</b> {tag}", 8, outcome="failed", message="<img src=x>\nmore", parameters={"<i>": "</script>"}
@@ -52,6 +52,20 @@ def test_the_page_needs_no_network_and_takes_no_markup_from_names(tmp_path: Path
 def test_any_history_can_be_drawn(tmp_path: Path, rows: list[HistoryRow]) -> None:
     assert write_timeline(rows, png=tmp_path / "t.png", html=tmp_path / "t.html", without_device=True) is not None
     assert (tmp_path / "t.png").exists() and (tmp_path / "t.html").exists()
+
+
+def test_a_node_that_was_down_is_marked(tmp_path: Path) -> None:
+    rows = [finished("a", 0, node="n1"), finished("b", 0, on=("n2/virtual-0",), node="n2", virtual=True)]
+    drawn = {}
+    cases = {"never": [], "once": [Outage("n2", BEGIN + 3, BEGIN + 5)], "still": [Outage("n2", BEGIN)]}
+    for name, outages in cases.items():
+        png, html = tmp_path / f"{name}.png", tmp_path / f"{name}.html"
+        assert write_timeline(rows, png=png, html=html, outages=outages) is not None
+        drawn[name] = png.read_bytes()
+        page = html.read_text()
+        assert ("n2 is down" in page) == bool(outages)
+        assert "2 runs on 2 virtual devices of 2 nodes" in page and "n2: virtual-0" in page
+    assert len(set(drawn.values())) == 3
 
 
 def test_nothing_to_show_writes_nothing(tmp_path: Path) -> None:

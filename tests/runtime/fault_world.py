@@ -8,6 +8,7 @@ The controller, its scheduler and its records on disk are the real ones. Nothing
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.scheduling.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.policies.reaction import Reaction
+from prefect_gpu.scheduling.verbs import Desk
 from prefect_gpu.training import protocol
 
 PATIENCE_S = 60.0  # a gated run's, for a controller that it cannot reach (training/link.py)
@@ -90,6 +93,7 @@ class Process:
         self.gated = spec.env.get(protocol.ENV_GATED) == "1"
         self.gate = not self.gated
         self.stage = "starting"
+        self.save_asked = False
         self.tries = 0
         self.report: ExitReport | None = None
         self.outbox: list[tuple[int, str, float, dict[str, Any]]] = []
@@ -109,6 +113,9 @@ class Process:
                 self.wait()
             else:
                 self._train()
+        elif self.stage == "training" and self.save_asked:
+            self.save_asked = False
+            self.post(protocol.CHECKPOINT, {"step": 1, "path": "/checkpoint", "bytes": 1, "seconds": 0.1})
         elif self.stage == "training":
             self.world.unlock(self)
             self.stage = "saving"
@@ -185,6 +192,29 @@ class _Handle(RunHandle):
         self.look()
 
 
+class _Orders(Reaction):
+    """Makes runs leave their place because the world wants it; what policies want it for is no matter here."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def react(self, event: ev.Event, desk: Desk) -> bool:
+        stopped = False
+        while self.world.orders:
+            run_id, how = self.world.orders.pop()
+            job = desk.state.running.get(run_id)
+            if job is None or job.placement is None or not desk.may_stop(job):
+                continue
+            free = [device.id for device in desk.state.free_devices(job.placement.node)]
+            if how == "move" and free and job.placement.devices and job.status is Status.TRAINING:
+                desk.move(job, dataclasses.replace(job.placement, devices=(free[0],)), "it is to move")
+                self.world.moved += 1
+            else:
+                desk.preempt(job, "it is to leave")
+                stopped = True
+        return stopped
+
+
 class _Channel:
     """Brings events and instructions; what the network does to them is up to the world."""
 
@@ -195,7 +225,10 @@ class _Channel:
         self.acked: dict[str, int] = {}
         self.pending: dict[str, list[tuple[str, dict[str, Any]]]] = {}
 
-    async def start(self) -> None:
+    async def start(self, *, waiting: bool = False) -> None:
+        pass
+
+    def open(self) -> None:
         pass
 
     async def close(self) -> None:
@@ -234,6 +267,8 @@ class _Channel:
             kind, data = self.pending[process.run_id].pop(0)
             if kind in (protocol.OPEN_GATE, protocol.STOP):
                 process.gate = True
+            if kind == protocol.SAVE_CHECKPOINT:
+                process.save_asked = True
             return True
         if not process.outbox:
             return False
@@ -347,6 +382,16 @@ class _Host:
         self.worker.spark()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        await self.world.dawdle("settle")
+        self.worker.spark()
+        if run.run_id in self.world.over:
+            return False
+        self.world.claimed.discard(run.run_id)
+        self.world.left.add(run.run_id)
+        self.worker.spark()
+        return True
+
     async def unlaunched(self, run: TrackedRun) -> None:
         self.worker.spark()
         self.world.claimed.discard(run.run_id)
@@ -370,7 +415,7 @@ class Worker:
         self.driver = _Driver(self)
         self.controller = Controller(
             self.host,
-            node=world.node,
+            nodes=(world.node,),
             driver=self.driver,
             state_dir=world.folder,
             pool="pool",
@@ -381,8 +426,12 @@ class Worker:
         self.channel = _Channel(self)
         self.controller._channel = self.channel  # type: ignore[assignment]
         self.controller._adjuster._channel = self.channel  # type: ignore[assignment]
+        self.controller._leaving._channel = self.channel  # type: ignore[assignment]
         self.controller._records = _Records(self, world.folder)
         self.controller.scheduler.profile.reactions[1].margin = world.margin  # type: ignore[attr-defined]
+        scheduler = self.controller.scheduler
+        reactions = (*scheduler.profile.reactions, _Orders(world))
+        scheduler.profile = dataclasses.replace(scheduler.profile, reactions=reactions)
         carry_out = self.controller._carry_out
 
         def checked(instruction: Any, now: float) -> None:
@@ -452,7 +501,9 @@ class Worker:
                 self.loop.call_soon(self._guarded, lambda process=process: self.channel.carry(process))
                 had = bool(self.channel.pending.get(process.run_id))
                 self.loop.run_dry()
-                moved |= len(process.outbox) != before or (had and not process.cut and process.stage != "starting")
+                moved |= len(process.outbox) != before or (
+                    had and not process.cut and process.stage not in ("starting", "gone")
+                )
             if self.world.broken is not None:
                 raise self.world.broken
             if not moved and not self.loop._ready:  # type: ignore[attr-defined]
@@ -486,6 +537,9 @@ class World:
         self.submitted: dict[str, tuple[Request, str, Estimate]] = {}
         self.claimed: set[str] = set()
         self.over: dict[str, str] = {}
+        self.orders: list[tuple[str, str]] = []  # runs that are to leave, and how
+        self.left: set[str] = set()  # runs that left once
+        self.moved = 0
         self.processes: dict[Path, Process] = {}
         self.refusals: dict[str, bool] = {}
         self.slow: dict[str, asyncio.Event | None] = {}
@@ -525,6 +579,8 @@ class World:
     def begin(self, spec: LaunchSpec) -> Process:
         """A process exists."""
         earlier = [process for process in self.processes.values() if process.run_id == spec.run_id]
+        if spec.run_id in self.left:
+            earlier = [process for process in earlier if process.stage != "gone"]
         assert not earlier, f"{spec.run_id} is started again: {earlier[0].stage}"
         assert spec.run_id not in self.over, f"{spec.run_id} is started although it is {self.over[spec.run_id]}"
         process = self.processes[spec.run_dir] = Process(self, spec)
@@ -555,7 +611,7 @@ class World:
             self.behind += instruction.behind is not None
         elif kind == "OpenGate":
             for process in self.processes.values():
-                if process.run_id == instruction.job:
+                if process.run_id == instruction.job and process.stage != "gone":
                     self._nobody_trains_beside(process)
 
     def check(self) -> None:
@@ -570,10 +626,11 @@ class World:
         if self.worker.dead:
             return
         controller = self.worker.controller
+        jobs = controller.scheduler.state.jobs
         for run_id in self.submitted:
             places = (
                 run_id in controller.runs,
-                run_id in controller.scheduler.state.jobs and not controller.scheduler.state.jobs[run_id].active,
+                run_id in jobs and jobs[run_id].status is Status.WAITING,
                 run_id in self.over and run_id not in controller.runs,
             )
             assert sum(places) == 1, f"{run_id}: launched, waiting, over = {places}"
@@ -647,6 +704,11 @@ class World:
         elif run_id not in self.claimed:
             self.over[run_id] = "cancelled"
             self.do(lambda: controller.handle(ev.JobWithdrawn(run_id, "cancelled")))
+
+    def order(self, run_id: str, how: str) -> None:
+        """A run is to leave its place: to ``"wait"``, or to ``"move"``."""
+        self.orders.append((run_id, how))
+        self.do(lambda: self.worker.controller.handle(ev.TimePassed()))
 
     def set_slow(self, what: str) -> None:
         """From now on, something takes long."""

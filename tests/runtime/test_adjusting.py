@@ -11,6 +11,7 @@ import pytest
 
 from prefect_gpu.runtime.adjusting import _AFTER_S, ASIDE_WEIGHT, LAST_WEIGHT, Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Device, Node, Placement
@@ -45,7 +46,7 @@ class Desk:
         self.channel = ChannelServer(lambda *event: None)
         self.channel.admit("r", "token")
         self.saved: list[tuple[str | None, float, tuple[int, ...]]] = []
-        self.adjuster = Adjuster(self.channel, NODE, self.save, lambda: 5.0)
+        self.adjuster = Adjuster(self.channel, Fleet((NODE,)), self.save, lambda: 5.0)
         place = Placement("n", (device,), (0,))
         record = RunRecord("r", "r", "p", "q", "token", Request(), place, gated=behind is not None, behind=behind)
         record.weight = weight

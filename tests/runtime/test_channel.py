@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from prefect_gpu.runtime.channel import ChannelServer, new_token
+from prefect_gpu.training.client import ChannelClient
 from prefect_gpu.training.protocol import (
     CLOSE_FORGED,
     CLOSE_MALFORMED,
@@ -346,3 +347,46 @@ async def test_the_address_is_known_only_after_start() -> None:
         _ = server.url
     await server.close()
     assert len({new_token() for _ in range(100)}) == 100
+
+
+async def test_runs_wait_until_it_is_known_who_there_is() -> None:
+    heard: list[int] = []
+    server = ChannelServer(lambda run, kind, at, data: heard.append(data["step"]))
+    await server.start(waiting=True)
+    token = new_token()
+    client = ChannelClient("run", token, lambda: server.url, lambda kind, data: None)
+    client.start()
+    client.post("progress", {"step": 1})
+    await asyncio.sleep(0.1)
+    assert client.refused is None and not heard
+    server.admit("run", token)
+    server.open()
+    while not heard:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await asyncio.to_thread(client.close)
+    await server.close()
+
+
+async def test_a_process_that_was_given_up_ends_and_one_that_was_never_let_in_goes_on() -> None:
+    ended: list[str] = []
+    server = ChannelServer(lambda run, kind, at, data: None)
+    await server.start()
+    token = new_token()
+    server.admit("run", token)
+    ours = ChannelClient(
+        "run", token, lambda: server.url, lambda kind, data: None, superseded=lambda: ended.append("ours")
+    )
+    stranger = ChannelClient(
+        "run", "forged", lambda: server.url, lambda kind, data: None, superseded=lambda: ended.append("stranger")
+    )
+    for client in (ours, stranger):
+        client.start()
+    while not (server.connected("run") and stranger.refused):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    server.revoke("run")  # its node is lost, say
+    while not ended:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert ended == ["ours"]
+    for client in (ours, stranger):
+        await asyncio.to_thread(client.close)
+    await server.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -129,3 +131,36 @@ def test_workers_of_two_users_respect_each_other(monkeypatch: pytest.MonkeyPatch
             assert first_line(late) == "True 0"
             late.kill()
         mine.release()
+
+
+def test_only_the_very_process_that_holds_a_pool_is_killed(tmp_path: Path) -> None:
+    claims, file = Claims(tmp_path), tmp_path / "workers" / "pool.lock"
+    with hold(tmp_path) as holder:
+        assert first_line(holder) == "True 1"
+        noted = json.loads(file.read_text())
+        for wrong in ({"start_ticks": 1}, {"boot": "before"}, {"namespace": "pid:[1]"}, {"pid": os.getpid()}):
+            file.write_text(json.dumps(noted | wrong))
+            assert claims.kill_holder("pool") is None
+        for nothing in ("", "[]", "{}", "null"):
+            file.write_text(nothing)
+            assert claims.kill_holder("pool") is None
+        assert holder.poll() is None
+        file.write_text(json.dumps(noted))
+        holder.send_signal(signal.SIGSTOP)
+        assert claims.kill_holder("pool") == holder.pid
+        assert holder.wait(10) == -signal.SIGKILL
+    assert claims.kill_holder("pool") is None and claims.claim_pool("pool")
+    claims.release()
+
+
+def test_a_sign_of_life_is_seen_by_others(tmp_path: Path) -> None:
+    one, two = Claims(tmp_path), Claims(tmp_path)
+    assert two.last_beat("pool") is None
+    assert one.claim_pool("pool")
+    before = two.last_beat("pool")
+    os.utime(tmp_path / "workers" / "pool.lock", ns=(0, 0))
+    assert two.last_beat("pool") == 0
+    one.beat("pool")
+    after = two.last_beat("pool")
+    assert before is not None and after is not None and after >= before
+    one.release()

@@ -35,7 +35,7 @@ class Bench:
         self.host, self.driver = RecordingHost(), MemoryDriver(world)
         self.controller = Controller(
             self.host,
-            node=NODE,
+            nodes=(NODE,),
             driver=self.driver,
             state_dir=folder,
             pool="pool",
@@ -187,6 +187,15 @@ async def test_a_process_that_cannot_be_made_is_settled_with_the_reason(tmp_path
         await until(lambda: bench.host.rows and not bench.folders)
         assert bench.host.reports[0].returncode == 127 and bench.host.reports[0].tail == ("no such program",)
         assert bench.places == {}
+
+
+async def test_a_node_that_cannot_be_reached_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.driver.refuse = LaunchError("node n2 takes no work now")
+        bench.driver.refuse.away = True
+        bench.submit("a")
+        await until(lambda: bench.host.rows and not bench.folders)
+        assert bench.host.reports[0].returncode is None and bench.host.reports[0].cause == "node n2 takes no work now"
 
 
 async def test_an_error_nobody_thought_of_does_not_keep_the_device(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Sequence:
         """A worker begins, and adopts what is there."""
         self.controller = Controller(
             self.owner,
-            node=NODE,
+            nodes=(NODE,),
             driver=self.driver,
             state_dir=self.folder,
             pool="pool",

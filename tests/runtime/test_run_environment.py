@@ -20,12 +20,9 @@ LIMITS = {"XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE", "TF
 def environment(folder: Path, *devices: Device, **values: Any) -> dict[str, str]:
     return run_environment(
         run_id="r",
-        token="t",
         devices=devices,
         cpus=(0,),
-        channel_url="ws://here",
-        channel_file=folder / "channel",
-        checkpoints=folder / "checkpoints",
+        checkpoints=str(folder / "checkpoints"),
         locks=folder / "locks",
         **values,
     )

@@ -11,6 +11,7 @@ import pytest
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.drivers.base import RunHandle
+from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Device, Node, Placement
@@ -59,7 +60,7 @@ async def test_a_share_reaches_the_run(virtual: bool, able: bool, weight: float,
     saved: list[float] = []
     adjuster = Adjuster(
         cast(ChannelServer, channel),
-        node,
+        Fleet((node,)),
         lambda run: saved.append(run.record.weight),
         lambda: 1.0,
     )

@@ -12,6 +12,7 @@ import pytest
 from prefect_gpu.training import TrainingRun, TrainingRunError, training_run
 from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.callbacks.optuna import PRUNED, OptunaReporter
+from prefect_gpu.training.checkpoints import CheckpointStore
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_KEEP_BEST
 from tests.training.conftest import Controller
 
@@ -85,8 +86,8 @@ def test_one_that_cannot_be_saved_leaves_the_one_before(caplog: pytest.LogCaptur
 
 
 def test_a_later_try_knows_the_best_of_the_one_before(tmp_path: Path) -> None:
-    BestKeeper(tmp_path).offer(saves("good"), 0.5, 7, last=True)
-    later = BestKeeper(tmp_path)
+    BestKeeper(CheckpointStore(tmp_path)).offer(saves("good"), 0.5, 7, last=True)
+    later = BestKeeper(CheckpointStore(tmp_path))
     assert later.loss == 0.5
     assert not later.offer(saves("worse"), 0.6, 1, last=True)
 

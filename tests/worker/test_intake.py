@@ -11,6 +11,7 @@ import pytest
 from prefect.client.orchestration import PrefectClient
 from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled
 
+from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.jobs import Estimate, Job, Request
@@ -71,7 +72,7 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     told: list[Any] = []
     controller: Any = intake.controller
     controller.handle = told.append
-    controller.node = SimpleNamespace(devices=())
+    controller.fleet = Fleet()
     monkeypatch.setattr(controller.estimates, "submitted", lambda *_: Estimate(memory_bytes=2, utilisation=0.5))
     monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_: Request(automatic=True))
 

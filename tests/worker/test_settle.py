@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import cast
 
 import httpx
@@ -12,7 +13,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pe
 
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.worker import settle
-from prefect_gpu.worker.settle import Settlement
+from prefect_gpu.worker.settle import Settlement, claim_words
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
@@ -96,6 +97,32 @@ async def test_a_run_that_waits_again_is_no_attempt() -> None:
     assert await settled(prefect) is None
 
 
+LOST = {
+    "while it started": ExitReport(None, cause="Its node n2 is gone.", lost=True),
+    "before it was started": ExitReport(
+        None, cause="The engine could not make a container: Connection refused.", lost=True
+    ),
+}
+
+
+@pytest.mark.parametrize("report", LOST.values(), ids=LOST.keys())
+async def test_a_run_whose_node_was_lost_before_it_began_waits_again_and_each_time_longer(report: ExitReport) -> None:
+    """A Swarm needs some seconds to see that a node is lost; until then, the run may be given a place there again."""
+    prefect, waits = OneRun(Pending()), []
+    while (outcome := (await settlement(prefect).settle(prefect.launch(), report, api_was_away=False))[0]) is None:
+        assert prefect.shown == ("scheduled", "AwaitingRetry")
+        due = prefect.states[-1].state_details.scheduled_time
+        assert due is not None
+        waits.append((due - datetime.now(timezone.utc)).total_seconds())
+        prefect.states.append(Pending())
+    assert outcome == "crashed", "not for ever"
+    assert waits == pytest.approx([1, 2, 4, 8, 16], abs=0.9)
+
+
+async def test_a_run_that_vanished_before_it_began_for_no_known_cause_is_crashed() -> None:
+    assert await settled(OneRun(Pending()), None) == "crashed"
+
+
 # -- runs of which nothing is left --------------------------------------------------------------------------------
 
 
@@ -127,6 +154,59 @@ async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan
     prefect = OneRun(Running())
     prefect.after_read = lambda: prefect.states.append(end)
     await bury(prefect)
+    assert prefect.states[-1] is end
+
+
+async def bury_of(prefect: OneRun, territory: str, *ours: str) -> None:
+    read = prefect.as_read()
+    after_read, prefect.after_read = prefect.after_read, None
+    if after_read is not None:
+        after_read()
+    await settlement(prefect).bury_orphans_of(territory, [read], set(ours))
+
+
+def claimed_for(territory: str, *states: State, retries: int = 0) -> OneRun:
+    """A run that a worker has claimed for an Engine or a Swarm; what Prefect knows of its container is not needed."""
+    prefect = OneRun(retries=retries)
+    prefect.states = [Pending(message=claim_words("w", "folder-1", territory)), *states]
+    prefect.run.infrastructure_pid = None
+    return prefect
+
+
+@pytest.mark.parametrize(
+    ("states", "retries", "becomes"),
+    [
+        ([], 0, ("scheduled", "Scheduled")),
+        ([Running()], 0, ("crashed", "Crashed")),
+        ([Running()], 2, ("scheduled", "AwaitingRetry")),
+        ([Running(), Cancelling()], 2, ("cancelled", "Cancelled")),
+    ],
+    ids=["claimed", "running", "running, with retries", "being cancelled"],
+)
+async def test_who_takes_over_without_records_loses_no_run(
+    states: list[State], retries: int, becomes: tuple[str, str]
+) -> None:
+    prefect = claimed_for("swarm-1", *states, retries=retries)
+    before = prefect.shown
+    await bury_of(prefect, "swarm-2")
+    assert prefect.shown == before, "it runs elsewhere"
+    await bury_of(prefect, "swarm-1", prefect.run_id)
+    assert prefect.shown == before, "it is ours"
+    await bury_of(prefect, "swarm-1")
+    assert prefect.shown == becomes
+
+
+async def test_a_run_that_was_claimed_anew_elsewhere_is_left_to_who_claimed_it() -> None:
+    prefect = claimed_for("swarm-1", Running(), Scheduled(), Pending(message=claim_words("v", "f")), Running())
+    await bury_of(prefect, "swarm-1")
+    assert prefect.shown[0] == "running"
+
+
+@pytest.mark.parametrize("end", [Completed(), Cancelled(), Failed(), Scheduled()])
+async def test_a_run_without_a_record_that_ends_just_now_keeps_its_end(end: State) -> None:
+    prefect = claimed_for("swarm-1", Running())
+    prefect.after_read = lambda: prefect.states.append(end)
+    await bury_of(prefect, "swarm-1")
     assert prefect.states[-1] is end
 
 

@@ -38,7 +38,7 @@ function show() {
   const over = all.filter((run) => run.outcome).sort((one, other) => other.ended - one.ended);
   document.title = `${pool.pool} · GPU pool`;
   $("pool").textContent = `Pool ${pool.pool}`;
-  $("where").textContent = `${pool.node} · ${pool.cores} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
+  $("where").textContent = `${pool.nodes.length === 1 ? pool.nodes[0].id : `${pool.nodes.length} nodes`} · ${pool.nodes.reduce((sum, node) => sum + node.cores, 0)} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
   showNumbers(active, over);
   showRunning(active);
   // Much text that seldom changes: written anew only when it did.

@@ -7,8 +7,38 @@ The controller keeps no run that a driver could not give back after ``kill -9``:
 from __future__ import annotations
 
 import abc
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.cluster import Node
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    """What a run's container is made of, for drivers that start containers.
+
+    Attributes:
+        image: Name of its image, which must have Python 3.9 or newer as ``python3``.
+        pull: When the image is pulled: ``"missing"`` (from the node), ``"always"`` or ``"never"``.
+        memory_bytes: Memory limit of the whole container; None: none.
+        shm_bytes: Size of its ``/dev/shm``, which data loaders use; None: the engine's default (64 MiB).
+        volumes: ``"/on/the/node:/in/the/container"``, ``":ro"`` behind it makes it read-only.
+        network: The network that it joins; empty: the engine's default.
+        labels: More labels.
+    """
+
+    image: str
+    pull: str = "missing"
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    volumes: tuple[str, ...] = ()
+    network: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -21,10 +51,16 @@ class LaunchSpec:
         argv: The command, ``argv[0]`` being the program. ``("python", "-m", "module", ...)`` with this interpreter
             can be started warm.
         env: The whole environment of the process (nothing is inherited).
-        cwd: Its working directory.
+        cwd: Its working directory; one that is not absolute is an image's own.
         cpus: Core numbers that it is bound to; empty leaves it unbound.
+        node: The node that it is started on, for a driver that has several.
+        meets: Whether other instances of its gang have to reach it.
+        instance_argv: The command of a gang's further instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
+        shares: Folders that it must see as the worker does; a driver of this machine has nothing to do for that.
+        container: What its container is made of; None: the driver's default. Without meaning to a driver that starts
+            processes of this machine.
     """
 
     run_id: str
@@ -35,6 +71,11 @@ class LaunchSpec:
     cpus: tuple[int, ...] = ()
     stream_output: bool = True
     label: str = ""
+    node: str = ""
+    meets: bool = False
+    instance_argv: tuple[str, ...] = ()
+    shares: tuple[Path, ...] = ()
+    container: ContainerSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +89,8 @@ class ExitReport:
         cpu_seconds: CPU time of the whole run (user + system, children included).
         tail: The last lines of its output, oldest first.
         ended_at: Unix seconds, if the end was seen: a worker may come to know of it much later.
+        cause: Why it ended and what to do, if the driver knows more than the return code says; else empty.
+        lost: Whether its node was lost or out of reach, which says nothing of the run.
     """
 
     returncode: int | None
@@ -55,13 +98,15 @@ class ExitReport:
     cpu_seconds: float | None = None
     tail: tuple[str, ...] = field(default=())
     ended_at: float | None = None
+    cause: str = ""
+    lost: bool = False
 
 
 class RunHandle(abc.ABC):
     """A started process."""
 
     run_id: str
-    pid: int  # what Prefect is told as infrastructure_pid
+    pid: int | str  # what Prefect is told as infrastructure_pid: a process of this machine, or node:container
     warm: bool  # whether it was started from a warm interpreter
 
     @abc.abstractmethod
@@ -90,6 +135,10 @@ class RunHandle(abc.ABC):
         """
         return False
 
+    async def give(self, name: str, content: bytes) -> None:
+        """Put a small file into :attr:`Driver.files`. One that sees the worker's files has no need of it."""
+        return
+
     def busy_seconds(self) -> float | None:
         """Processor time of what the run has started and is still there, seconds; None: unknown."""
         return None
@@ -100,7 +149,51 @@ class RunHandle(abc.ABC):
 
 
 class Driver(abc.ABC):
-    """Starts processes and finds them again. One instance serves one worker."""
+    """Starts processes and finds them again. One instance serves one worker.
+
+    Attributes:
+        local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
+        files: The folder in which a run finds what :meth:`RunHandle.give` puts there; None: it sees the worker's.
+        locks: The folder of the devices' locks, as runs see it; None: it is the worker's.
+        may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
+            worker may have lost the lead since the launch began.
+    """
+
+    local = True
+    files: Path | None = None
+    locks: Path | None = None
+    may_start: Callable[[], bool] = staticmethod(lambda: True)
+
+    async def nodes(self) -> Sequence[Node] | None:
+        """The nodes that there are, once the driver has started; None: whoever made it knows."""
+        return None
+
+    async def territory(self) -> str | None:
+        """What is served, if workers with other state folders may serve it too: an Engine, a Swarm. May be asked before
+        the driver has started.
+
+        Returns:
+            A name without ``:`` that every such worker gives it; None: nobody else can serve it.
+        """
+        return None
+
+    async def sweep(self) -> None:
+        """Remove what runs of our pool there that was neither launched nor adopted by us."""
+        return
+
+    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+        """Address and port at which a launch that is about to start can be reached by the others of its gang."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return "127.0.0.1", int(probe.getsockname()[1])
+
+    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
+        """Say which nodes there are now, and whenever that has changed, until cancelled.
+
+        Called once everything that is to be adopted has been, and the rest was swept away. A driver of one machine says
+        nothing: whoever made it knows.
+        """
+        await asyncio.Event().wait()
 
     @abc.abstractmethod
     async def start(self) -> None:
@@ -129,4 +222,12 @@ class Driver(abc.ABC):
 
 
 class LaunchError(RuntimeError):
-    """A process could not be started. The message says why and what to do."""
+    """A process could not be started. The message says why and what to do.
+
+    Attributes:
+        explains: Whether the message is all that its user needs; else it is what a missing program's would be.
+        away: Whether the node could not be reached at all, so that the run may well start on another.
+    """
+
+    explains = False
+    away = False

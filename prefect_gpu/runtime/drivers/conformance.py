@@ -102,9 +102,9 @@ class DriverConformance:
         """Make a driver that is not started; called with ``echo(label, line)``. Every call makes a new worker's."""
         raise NotImplementedError
 
-    def still_alive(self, pid: int) -> bool:
+    def still_alive(self, pid: int | str) -> bool:
         """Whether a process runs that a run has told the pid of."""
-        return alive(pid)
+        return alive(int(pid))
 
     @pytest.fixture
     def echoed(self) -> list[tuple[str, str]]:

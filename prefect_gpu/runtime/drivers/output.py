@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _BLOCK_BYTES = 64 * 1024
-_LONGEST_LINE_BYTES = 64 * 1024
+LONGEST_LINE_BYTES = 64 * 1024
 _FASTEST_SECONDS, _SLOWEST_SECONDS = 0.05, 0.5
 
 
@@ -28,14 +28,14 @@ def tail_lines(path: Path, n: int = 20) -> tuple[str, ...]:
         with path.open("rb") as file:
             start = file.seek(0, os.SEEK_END)
             data = b""
-            while start > 0 and data.count(b"\n") <= n and len(data) < n * _LONGEST_LINE_BYTES:
+            while start > 0 and data.count(b"\n") <= n and len(data) < n * LONGEST_LINE_BYTES:
                 step = min(_BLOCK_BYTES, start)
                 start -= step
                 file.seek(start)
                 data = file.read(step) + data
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    return tuple(_text(line) for line in data.removesuffix(b"\n").split(b"\n")[-n:] if data) if n else ()
+    return tuple(text_of(line) for line in data.removesuffix(b"\n").split(b"\n")[-n:] if data) if n else ()
 
 
 class OutputTail:
@@ -68,7 +68,7 @@ class OutputTail:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._complete.wait(), pause)
         if self._pending:
-            self._echo(_text(self._pending))
+            self._echo(text_of(self._pending))
             self._pending = b""
 
     def finish(self) -> None:
@@ -89,13 +89,14 @@ class OutputTail:
                 self._offset += len(block)
                 *lines, self._pending = (self._pending + block).split(b"\n")
                 for line in lines:
-                    self._echo(_text(line))
-                if len(self._pending) > _LONGEST_LINE_BYTES:
-                    self._echo(_text(self._pending))
+                    self._echo(text_of(line))
+                if len(self._pending) > LONGEST_LINE_BYTES:
+                    self._echo(text_of(self._pending))
                     self._pending = b""
                 await asyncio.sleep(0)  # a run that writes without end must not keep the worker from its work
         return any_read
 
 
-def _text(line: bytes) -> str:
+def text_of(line: bytes) -> str:
+    """A line as people see it: of one that overwrote itself, only what it came to."""
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

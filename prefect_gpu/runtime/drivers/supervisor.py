@@ -338,8 +338,16 @@ def _answer(reply: int, message: dict[str, Any]) -> None:
 def main() -> None:
     """Start one run cold: the job is JSON on stdin, the answer one line on stdout."""
     job = json.load(sys.stdin)
-    reply = os.dup(1)
-    trouble = supervise(job, reply, warm=False)
+    begin(job, supervise(job, os.dup(1), warm=False))
+
+
+def begin(job: dict[str, Any], trouble: int) -> NoReturn:
+    """Become the program of a run that is started cold.
+
+    Args:
+        job: ``argv`` and ``env``.
+        trouble: What :func:`supervise` returned.
+    """
     for signum in (*_IGNORED, signal.SIGXFSZ):  # Python ignores some of them, and exec would hand that on
         signal.signal(signum, signal.SIG_DFL)
     try:

@@ -136,6 +136,7 @@ class Estimates:
         if at - followed.told_at < _EVERY_S:
             return None
         plan = _corrected(to_plan(followed.prior), followed, run, at)
+        plan = replace(plan, throughput=followed.told.throughput)  # without it, the run would be elastic no more
         before, after = followed.told.service_s, plan.service_s
         moved = before is None or after is None or abs(after - before) > _MOVED * before
         if plan == followed.told or not (moved or plan.memory_bytes != followed.told.memory_bytes):

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from prefect_gpu.runtime.drivers.likeness import Likeness
-from prefect_gpu.runtime.run_environment import run_environment
+from prefect_gpu.runtime.run_environment import channel_environment, run_environment
 from prefect_gpu.scheduling.cluster import Device
 
 
@@ -28,14 +28,13 @@ def preloaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_the_environment_of_a_run_can_be_had_warm(preloaded: Likeness, virtual: bool, tmp_path: Path) -> None:
     own = run_environment(
         run_id="run",
-        token="token",
         devices=[Device("GPU-1", "a GPU", 8 << 30, virtual)],
         cpus=[1],
-        channel_url="ws://127.0.0.1:1",
-        channel_file=tmp_path / "channel.json",
-        checkpoints=tmp_path,
+        checkpoints=str(tmp_path),
         locks=tmp_path,
-        gated=True,
+    )
+    own |= channel_environment(
+        token="token", url="ws://127.0.0.1:1", file=tmp_path / "channel.json", gated=True, keep_best=True
     )
     assert preloaded.difference({**os.environ, **own}, str(tmp_path)) is None
 

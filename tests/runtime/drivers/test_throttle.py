@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest_asyncio
@@ -51,8 +52,12 @@ def states(handle: RunHandle) -> set[str]:
 
 def helpers() -> list[int]:
     """Pids of the helpers that this process has started."""
-    mine = [process.pid for process in supervisor.processes() if process.ppid == os.getpid()]
-    return [pid for pid in mine if b"duty.main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for process in supervisor.processes():
+        with suppress(FileNotFoundError):  # it has just ended
+            if process.ppid == os.getpid() and b"duty.main" in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+                found.append(process.pid)
+    return found
 
 
 async def seen(handle: RunHandle, state: str) -> None:

@@ -72,6 +72,23 @@ def test_a_waiting_run_is_told_of_again_when_more_was_learned(learned: Estimator
     assert estimates.renewed("a") is None, "nothing new"
 
 
+def test_what_is_known_of_its_speed_on_more_devices_stays_known_while_it_trains(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.estimator = learned
+    told = estimates.submitted("a", Known("train", {"steps": 200}, {"gpus": 1}), max_gpus=4)
+    assert len(told.throughput) == 4
+    run = a_run()
+    run.record.known["features"] = {"gpus": 1, "steps": 200}
+    run.record.progress = {"first_step": 0, "steps": 200}
+    events = [estimates.entered(run, protocol.TRAINING, 100.0)]
+    for step in range(1, 60):
+        run.record.progress["step"] = step
+        events.append(estimates.progressed(run, 100.0 + 0.3 * step))
+    corrected = [event for event in events if event is not None]
+    assert corrected, "its steps take three times as long as expected"
+    assert all(event.estimate.throughput == told.throughput for event in corrected)
+
+
 def test_times_are_medians_and_memory_is_the_upper_end() -> None:
     targets = {
         TRAINING_S: Interval(10.0, 5.0, 20.0),

@@ -13,55 +13,35 @@ The previous checkpoint stays, so that there is one to fall back on if the newes
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+
+from prefect_gpu.training.checkpoints.manifest import (
+    PAYLOAD,
+    Checkpoint,
+    CheckpointDamaged,
+    Manifest,
+    SaveCallback,
+    describe,
+    facts_of,
+    files_of,
+)
 
 logger = logging.getLogger("prefect_gpu.training")
 
-SaveCallback = Callable[[Path], object]
-
 _CURRENT = "current"
 _MANIFEST = "manifest.json"
-_PAYLOAD = "checkpoint"
 _NAME = re.compile(r"^step-(\d{6,})(?:\.(\d+))?$")
 _KEPT = 2
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written. The message says what the saving function did or did not do."""
-
-
-class CheckpointDamaged(ValueError):
-    """What lies on the disk is not what was saved."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was verified just now.
-
-    Attributes:
-        step: Finished steps when it was saved.
-        path: What the training saved, to be loaded from: a file or a folder.
-        size_bytes: Sum of its files.
-        loss: The loss that it was saved with, if one was given.
-    """
-
-    step: int
-    path: Path
-    size_bytes: int
-    loss: float | None = None
-
-
 class CheckpointStore:
-    """The checkpoints of one run.
+    """The checkpoints of one run, in a folder. A :class:`.Store`.
 
     Example:
         >>> store = CheckpointStore(Path("/tmp/run-1"))                   # doctest: +SKIP
@@ -74,38 +54,21 @@ class CheckpointStore:
         self.folder = Path(folder)
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
-        """Have ``callback(path)`` write a checkpoint and make it the current one.
-
-        Args:
-            callback: Creates a file or a folder at the path that it is given (nothing is there yet). A suffix that the
-                library appends to the name, as ``numpy.save`` does, is followed.
-            step: Finished steps.
-            loss: Kept beside it.
-
-        Returns:
-            The new current checkpoint.
-
-        Raises:
-            CheckpointError: The callback wrote nothing, or more than one thing.
-            OSError: The disk is full, say. Whatever the callback raises passes through as well. In all these cases the
-                previous checkpoint stays current, and nothing half-written is left.
-        """
+        """See :meth:`.Store.save`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         final = self._free_name(step)
         aside = self.folder / f"{final.name}.tmp"
         _remove(aside)
         aside.mkdir()
         try:
-            callback(aside / _PAYLOAD)
-            payload = _find_payload(aside)
-            files: dict[str, dict[str, Any]] = {}
-            for file in _files(payload):
-                files[file.relative_to(aside).as_posix()] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
-                _sync(file)
-            content = {"step": step, "payload": payload.name, "files": files}
-            if loss is not None:
-                content["loss"] = loss
-            _write(aside / _MANIFEST, json.dumps({"content": content, "sha256": _digest_json(content)}))
+            callback(aside / PAYLOAD)
+            with ThreadPoolExecutor(1) as disk:  # it writes while we read what is in memory still
+                synced = [disk.submit(_sync, file) for file in files_of(aside)]
+                manifest = describe(aside, step, loss)
+                for one in synced:
+                    one.result()
+            payload = aside / manifest.payload
+            _write(aside / _MANIFEST, manifest.to_json())
             for folder in (aside, *(path for path in payload.rglob("*") if path.is_dir())):
                 _sync(folder)
             aside.rename(final)
@@ -115,14 +78,10 @@ class CheckpointStore:
         _sync(self.folder)
         self._point_to(final.name)
         self._remove_older(final.name)
-        return Checkpoint(step, final / payload.name, sum(file["bytes"] for file in files.values()), loss)
+        return Checkpoint(step, final / manifest.payload, manifest.size_bytes, loss)
 
     def restore(self) -> Checkpoint | None:
-        """The newest checkpoint that is complete and undamaged, or None.
-
-        Every file's size and SHA-256 is compared with the manifest first. A damaged checkpoint is skipped with a
-        warning in the log, and the previous one is returned.
-        """
+        """See :meth:`.Store.restore`."""
         for name in self._candidates():
             try:
                 return self._verified(self.folder / name)
@@ -131,6 +90,10 @@ class CheckpointStore:
             except (CheckpointDamaged, OSError) as error:
                 logger.warning("Checkpoint %s is damaged and will not be used: %s", self.folder / name, error)
         return None
+
+    def remove(self) -> None:
+        """See :meth:`.Store.remove`."""
+        _remove(self.folder)
 
     def _candidates(self) -> Iterator[str]:
         """Names of finished checkpoints, the current one first, then from new to old."""
@@ -156,26 +119,18 @@ class CheckpointStore:
         if not folder.is_dir():
             raise FileNotFoundError(folder)
         try:
-            manifest = json.loads((folder / _MANIFEST).read_bytes())
-            content = manifest["content"]
-            if manifest["sha256"] != _digest_json(content):
-                raise CheckpointDamaged("the manifest is not what was written")
-            files, step, payload = content["files"], content["step"], folder / content["payload"]
+            manifest = Manifest.from_json((folder / _MANIFEST).read_bytes())
         except FileNotFoundError:
             raise CheckpointDamaged("it has no manifest") from None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointDamaged(f"the manifest cannot be read ({error})") from error
-        total = 0
-        for name, expected in files.items():
+        for name, expected in manifest.files.items():
             file = folder / name
-            if not file.is_file() or file.stat().st_size != expected["bytes"]:
-                raise CheckpointDamaged(f"{name} does not have {expected['bytes']} bytes")
-            if _digest(file) != expected["sha256"]:
-                raise CheckpointDamaged(f"{name} has another content than was saved")
-            total += expected["bytes"]
+            if not file.is_file() or file.stat().st_size != expected.bytes:
+                raise CheckpointDamaged(f"{name} does not have {expected.bytes} bytes")
+            manifest.check(name, facts_of(file))
+        payload = folder / manifest.payload
         if not payload.exists():
             raise CheckpointDamaged(f"{payload.name} is missing")
-        return Checkpoint(step, payload, total, content.get("loss"))
+        return Checkpoint(manifest.step, payload, manifest.size_bytes, manifest.loss)
 
     def _free_name(self, step: int) -> Path:
         base = self.folder / f"step-{step:06d}"
@@ -196,39 +151,6 @@ class CheckpointStore:
             _remove(self.folder / name)
         for leftover in self.folder.glob("step-*.tmp"):  # of a process that was killed while saving
             _remove(leftover)
-
-
-def _find_payload(folder: Path) -> Path:
-    found = sorted(folder.iterdir())
-    if folder / _PAYLOAD in found and len(found) == 1:
-        return folder / _PAYLOAD
-    if len(found) == 1 and found[0].name.startswith(_PAYLOAD):
-        return found[0]
-    if not found:
-        raise CheckpointError(
-            "checkpoint= saved nothing: the function has to create a file or a folder at the path that it is given."
-        )
-    names = ", ".join(path.name for path in found)
-    raise CheckpointError(
-        f"checkpoint= saved {names}: the function may create one file, or one folder, at the path that it is given. "
-        "For several files, make the path a folder: path.mkdir()."
-    )
-
-
-def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _digest_json(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write(path: Path, text: str) -> None:

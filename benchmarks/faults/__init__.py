@@ -1,0 +1,1 @@
+"""Every fault of a cluster, many times, with dozens of runs in flight."""

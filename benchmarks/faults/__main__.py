@@ -1,0 +1,85 @@
+"""Does every run end once, whatever happens to the cluster?
+
+Three Docker Engines in one Swarm, all on this machine, and a pool with 50 runs in flight at any time, each a container
+that trains for a while with checkpoints. Meanwhile containers and workers are killed, nodes lose their power or their
+link or stand still, and the manager restarts. In the end every run must be Completed, must have noted its end once, and
+must have the result of an undisturbed one.
+
+    python -m benchmarks.faults [--json] [--quick] [--times N] [--in-flight N]
+
+Needs root, and Debian's docker.io, debootstrap, iproute2 and iptables. The trainings are tiny and mostly sleep: this is
+about what becomes of runs, not about speed. The containers use this machine's Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from benchmarks._claims import at_least, at_most, report
+from benchmarks.faults.faults import FAULTS
+from benchmarks.faults.soak import Soak, Tally
+from prefect_gpu.lab_python import environment, volumes
+from prefect_gpu.sandbox import Sandbox
+from tests.cluster import started
+
+POOL = "faults"
+
+
+async def soak(sandbox: Sandbox, folder: Path, times: int, in_flight: int, quick: bool, seed: int) -> Tally:
+    """All faults, each so many times, in random order."""
+    chosen = [fault for fault in FAULTS for _ in range(times)]
+    random.Random(seed).shuffle(chosen)
+    devices = -(-in_flight // 2)  # two of three nodes take nearly all
+    with started(devices=devices) as lab:
+        async with get_client() as client:
+            running = Soak(
+                sandbox, client, lab, POOL, folder,
+                volumes=volumes(folder), environment=environment(), in_flight=in_flight,
+                steps=20 if quick else 150, step_s=1.0, seed=seed,
+            )  # fmt: skip
+            try:
+                return await running.run(chosen, pause_s=5.0 if quick else 30.0)
+            finally:
+                running.stop()
+
+
+def main() -> int:
+    """Run the benchmark; the exit code is 1 when a claim does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="a few runs, and each fault once")
+    parser.add_argument("--times", type=int, default=10, help="how often each fault happens (default: 10)")
+    parser.add_argument("--in-flight", type=int, default=50, help="runs at any time (default: 50)")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the faults, and whom they hit")
+    options = parser.parse_args()
+    times, in_flight = (1, 6) if options.quick else (options.times, options.in_flight)
+    with tempfile.TemporaryDirectory(prefix="prefect-gpu-faults-") as folder, Sandbox(host="0.0.0.0") as sandbox:
+        sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
+        with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+            work = soak(sandbox, Path(folder), times, in_flight, options.quick, options.seed)
+            tally = asyncio.run(work)
+    for sentence in tally.wrong:
+        print(sentence, file=sys.stderr)
+    claims = [
+        at_most("runs that were lost, ended twice, or came to another result", len(tally.wrong), 0),
+        at_least("faults of the kind that happened least", min(tally.times.get(one.name, 0) for one in FAULTS), times),
+    ]
+    details = {
+        "runs completed": tally.completed,
+        "faults": {
+            one.name: {"times": tally.times[one.name], "runs tried again": tally.hit[one.name]} for one in FAULTS
+        },
+    }
+    return report("faults", claims, details, as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

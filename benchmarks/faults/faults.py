@@ -1,0 +1,121 @@
+"""What may go wrong on a cluster: how it begins, how long it lasts, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prefect_gpu.lab import LabNode
+from prefect_gpu.runtime.drivers.docker import Endpoint
+
+if TYPE_CHECKING:
+    from benchmarks.faults.soak import Soak
+
+LASTS_S = 15.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault.
+
+    Attributes:
+        name: For people.
+        happen: Does it, waits, and undoes it.
+    """
+
+    name: str
+    happen: Callable[[Soak, random.Random], Awaitable[None]]
+
+
+async def kill_container(soak: Soak, chance: random.Random) -> None:
+    """As the kernel does when memory runs out, or an operator."""
+    node = chance.choice([node for node in soak.lab.nodes if node.process is not None])
+    client = Endpoint(node.url).connect()
+    running = client.containers.list(filters={"label": f"prefect-gpu.pool={soak.pool}"})
+    if running:
+        with contextlib.suppress(Exception):  # it may have ended just now
+            chance.choice(running).kill()
+    client.close()
+
+
+async def cut_power(soak: Soak, chance: random.Random) -> None:
+    """The daemon and every container of a node are gone at once; later it is back."""
+    node = chance.choice(soak.lab.nodes[1:])
+    await asyncio.to_thread(soak.lab.stop_engine, node, kill=True)
+    await asyncio.sleep(LASTS_S)
+    await asyncio.to_thread(soak.lab.start_engine, node)
+
+
+async def cut_link(soak: Soak, chance: random.Random) -> None:
+    """A node's cable is pulled; what runs there goes on, and reaches nobody."""
+    node = chance.choice(soak.lab.nodes[1:])
+    _link(node, "down")
+    await asyncio.sleep(LASTS_S)
+    _link(node, "up")
+
+
+async def freeze_node(soak: Soak, chance: random.Random) -> None:
+    """Everything on a node stands still for a while."""
+    node = chance.choice(soak.lab.nodes[1:])
+    pids = soak.lab.pids_of(node)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(LASTS_S)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def restart_manager(soak: Soak, chance: random.Random) -> None:
+    """The Swarm's manager is restarted, in order; its containers end with it."""
+    manager = soak.lab.nodes[0]
+    await asyncio.to_thread(soak.lab.stop_engine, manager)
+    await asyncio.sleep(chance.uniform(0.0, LASTS_S))
+    await asyncio.to_thread(soak.lab.start_engine, manager)
+
+
+async def kill_worker(soak: Soak, chance: random.Random) -> None:
+    """kill -9; the one that stands by takes over."""
+    soak.leader.kill()
+    await asyncio.sleep(LASTS_S)
+    soak.start_worker()
+
+
+async def freeze_worker(soak: Soak, chance: random.Random) -> None:
+    """The worker stands still; the one that stands by takes over, and the frozen one is of no account any more."""
+    frozen = soak.leader
+    frozen.popen.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(3 * LASTS_S)
+    with contextlib.suppress(ProcessLookupError):
+        frozen.popen.send_signal(signal.SIGCONT)
+    if frozen.popen.poll() is not None:
+        soak.start_worker()
+
+
+async def lose_registry(soak: Soak, chance: random.Random) -> None:
+    """A run asks for an image of a registry that is away: it must say so, and disturb nobody."""
+    await soak.submit_without_image()
+
+
+def _link(node: LabNode, state: str) -> None:
+    subprocess.run(["ip", "link", "set", f"{node.name}h", state], check=True)
+
+
+FAULTS = (
+    Fault("a container is killed", kill_container),
+    Fault("a node loses its power", cut_power),
+    Fault("a node's link is cut", cut_link),
+    Fault("a node is frozen", freeze_node),
+    Fault("the manager restarts", restart_manager),
+    Fault("the worker is killed", kill_worker),
+    Fault("the worker is frozen", freeze_worker),
+    Fault("the registry is away", lose_registry),
+)

@@ -1,0 +1,181 @@
+"""A pool on a cluster of this machine that always has so many runs in flight, while faults happen to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import State
+from prefect.flows import Flow
+
+from benchmarks.faults.faults import Fault
+from benchmarks.faults.training import result_after
+from prefect_gpu.lab import Lab
+from prefect_gpu.sandbox import Process, Sandbox
+
+IMAGE = "prefect-gpu-test:1"
+_NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"
+_LOOK_S = 1.0
+_DEADLINE_S = 900.0  # for the last runs, once no fault happens any more
+
+
+@dataclass
+class Tally:
+    """What became of the runs.
+
+    Attributes:
+        completed: How many ended Completed, with the right result, and noted their end once.
+        tries: How often they were started in all.
+        wrong: What was wrong, a sentence each.
+        hit: By fault, how many runs had to be started again after it, until the next one.
+    """
+
+    completed: int = 0
+    tries: int = 0
+    wrong: list[str] = field(default_factory=list)
+    hit: Counter[str] = field(default_factory=Counter)
+    times: Counter[str] = field(default_factory=Counter)
+
+
+class Soak:
+    """See the module.
+
+    Args:
+        pool: Name of the work pool, which exists.
+        folder: What containers may write to.
+        volumes, environment: What containers need for this machine's Python.
+        in_flight: How many runs there are at any time.
+        steps, step_s: Of each run.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, client: PrefectClient, lab: Lab, pool: str, folder: Path, *, volumes: list[str],
+        environment: dict[str, str], in_flight: int, steps: int, step_s: float, seed: int,
+    ) -> None:  # fmt: skip
+        self.sandbox, self.client, self.lab, self.pool, self.folder = sandbox, client, lab, pool, folder
+        self._variables: dict[str, Any] = {"volumes": volumes, "env": environment}
+        self._in_flight, self._steps, self._step_s = in_flight, steps, step_s
+        self._chance = random.Random(seed)
+        self._deployment: UUID
+        self._open: dict[UUID, str] = {}  # runs that are not over, and their names
+        self._without_image: set[UUID] = set()
+        self._workers: list[Process] = []
+        self._stopping = False
+        self.tally = Tally()
+
+    @property
+    def leader(self) -> Process:
+        """The worker that leads: the oldest that lives."""
+        return next(worker for worker in self._workers if worker.popen.poll() is None)
+
+    def start_worker(self) -> None:
+        """One more worker; it stands by if another leads."""
+        settings = {
+            "driver": "swarm",
+            "docker_host": self.lab.nodes[0].url,
+            "advertise": self.lab.gateway,
+            "channel_host": "0.0.0.0",
+            "image": IMAGE,
+            "checkpoints": str(self.folder / "checkpoints"),
+            "state_dir": str(self.folder / "state"),
+        }
+        env = {f"PREFECT_INTEGRATIONS_GPU_{name.upper()}": value for name, value in settings.items()}
+        self._workers.append(self.sandbox.start_worker(self.pool, env=env))
+
+    async def run(self, faults: list[Fault], pause_s: float) -> Tally:
+        """Let all faults happen, one after another, and wait until the last run is over."""
+        source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint="training.py:fit")
+        self._deployment = await (await source.ato_deployment(name="faults", work_pool_name=self.pool)).apply()
+        self.start_worker()
+        self.start_worker()
+        keeping = asyncio.ensure_future(self._keep())
+        try:
+            await asyncio.sleep(2 * pause_s)
+            for fault in faults:
+                before = self._starts()
+                begun = time.monotonic()
+                await fault.happen(self, self._chance)
+                await asyncio.sleep(pause_s)
+                again = sum(count > 1 for count in (self._starts() - before).values())
+                self.tally.times[fault.name] += 1
+                self.tally.hit[fault.name] += again
+                print(f"{fault.name}: {time.monotonic() - begun:.0f} s, {len(self._open)} in flight", flush=True)
+                if keeping.done():
+                    break
+            self._stopping = True
+            await asyncio.wait_for(keeping, _DEADLINE_S)
+        except asyncio.TimeoutError:
+            left = await self._states(list(self._open))
+            self.tally.wrong += [f"{self._open[one]} is {state.name} for ever" for one, state in left.items()]
+        finally:
+            keeping.cancel()
+        return self.tally
+
+    async def submit_without_image(self) -> None:
+        """A run whose image nobody can give."""
+        variables = {**self._variables, "image": _NO_REGISTRY, "image_pull_policy": "Always"}
+        run = await self._submit(variables)
+        self._without_image.add(run)
+
+    async def _submit(self, variables: dict[str, Any]) -> UUID:
+        number = self.tally.tries + len(self._open)
+        self.tally.tries += 1
+        name = f"run-{number}-{self._chance.randrange(10**6)}"
+        parameters = {"name": name, "folder": str(self.folder), "steps": self._steps, "step_s": self._step_s}
+        run = await self.client.create_flow_run_from_deployment(
+            self._deployment, parameters=parameters, job_variables=variables, name=name
+        )
+        self._open[run.id] = name
+        return run.id
+
+    async def _keep(self) -> None:
+        """Submit a run for each that is over, until told to stop; look at each that is over."""
+        while not (self._stopping and not self._open):
+            while not self._stopping and len(self._open) < self._in_flight:
+                await self._submit(self._variables)
+            await asyncio.sleep(_LOOK_S)
+            for run, state in (await self._states(list(self._open))).items():
+                if state.is_final():
+                    self._judge(run, self._open.pop(run), state)
+
+    async def _states(self, ids: list[UUID]) -> dict[UUID, State]:
+        found = await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)), limit=200)
+        return {run.id: run.state for run in found if run.state is not None}
+
+    def _judge(self, run: UUID, name: str, state: State) -> None:
+        if run in self._without_image:
+            if not (state.is_crashed() and "could not be pulled" in (state.message or "")):
+                self.tally.wrong.append(f"{name} has no image, and is {state.name}: {state.message}")
+            return
+        lines = self._notes(name)
+        finished = [line.split()[1] for line in lines if line.startswith("finished")]
+        expected = 1.0
+        for step in range(self._steps):
+            expected = result_after(expected, step)
+        if not state.is_completed():
+            self.tally.wrong.append(f"{name} is {state.name}: {state.message}")
+        elif finished != [repr(expected)]:
+            self.tally.wrong.append(f"{name} is Completed, and noted its end as {finished}, not once as {expected!r}")
+        else:
+            self.tally.completed += 1
+
+    def _notes(self, name: str) -> list[str]:
+        file = self.folder / f"{name}.notes"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def _starts(self) -> Counter[str]:
+        return Counter({name: self._notes(name).count("started") for name in self._open.values()})
+
+    def stop(self) -> None:
+        """Stop the workers; a frozen one is killed."""
+        for worker in self._workers:
+            if worker.popen.poll() is None:
+                worker.kill()

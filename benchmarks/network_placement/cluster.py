@@ -1,0 +1,98 @@
+"""The nodes, and who starts a gang's instances on them: forks of a warm interpreter, or containers of a Swarm."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.network_placement.pool import CORES, CORES_ASKED, ROOT, Gang, NamespaceDriver, Outcome, Pool, logger
+from prefect_gpu.lab import Lab, debian_image
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
+from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
+from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.profiles import Profile
+
+NODES, RACKS, DEVICES = 4, 2, 2
+LINK_BPS, UPLINK_BPS = 125e6, 25e6
+_CONTAINER_CORES = 2  # this machine's, which a node's Engine takes for its own
+_IMAGE = "prefect-gpu-benchmark:1"
+
+
+@dataclass
+class Cluster:
+    """Four nodes in two racks, with two devices each.
+
+    Attributes:
+        nodes: As the scheduler has them.
+        cores_asked: By each instance; two fit a node, or more.
+    """
+
+    lab: Lab
+    nodes: tuple[Node, ...]
+    cores_asked: int
+    make_driver: Callable[[], Driver]
+
+    async def run(self, gangs: Sequence[Gang], profile: Profile) -> list[Outcome]:
+        """Run gangs under a profile, in a pool of their own; see :meth:`Pool.run`."""
+        with tempfile.TemporaryDirectory(dir=_shared(self.lab)) as folder:
+            async with Pool(self, Path(folder), self.make_driver(), profile) as pool:
+                return await pool.run(gangs)
+
+
+def lab_of(folder: Path, prefix: str, subnet: str, *, containers: bool) -> Lab:
+    """The machines, not yet started.
+
+    Args:
+        containers: Whether each has a Docker Engine.
+    """
+    return Lab(folder, NODES, prefix, subnet, racks=RACKS, link_bps=LINK_BPS, uplink_bps=UPLINK_BPS, engines=containers)
+
+
+@contextlib.asynccontextmanager
+async def started(lab: Lab, *, containers: bool) -> AsyncIterator[Cluster]:
+    """The cluster on a lab that runs."""
+    _shared(lab).mkdir(exist_ok=True)
+    if containers:
+        yield Cluster(lab, nodes_of(lab, _CONTAINER_CORES), 1, _swarm(lab))
+        return
+    async with NamespaceDriver(lab) as driver:
+        yield Cluster(lab, nodes_of(lab, CORES), CORES_ASKED, lambda: driver)
+
+
+def nodes_of(lab: Lab, cores: int = CORES) -> tuple[Node, ...]:
+    """The lab's nodes, with virtual devices.
+
+    Their cores are there for the rules that look at cores: on nodes without any, those of Kubernetes would see no
+    difference between an empty node and a full one.
+    """
+    return tuple(
+        Node(
+            node.name,
+            tuple(Device(f"{node.name}/virtual-{at}", "virtual", 8 << 30, virtual=True) for at in range(DEVICES)),
+            tuple(range(cores)),
+            rack=node.rack,
+        )
+        for node in lab.nodes
+    )
+
+
+def _swarm(lab: Lab) -> Callable[[], Driver]:
+    """Make the lab's Engines a Swarm whose containers have this machine's Python, read-only."""
+    for node in lab.nodes:
+        client = Endpoint(node.url).connect()
+        debian_image(client, _IMAGE, lab.folder / "debian.tar")
+        client.close()
+    lab.join_swarm({node.name: {"prefect-gpu.virtual-devices": str(DEVICES)} for node in lab.nodes})
+    read_only = {sys.prefix, sys.base_prefix, str(ROOT)}
+    volumes = (*(f"{path}:{path}:ro" for path in sorted(read_only)), f"{_shared(lab)}:{_shared(lab)}")
+    default = ContainerSpec(_IMAGE, pull="never", volumes=volumes)
+    manager = Endpoint(lab.nodes[0].url)
+    return lambda: SwarmDriver(manager, default, pool="network", echo=lambda label, line: None, logger=logger)
+
+
+def _shared(lab: Lab) -> Path:
+    return lab.folder / "shared"

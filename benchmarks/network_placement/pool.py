@@ -1,0 +1,314 @@
+"""The pool without Prefect, on several nodes: the real controller, scheduler and driver, and a list of gangs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.network_placement.trainings import ENV_NAMESPACE
+from prefect_gpu.runtime.controller import ABILITIES, Controller
+from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
+from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.abilities import Preemption
+from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.scheduling.jobs import UNKNOWN, Request
+from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
+from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.training.protocol import ENV_CPUS
+
+if TYPE_CHECKING:
+    from benchmarks.network_placement.cluster import Cluster
+    from prefect_gpu.lab import Lab
+    from prefect_gpu.runtime.drivers.handle import ProcessHandle
+    from prefect_gpu.scheduling.jobs import Job
+    from prefect_gpu.scheduling.policies.sharing import Sharing
+    from prefect_gpu.scheduling.state import State
+
+ROOT = Path(__file__).resolve().parents[2]
+_DEADLINE_S = 900.0
+_FIRST_PORT = 21000
+CORES, CORES_ASKED = 48, 8  # of a node and of an instance, as in our simulation of the paper; in the books only
+PRELOAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "prefect_gpu.training")
+PLACING_ALONE = replace(ABILITIES, preemption=Preemption.NONE, gates=False)
+logger = logging.getLogger("benchmarks.network_placement")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model, as far as it matters here.
+
+    Attributes:
+        gradient_bytes: What the instances exchange after each step.
+        compute_s: Seconds for which a GPU would compute in each step.
+        steps: Of a whole training.
+    """
+
+    name: str
+    gradient_bytes: int
+    compute_s: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Gang:
+    """One job: a program on so many workers, with one device each."""
+
+    name: str
+    program: Program
+    workers: int
+    submit_s: float = 0.0
+
+    def request(self, cores: int = CORES_ASKED) -> Request:
+        """What it asks for, with so many cores for each worker."""
+        return Request(gpus=1, workers=self.workers, cpus=cores)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A gang that is over; all times in seconds after the first submission.
+
+    Attributes:
+        nodes: Where its instances were.
+        step_s: How long its steps took.
+        cpu_s: Processor seconds of all its instances.
+    """
+
+    gang: Gang
+    submitted_s: float
+    granted_s: float
+    training_s: float
+    ended_s: float
+    nodes: tuple[str, ...]
+    step_s: tuple[float, ...]
+    cpu_s: float
+
+    @property
+    def jct_s(self) -> float:
+        """From submission to the end of the last instance."""
+        return self.ended_s - self.submitted_s
+
+
+class Fixed(PlacementPolicy):
+    """Each gang where it is told to go; for measuring one alone."""
+
+    def __init__(self, places: dict[str, tuple[str, ...]]) -> None:
+        self._places = places
+
+    def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
+        """See the class."""
+        taken: set[str] = set()
+        parts = []
+        for name in self._places[job.id]:
+            device = next((one.id for one in state.free_devices(name) if one.id not in taken), None)
+            if device is None:
+                return None
+            taken.add(device)
+            parts.append(grant(job, state.nodes[name], (device,), state, sharing))
+        return joined(parts)
+
+
+class NamespaceDriver(ProcessDriver):
+    """Starts instances in the nodes' network namespaces, as forks of one interpreter that has PyTorch loaded.
+
+    A context manager; closing it in between, as each controller does, only lets go of the runs.
+
+    Args:
+        node_of: The node on which instance 0 of a run is.
+    """
+
+    local = False
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__(warm=True, preload=PRELOAD, logger=logger)
+        self._addresses = {node.name: node.address for node in lab.nodes}
+        self._port = _FIRST_PORT
+        self.node_of: Callable[[str], str] = lambda run_id: lab.nodes[0].name
+
+    async def __aenter__(self) -> NamespaceDriver:
+        await self.start()
+        assert self._warm is not None
+        await self._warm._settled.wait()  # nothing is measured before it has loaded PyTorch
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await super().close()
+
+    async def close(self) -> None:
+        """A pool ends: its runs are let go of, and the interpreter stays."""
+        for handle in tuple(self._handles):
+            handle.release()
+
+    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+        """See the base class. Each run has a port of its own: an earlier one's may not be free again yet."""
+        self._port += 1
+        return self._addresses[self.node_of(run_id)], self._port
+
+    async def launch(self, spec: LaunchSpec) -> ProcessHandle:
+        """See the base class. The node's cores are none of this machine's, so that nobody is bound to them."""
+        inside = {ENV_NAMESPACE: f"/var/run/netns/{spec.node}", ENV_CPUS: ""}
+        return await super().launch(replace(spec, env={**spec.env, **inside}, cpus=()))
+
+
+class Pool:
+    """Runs gangs under a profile. A context manager; the controller's host.
+
+    Args:
+        folder: For this pool alone.
+        driver: Starts the instances.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, driver: Driver, profile: Profile) -> None:
+        self._folder = folder
+        self._cores = cluster.cores_asked
+        self._gangs: dict[str, Gang] = {}
+        self._over: dict[str, asyncio.Event] = {}
+        self._times: dict[str, dict[str, float]] = {}
+        self._places: dict[str, tuple[str, ...]] = {}
+        self._cpu: dict[str, float] = {}
+        self._failed: dict[str, str] = {}
+        (folder / "marks").mkdir(parents=True, exist_ok=True)
+        self.controller = Controller(
+            self,
+            nodes=cluster.nodes,
+            driver=driver,
+            state_dir=folder / "state",
+            pool="network",
+            profile="fifo",
+            abilities=PLACING_ALONE,
+            channel_host=cluster.lab.gateway,
+            logger=logger,
+        )
+        self.controller.scheduler = Scheduler(profile, PLACING_ALONE)
+        if isinstance(driver, NamespaceDriver):
+            driver.node_of = lambda run_id: self.controller.runs[run_id].record.placement.node
+
+    async def __aenter__(self) -> Pool:
+        await self.controller.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for run_id in list(self.controller.runs):
+            await self.controller.stop(run_id, 1.0)
+        await self.controller.close()
+
+    async def run(self, gangs: Sequence[Gang]) -> list[Outcome]:
+        """Submit each gang when it is due, and wait until all are over.
+
+        Raises:
+            RuntimeError: A gang failed. The message has the end of its output.
+            asyncio.TimeoutError: They take longer than a quarter of an hour.
+        """
+        began = time.time()
+        for gang in sorted(gangs, key=lambda one: one.submit_s):
+            await asyncio.sleep(max(0.0, began + gang.submit_s - time.time()))
+            self._submit(gang)
+        await asyncio.wait_for(asyncio.gather(*(self._over[gang.name].wait() for gang in gangs)), _DEADLINE_S)
+        if self._failed:
+            raise RuntimeError("; ".join(f"{name} failed: {words}" for name, words in self._failed.items()))
+        return [self._outcome(gang, began) for gang in gangs]
+
+    def _submit(self, gang: Gang) -> None:
+        self._gangs[gang.name] = gang
+        self._over[gang.name] = asyncio.Event()
+        now = time.time()
+        self._times[gang.name] = {"submitted": now}
+        self.controller.handle(
+            ev.JobSubmitted(gang.name, gang.request(self._cores), "default", now, now, gang.name, UNKNOWN)
+        )
+
+    def _outcome(self, gang: Gang, began: float) -> Outcome:
+        times = self._times[gang.name]
+        said = json.loads(self._marks(gang.name).read_text())
+        return Outcome(
+            gang,
+            times["submitted"] - began,
+            times["granted"] - began,
+            times["training"] - began,
+            times["ended"] - began,
+            self._places[gang.name],
+            tuple(said["step_s"]),
+            self._cpu[gang.name],
+        )
+
+    def _marks(self, name: str) -> Path:
+        return self._folder / "marks" / f"{name}.json"
+
+    # -- the controller's host ------------------------------------------------------------------------------------
+
+    def describe(self, run_id: str) -> RunRecord:
+        """See Host."""
+        gang = self._gangs[run_id]
+        record = RunRecord(
+            run_id, gang.name, "network", "default", "", gang.request(self._cores), Placement("", (), ())
+        )
+        record.times["submitted"] = self._times[run_id]["submitted"]
+        record.known = {"flow_name": gang.program.name, "parameters": {}}
+        return record
+
+    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+        """See Host."""
+        gang = self._gangs[run.run_id]
+        self._places[run.run_id] = tuple(part.node for part in run.record.placement.parts)
+        program = gang.program
+        order = json.dumps(
+            {
+                "gradient_bytes": program.gradient_bytes,
+                "compute_s": program.compute_s,
+                "steps": program.steps,
+                "marks": str(self._marks(run.run_id)),
+            }
+        )
+        argv = (sys.executable, "-m", "benchmarks.network_placement.trainings", order)
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
+        return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
+
+    async def launched(self, run: TrackedRun) -> None:
+        """See Host."""
+
+    def held(self, hold: Hold) -> None:
+        """See Host."""
+
+    def reported(self, run: TrackedRun, kind: str) -> None:
+        """See Host."""
+
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+        """See Host."""
+        times = self._times[run.run_id]
+        times["ended"] = time.time()
+        times["granted"] = run.record.times["granted"]
+        times["training"] = run.record.times.get("training", times["ended"])
+        self._cpu[run.run_id] = report.cpu_seconds or 0.0
+        if report.returncode == 0:
+            return "completed", ""
+        self._failed[run.run_id] = "\n".join((report.cause, *report.tail[-8:]))
+        return "failed", self._failed[run.run_id]
+
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See Host. Nobody is asked to leave here."""
+        return False
+
+    async def unlaunched(self, run: TrackedRun) -> None:
+        """See Host."""
+
+    def released(self, run: TrackedRun) -> None:
+        """See Host."""
+        self._over[run.run_id].set()
+
+    def record_history(self, row: dict[str, Any]) -> None:
+        """See Host."""

@@ -1,0 +1,177 @@
+"""The block that says how a pool's Docker Engine or Swarm is reached, and what its nodes are."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from prefect_gpu.blocks.base import StrictBlock, plain, refuse_unknown
+from prefect_gpu.units import parse_bytes
+
+_SCHEMES = ("unix", "tcp", "ssh", "http", "https")
+_PEM = "-----BEGIN "
+
+
+class ClusterNode(BaseModel):
+    """What a node is to the scheduler. What is left out is what the node says of itself.
+
+    Attributes:
+        name: The host name of the node, as ``docker node ls`` shows it.
+        endpoint: The node's own Engine, if it is not where the others are.
+        rack: Nodes of one rack reach each other well.
+        domain: No training that takes several nodes straddles two domains.
+        cores: How many of its cores runs may use, counted from 0.
+        virtual_devices: Virtual devices, on a node without GPUs. They are not GPUs.
+        virtual_device_memory: Memory of each of them, such as ``8GiB``.
+        gpu_memory: Memory of each GPU, such as ``80GiB``.
+        gpu_kind: Product name of its GPUs.
+        network_bytes_per_s: Bandwidth of its network link, such as ``1.25GB`` for 10 Gbit/s.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: str = Field(min_length=1)
+    endpoint: str | None = None
+    rack: str | None = None
+    domain: str | None = None
+    cores: int | None = Field(default=None, ge=1)
+    virtual_devices: int | None = Field(default=None, ge=0)
+    virtual_device_memory: str | None = None
+    gpu_memory: str | None = None
+    gpu_kind: str | None = None
+    network_bytes_per_s: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            refuse_unknown(values, set(cls.model_fields), f"node {values.get('name', '?')}")
+        return values
+
+    @field_validator("virtual_device_memory", "gpu_memory", "network_bytes_per_s")
+    @classmethod
+    def _valid_size(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            parse_bytes(value, field=str(info.field_name))
+        return value
+
+    @field_validator("endpoint")
+    @classmethod
+    def _valid_endpoint(cls, value: str | None) -> str | None:
+        return _endpoint("endpoint", value)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the node's labels would be, if it had been labelled: ``{"prefect-gpu.rack": "a", ...}``."""
+        stated = self.model_dump(exclude={"name"}, exclude_none=True)
+        return {f"prefect-gpu.{name.replace('_', '-')}": str(value) for name, value in stated.items()}
+
+
+class GpuCluster(StrictBlock):
+    """The Engine or the Swarm that a pool runs on, and what is to be known of its nodes.
+
+    The worker is told of it by name: ``PREFECT_INTEGRATIONS_GPU_CLUSTER=NAME``.
+
+    Example:
+        >>> GpuCluster(driver="swarm", endpoint="tcp://10.0.0.1:2376", nodes=[ClusterNode(name="n1", rack="a")]).labels
+        {'n1': {'prefect-gpu.rack': 'a'}}
+    """
+
+    _block_type_name = "GPU Cluster"
+    _block_type_slug = "gpu-cluster"
+    _description = "The Docker Engine or the Docker Swarm that a GPU pool runs on, and what its nodes are."
+
+    driver: Literal["docker", "swarm"] = Field(
+        default="swarm", description="One Docker Engine (docker), or the nodes of a Docker Swarm (swarm)."
+    )
+    endpoint: str | None = Field(
+        default=None,
+        description="The Engine, or the Engine of a manager of the Swarm: unix:///var/run/docker.sock, "
+        "tcp://host:2376, or ssh://user@host with the keys of the worker's user. Default: the worker's own.",
+    )
+    node_url: str | None = Field(
+        default=None,
+        description="Where the Engines of a Swarm's nodes are, with {address} or {name} in it. Default: "
+        "tcp://{address}:2376.",
+    )
+    ca: str | None = Field(
+        default=None,
+        description="Certificate of the authority that signed the Engines': PEM, or a path on the worker's machine.",
+    )
+    certificate: str | None = Field(
+        default=None, description="Our own certificate: PEM, or a path on the worker's machine."
+    )
+    key: SecretStr | None = Field(
+        default=None, description="The key of our certificate: PEM, or a path on the worker's machine."
+    )
+    nodes: list[ClusterNode] = Field(
+        default_factory=list, description="What is stated here of a node counts more than what it says of itself."
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _valid_endpoint(cls, value: str | None) -> str | None:
+        return _endpoint("endpoint", value)
+
+    @field_validator("node_url")
+    @classmethod
+    def _valid_node_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            filled = value.format(address="192.0.2.1", name="node")
+        except (KeyError, IndexError, ValueError):
+            filled = value
+        if filled == value:
+            raise ValueError(f"node_url={value!r}: it needs {{address}} or {{name}} in it, and no other brace")
+        _endpoint("node_url", filled)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GpuCluster:
+        if bool(self.certificate) != bool(plain(self.key)):
+            given, lacking = ("certificate", "key")[:: 1 if self.certificate else -1]
+            raise ValueError(f"{given} is set and {lacking} is not: give both, or neither")
+        names = [node.name for node in self.nodes]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"nodes: {twice[0]!r} is there twice: state each node once")
+        if self.driver == "docker":
+            if len(names) > 1:
+                raise ValueError(f"nodes: there are {len(names)}, and driver='docker' has one: use driver='swarm'")
+            if any(node.endpoint for node in self.nodes):
+                raise ValueError(f"endpoint of node {names[0]!r}: with driver='docker', give the block's own endpoint")
+        return self
+
+    @property
+    def labels(self) -> dict[str, dict[str, str]]:
+        """What is stated of each node, by its name."""
+        return {node.name: node.labels for node in self.nodes}
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """What is given of ``ca``, ``certificate`` and ``key``: PEM, or paths. Secret."""
+        found = {"ca": self.ca, "certificate": self.certificate, "key": plain(self.key)}
+        return {name: value for name, value in found.items() if value}
+
+
+def is_pem(text: str) -> bool:
+    """Whether it is a certificate or key itself, and not a file's path."""
+    return text.lstrip().startswith(_PEM)
+
+
+def _endpoint(field: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    parts = urlsplit(value)
+    if parts.password:
+        raise ValueError(
+            f"{field}: a password does not belong there; Engines are reached with certificates or ssh keys"
+        )
+    if parts.scheme not in _SCHEMES or not (parts.path if parts.scheme == "unix" else parts.hostname):
+        raise ValueError(
+            f"{field}={value!r} is no address of an Engine: unix:///var/run/docker.sock, tcp://host:2376 or "
+            "ssh://user@host"
+        )
+    return value

@@ -1,0 +1,111 @@
+"""Blocks as YAML files: read, checked, and registered with Prefect."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+from prefect.exceptions import PrefectHTTPStatusError
+from pydantic import ValidationError
+
+from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
+from prefect_gpu.blocks.cluster import GpuCluster
+from prefect_gpu.blocks.storage import CheckpointStorage
+
+KINDS: dict[str, type[StrictBlock]] = {kind.get_block_type_slug(): kind for kind in (GpuCluster, CheckpointStorage)}
+_FROM_FILE, _FROM_ENVIRONMENT = "from_file", "from_environment"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A block of a file, with its name."""
+
+    name: str
+    block: StrictBlock
+
+    @property
+    def reference(self) -> str:
+        """As Prefect writes it: ``gpu-cluster/lab``."""
+        return f"{self.block.get_block_type_slug()}/{self.name}"
+
+
+def read_file(path: Path) -> list[Described]:
+    """The blocks of a YAML file.
+
+    Raises:
+        BlockError: It cannot be read, or a block is wrong. The message names file, field, value and remedy.
+    """
+    try:
+        documents = [one for one in yaml.safe_load_all(path.read_text()) if one is not None]
+    except OSError as error:
+        raise BlockError(f"{path} cannot be read: {error.strerror}.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)  # the error's own text shows the line, which may be a secret's
+        place = f" at line {mark.line + 1}" if mark is not None else ""
+        raise BlockError(f"{path} is no YAML{place}.") from None
+    if not documents:
+        raise BlockError(f"{path} describes no block: give block, name and the block's fields.")
+    return [_described(path, one) for one in documents]
+
+
+def save(described: Described, *, overwrite: bool = False) -> None:
+    """Register a block, and its type if Prefect does not know that yet.
+
+    Raises:
+        BlockError: There is one already, its name is none, or Prefect cannot be asked.
+    """
+    try:
+        described.block.save(described.name, overwrite=overwrite)
+    except ValueError as error:
+        if "already in use" in str(error):
+            raise BlockError(f"{described.reference} is there already: --overwrite replaces it.") from None
+        raise BlockError(f"{described.reference} could not be registered: {error}") from None
+    except PrefectHTTPStatusError as error:  # its text may repeat the request
+        raise BlockError(
+            f"{described.reference} could not be registered: Prefect refused it (HTTP {error.response.status_code}). "
+            "Names are lower-case letters, digits and dashes."
+        ) from None
+    except httpx.TransportError as error:
+        raise BlockError(
+            f"{described.reference} could not be registered: Prefect does not answer ({type(error).__name__}). Is "
+            "PREFECT_API_URL right, and the server running?"
+        ) from None
+
+
+def _described(path: Path, document: Any) -> Described:
+    if not isinstance(document, dict):
+        raise BlockError(f"{path}: a block is written as `field: value` lines.")
+    kind, name = document.pop("block", None), document.pop("name", None)
+    if kind not in KINDS:
+        raise BlockError(f"{path}: block={kind!r} is no type of ours: say {' or '.join(sorted(KINDS))}.")
+    if not isinstance(name, str) or not name:
+        raise BlockError(f"{path}: name={name!r}: give the block a name, such as name: lab.")
+    try:
+        return Described(name, KINDS[kind].model_validate(_filled(document, path)))
+    except ValidationError as error:
+        raise BlockError(f"{path}: {kind}/{name}: {explain(error)}") from None
+
+
+def _filled(value: Any, path: Path) -> Any:
+    """What stands for a file's content or an environment variable, replaced by it."""
+    if isinstance(value, list):
+        return [_filled(one, path) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {_FROM_FILE}:
+        file = path.parent / Path(str(value[_FROM_FILE])).expanduser()
+        try:
+            return file.read_text().strip()  # a line's end is no part of a password
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", "it is no text")
+            raise BlockError(f"{path}: from_file: {file} cannot be read: {why}.") from None
+    if set(value) == {_FROM_ENVIRONMENT}:
+        name = str(value[_FROM_ENVIRONMENT])
+        if name not in os.environ:
+            raise BlockError(f"{path}: from_environment: {name} is not set: export it.")
+        return os.environ[name]
+    return {key: _filled(one, path) for key, one in value.items()}

@@ -1,0 +1,83 @@
+"""The cluster demo's last page: what became of each run, and what to look at next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from prefect_gpu.demo.closing import best_model, shown_path
+from prefect_gpu.demo.cluster.outage import Places
+from prefect_gpu.estimation.submission import RESUMED_AT
+from prefect_gpu.storage.row import HistoryRow
+
+
+def results_table(
+    rows: Sequence[HistoryRow], places: Mapping[tuple[str, int], Places], results: Mapping[str, Any]
+) -> Table:
+    """One line per run, in the order of their first start.
+
+    Args:
+        rows: One per try.
+        places: Where each try was.
+        results: What each run has returned.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("Run", overflow="ellipsis", no_wrap=True)
+    table.add_column("Nodes, try by try", overflow="fold")
+    for title in ("Tries", "Steps"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("Carried on from", justify="right")
+    table.add_column("Outcome", no_wrap=True)
+    table.add_column("Test data right", justify="right")
+    tries: dict[str, list[HistoryRow]] = {}
+    for row in rows:
+        tries.setdefault(row.run_id, []).append(row)
+    for run_id, own in tries.items():
+        last = own[-1]
+        nodes = " → ".join(_nodes_of(row, places) for row in own)
+        resumed = last.features.get(RESUMED_AT) if len(own) > 1 else None
+        table.add_row(
+            Text(last.run_name or run_id), Text(nodes), Text(str(len(own))),
+            Text("–" if last.steps_done is None else str(last.steps_done)),
+            Text("" if len(own) == 1 else f"step {resumed or 0}"),
+            Text(last.outcome, style="green" if last.outcome == "completed" else "bold red"),
+            Text(_accuracy(results.get(run_id))),
+        )  # fmt: skip
+    return table
+
+
+def closing_words(output: Path, rows: Sequence[HistoryRow], lost: str) -> str:
+    """What came of it, and where the pictures are, as Rich's markup."""
+    again = {row.run_id for row in rows if row.attempt > 1}
+    shown = shown_path(output)
+    lines = [""]
+    if lost:
+        count = f"{len(again)} runs were" if len(again) != 1 else "1 run was"
+        lines.append(f"{count} tried again because {lost} was lost, and carried on from the last checkpoint.")
+    lines += [
+        *best_model(output / "sweep"),
+        "",
+        "[bold]Look at what the nodes did[/]",
+        f"  {shown}/timeline.png   a picture: a lane for each device, and when a node was down",
+        f"  {shown}/timeline.html  the same to point at and zoom into, in a browser",
+        "",
+        "[bold]Next[/]",
+        "  docs/how-to/from-one-machine-to-a-swarm.md    the same on machines of your own",
+        "  flows/data_parallel.py                        the gang: one model on several devices",
+    ]
+    return "\n".join(lines)
+
+
+def _nodes_of(row: HistoryRow, places: Mapping[tuple[str, int], Places]) -> str:
+    place = places.get((row.run_id, row.attempt), ((row.node or "?", row.devices),))
+    return ", ".join(f"{node} ×{len(devices)}" if len(devices) > 1 else node for node, devices in place)
+
+
+def _accuracy(result: Any) -> str:
+    value = result.get("test") if isinstance(result, Mapping) else result
+    return f"{value:.1%}" if isinstance(value, float) else "–"

@@ -1,0 +1,50 @@
+"""Where the checkpoints of a pool's runs are: a store for each, below one place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from prefect_gpu.runtime.records import remove_older
+from prefect_gpu.training.checkpoints import CheckpointError, open_store
+from prefect_gpu.training.checkpoints.location import parse_location, part_of
+
+
+class RunCheckpoints:
+    """The checkpoints of all runs. They outlive the attempts of a run, and are removed when it needs them no more.
+
+    Args:
+        location: A folder, or ``s3://bucket/prefix``.
+        logger: Told of what could not be removed.
+        credentials: ``AWS_...`` variables that the worker itself needs for it; None: they are in its environment.
+
+    Raises:
+        ValueError: The location is none.
+    """
+
+    def __init__(self, location: str, logger: logging.Logger, credentials: Mapping[str, str] | None = None) -> None:
+        self._place = parse_location(location)
+        self._location = location
+        self._logger = logger
+        self._credentials = credentials
+
+    def of(self, run_id: str) -> str:
+        """The address of a run's store."""
+        return part_of(self._location, run_id)
+
+    def shared(self, run_id: str) -> tuple[Path, ...]:
+        """The folders that a run must see to use its store; none if it is in S3."""
+        return (self._place / run_id,) if isinstance(self._place, Path) else ()
+
+    def remove(self, run_id: str) -> None:
+        """The run will not carry on from them any more."""
+        try:
+            open_store(self.of(run_id), self._credentials).remove()
+        except CheckpointError as error:
+            self._logger.warning("The checkpoints of run %s could not be removed: %s", run_id, error)
+
+    def clean_up(self, days: float) -> None:
+        """Remove those of runs that failed so long ago. In S3, that is for a lifecycle rule of the bucket."""
+        if isinstance(self._place, Path):
+            remove_older(self._place, days)

@@ -1,0 +1,303 @@
+"""The `docker` driver: runs are containers of one Docker Engine, on this machine or on another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from docker.errors import NotFound
+
+from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.docker import containers
+from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
+from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
+from prefect_gpu.runtime.drivers.docker.nodes import node_of_engine
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+    from prefect_gpu.scheduling.cluster import Node
+
+SWEEP_S = 30.0
+_AGAIN_S = 2.0
+_NETWORK = "prefect-gpu-local"
+
+
+class DockerDriver(Driver):
+    """Starts runs as containers of a Docker Engine.
+
+    A launch is claimed in its folder before its container is made, and its container has a name that only it can
+    have: it starts once, whoever tries. Output and end are kept by the engine while no worker is there.
+
+    Args:
+        endpoint: The engine.
+        default: What containers are made of, where a launch does not say it.
+        name: What the engine's machine is called; by default what it calls itself.
+        network: The network in which the instances of a gang meet; by default one of this engine alone.
+        pool: Name of the pool, for the containers' labels.
+        virtual: Labels that count where the engine has none of their names; see :mod:`.nodes`.
+        stated: Labels by the machine's name that count more than the engine's own.
+        echo: Called with a run's label and each line of its output; by default the line is printed.
+        logger: Told of what went wrong.
+
+    Example:
+        >>> driver = DockerDriver(Endpoint(), ContainerSpec("prefecthq/prefect:3-latest"), logger=logger)
+        >>> await driver.start()
+        >>> report = await (await driver.launch(spec)).wait()
+    """
+
+    local = False
+    files = Path(containers.FOLDER)
+    locks = Path(containers.LOCKS)
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        default: ContainerSpec | None = None,
+        *,
+        name: str = "",
+        network: str = "",
+        pool: str = "",
+        virtual: Mapping[str, str] | None = None,
+        stated: Mapping[str, Mapping[str, str]] | None = None,
+        echo: Callable[[str, str], None] | None = None,
+        logger: Logger | LoggerAdapter[Any],
+    ) -> None:
+        self._endpoint = endpoint
+        self._default = default
+        self._pool = pool
+        self._virtual = dict(virtual or {})
+        self._stated = stated or {}
+        self._echo = echo or (lambda label, line: print(line))
+        self._logger = logger
+        self._client: DockerClient | None = None
+        self._node = name
+        self._network = network
+        self._handles: set[ContainerHandle] = set()
+        self._ours: set[str] = set()  # names of containers that are being started, or followed
+
+    async def start(self) -> None:
+        """Connect.
+
+        Raises:
+            EngineError: The engine cannot be reached, or refuses us.
+        """
+        self._client = await asyncio.to_thread(self._endpoint.connect)
+        await asyncio.to_thread(self._set_up)
+
+    async def close(self) -> None:
+        for handle in tuple(self._handles):
+            handle.release()
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+    async def territory(self) -> str | None:
+        told = await asyncio.to_thread(ask_once, self._endpoint)
+        return "engine-" + short(str(told["ID"]))
+
+    async def nodes(self) -> Sequence[Node] | None:
+        with explained(self._endpoint, "say what it is"):
+            told = await asyncio.to_thread(self._engine.info)
+        return (node_of_engine(told, self._node, self._virtual).stated(self._stated.get(self._node)).as_node(),)
+
+    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+        return containers.meeting_point(run_id, run_dir)
+
+    async def launch(self, spec: LaunchSpec) -> RunHandle:
+        name = spec.label or spec.run_id
+        run_dir = _own_folder(spec.run_dir)
+        if not supervisor.claim(str(run_dir), {"container": containers.container_name(spec.run_id, run_dir)}):
+            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
+        container = containers.container_name(spec.run_id, run_dir)
+        self._ours.add(container)
+        making = asyncio.ensure_future(asyncio.to_thread(self._make, spec, run_dir))
+        handle = None
+        try:
+            made = await asyncio.shield(making)
+            handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
+            await handle.begin()
+        except EngineError as error:
+            failed = EngineError(f"{name} could not be started: {error}")
+            failed.away = error.away
+            raise failed from error
+        except (LaunchError, ValueError) as error:
+            raise LaunchError(f"{name} could not be started: {error}") from error
+        except asyncio.CancelledError:
+            await asyncio.shield(self._abandon(making, handle))
+            raise
+        finally:
+            if handle is None:
+                self._ours.discard(container)
+        return handle
+
+    async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
+        run_dir = _own_folder(run_dir)
+        made = read_made(run_dir)
+        report = read_report(run_dir)
+        if made is None:
+            if not supervisor.claim(str(run_dir), {"revoked": True}):
+                # Whoever claimed it may have made a container, but cannot have started it.
+                name = containers.container_name(run_id, run_dir)
+                with explained(self._endpoint, "remove a container"):
+                    await asyncio.to_thread(containers.remove, self._engine, name)
+            return None
+        if report is not None:
+            return ContainerHandle.of_ended(run_id, made, report)
+        if not await self._has_started(made):
+            return None
+        return self._follow(run_id, run_dir, made, run_id, True, time.time())
+
+    def _follow(
+        self, run_id: str, run_dir: Path, made: Made, label: str, stream: bool, since: float | None
+    ) -> ContainerHandle:
+        echo = functools.partial(self._echo, label) if stream else None
+        handle = ContainerHandle(run_id, run_dir, made, self._engine, echo, since, self._logger)
+        name = containers.container_name(run_id, run_dir)
+        self._handles.add(handle)
+        self._ours.add(name)
+
+        def over() -> None:
+            self._handles.discard(handle)
+            self._ours.discard(name)
+
+        handle.when_over(over)
+        return handle
+
+    async def _abandon(self, making: asyncio.Future[Made], handle: ContainerHandle | None) -> None:
+        """The launch was cancelled: nothing of it may be left."""
+        with contextlib.suppress(LaunchError, ValueError):
+            made = await making
+            if handle is not None:
+                await handle.stop(0)
+            else:
+                await asyncio.to_thread(containers.remove, self._engine, made.container)
+
+    async def _has_started(self, made: Made) -> bool:
+        """Whether a container was ever started; one that was not is removed. Waits for an engine that is away."""
+        told = False
+        while True:
+            try:
+                return await asyncio.to_thread(self._look, made)
+            except EngineError as error:
+                if not told:
+                    self._logger.warning("%s Waiting for it.", error)
+                    told = True
+                await asyncio.sleep(_AGAIN_S)
+
+    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
+        """See :meth:`.Driver.watch_nodes`. The engine stays what it is, but is swept now and then.
+
+        A worker that led before may have started something in the very moment in which it lost the lead.
+        """
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove the pool's containers that nobody follows: those of an earlier worker whose runs are settled."""
+        try:
+            await asyncio.to_thread(self._sweep)
+        except EngineError as error:
+            self._logger.warning("Old containers could not be removed: %s", error)
+
+    async def lose(self, cause: str) -> None:
+        """The engine's machine is gone, and its runs are over for us. What is left of them is removed when it is back.
+
+        Args:
+            cause: What their users are told.
+        """
+        await asyncio.gather(*(handle.lose(cause) for handle in tuple(self._handles)))
+
+    # -- in threads ---------------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        with explained(self._endpoint, "say what it is"):
+            self._node = self._node or self._engine.info()["Name"]
+        if others := sorted(set(self._stated) - {self._node}):
+            self._logger.warning(
+                "Node %s is stated, and the engine's machine is called %s: what is stated does not count.",
+                others[0],
+                self._node,
+            )
+        if not self._network:
+            self._network = _NETWORK
+            with explained(self._endpoint, f"make the network {_NETWORK}"):
+                containers.ensure_network(self._engine, _NETWORK, overlay=False)
+
+    def _sweep(self) -> None:
+        with explained(self._endpoint, "remove old containers"):
+            for name in containers.leftovers(self._engine, self._pool):
+                if name not in self._ours:
+                    self._logger.warning("Container %s belongs to no run any more and is removed.", name)
+                    containers.remove(self._engine, name)
+
+    def _make(self, spec: LaunchSpec, run_dir: Path) -> Made:
+        """Make the container and start it."""
+        how, client = spec.container or self._default, self._engine
+        if how is None:
+            raise LaunchError("no image is given for it: set `image`")
+        name, mark = containers.container_name(spec.run_id, run_dir), f"prefect-gpu-{secrets.token_hex(8)}"
+        with explained(self._endpoint, f"make a container of {how.image}"):
+            container = containers.create(client, spec, how, name, mark, self._pool, self._network)
+        made = Made(container, self._node, mark, len(spec.cpus))
+        try:
+            write_made(run_dir, made)
+            if not self.may_start():  # the image was pulled for minutes, or we were frozen
+                raise LaunchError("another worker may lead by now")
+            with explained(self._endpoint, f"start a container of {how.image}"):
+                client.api.start(made.container)
+        except BaseException:
+            containers.remove(client, made.container)
+            raise
+        return made
+
+    def _look(self, made: Made) -> bool:
+        with explained(self._endpoint, "say what became of a container"):
+            try:
+                state = self._engine.api.inspect_container(made.container)["State"]
+            except NotFound:
+                return True  # it may have been: whoever looks at its end will find that nobody saw it
+            if state["Status"] != "created":
+                return True
+            containers.remove(self._engine, made.container)
+            return False
+
+    @property
+    def _engine(self) -> DockerClient:
+        if self._client is None:
+            raise EngineError("The driver has not been started")
+        return self._client
+
+
+def ask_once(endpoint: Endpoint) -> dict[str, Any]:
+    """What an engine says of itself.
+
+    Raises:
+        EngineError: It cannot be reached, or refuses us.
+    """
+    client = endpoint.connect()
+    try:
+        with explained(endpoint, "say what it is"):
+            return dict(client.info())
+    finally:
+        client.close()
+
+
+def short(name: str) -> str:
+    """A part of an engine's or a Swarm's id that is enough to know it by; some versions write it with colons."""
+    return re.sub(r"[^A-Za-z0-9]+", "", name)[:12]
+
+
+def _own_folder(run_dir: Path) -> Path:
+    folder = Path(run_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

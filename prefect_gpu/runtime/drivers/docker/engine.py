@@ -1,0 +1,125 @@
+"""A connection to a Docker Engine, and its errors in words that say what to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import docker
+import requests
+from docker.constants import DEFAULT_DOCKER_API_VERSION
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.tls import TLSConfig
+from docker.utils import version_lt
+
+from prefect_gpu.runtime.drivers.base import LaunchError
+
+_NO_REQUEST_YET = "1.41"  # any version: with one given, nothing is asked before we have set up the connection
+_CONNECTIONS = 64
+
+_REMEDIES = (
+    (
+        "/v2/",
+        "The image's registry does not answer: is it up, and is the image's name right? An image that is on the "
+        "node needs none (`docker load`, and the pull policy Never or IfNotPresent).",
+    ),
+    ("requested cpus are not available", "The node has no such cores: state the cores that it has."),
+    ("no space left on device", "The node's disk is full: remove old images and containers (`docker system prune`)."),
+    ("cannot allocate memory", "The node's memory is used up: fewer runs at once, or a lower memory limit."),
+    ("executable file not found", "The image must have Python 3.9 or newer, as `python3` on its PATH."),
+    ("could not select device driver", "Install the NVIDIA container toolkit on the node."),
+    ("unknown or invalid runtime", "Install the NVIDIA container toolkit on the node."),
+    ("certificate", "Check the certificates of the endpoint: its own, ours, and the authority that signed both."),
+    ("permission denied", "This user may not use the engine: add it to the group `docker`."),
+)
+
+
+class EngineError(LaunchError):
+    """The engine could not do what it was asked for. The message says what, why, and what to do."""
+
+    explains = True
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where an engine is, and how both sides know each other.
+
+    Attributes:
+        url: ``unix:///var/run/docker.sock``, ``tcp://host:2376`` or ``ssh://user@host``. By default what
+            ``DOCKER_HOST`` says, else the socket of this machine.
+        ca: File with the certificate of the authority that signed the engine's; None: no TLS.
+        certificate: File with our own certificate.
+        key: File with its key; its path is all that is ever shown.
+        timeout_s: Seconds after which a request is given up.
+    """
+
+    url: str = field(default_factory=lambda: os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock")
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    timeout_s: float = 60.0
+
+    def connect(self) -> docker.DockerClient:
+        """A new connection.
+
+        Raises:
+            EngineError: The engine cannot be reached, or refuses us.
+        """
+        with explained(self, "be reached"):
+            client = docker.DockerClient(
+                base_url=self.url,
+                version=_NO_REQUEST_YET,
+                timeout=int(self.timeout_s),
+                tls=self._tls(),
+                use_ssh_client=True,
+                max_pool_size=_CONNECTIONS,
+            )
+            client.api.trust_env = False  # REQUESTS_CA_BUNDLE and its like would replace the authority given here
+            newest = client.api.version(api_version=False)["ApiVersion"]
+            ours = DEFAULT_DOCKER_API_VERSION
+            client.api._version = newest if version_lt(newest, ours) else ours
+            return client
+
+    def _tls(self) -> TLSConfig | bool:
+        if self.ca is None and self.certificate is None:
+            return False
+        own = (self.certificate, self.key) if self.certificate and self.key else None
+        return TLSConfig(client_cert=own, ca_cert=self.ca, verify=self.ca is not None)
+
+
+@contextmanager
+def explained(endpoint: Endpoint, doing: str) -> Iterator[None]:
+    """Turn the errors of the SDK into an :class:`EngineError`.
+
+    Args:
+        doing: What failed, as ``"be reached"``: the engine could not ...
+    """
+    try:
+        yield
+    except ImageNotFound as error:
+        raise EngineError(
+            f"The image is not on the engine at {endpoint.url}, and it could not be pulled: {_said(error)}. Check its "
+            "name and tag, log the node in to its registry, or load it there (`docker load`)."
+        ) from error
+    except NotFound as error:
+        raise EngineError(f"The engine at {endpoint.url} could not {doing}: {_said(error)}.") from error
+    except APIError as error:
+        raise EngineError(
+            f"The engine at {endpoint.url} could not {doing}: {_said(error)}. {_remedy(error)}"
+        ) from error
+    except (DockerException, requests.exceptions.RequestException, OSError) as error:
+        remedy = _remedy(error) or "Is it running (`docker info`), and is the address right?"
+        told = EngineError(f"The engine at {endpoint.url} could not {doing}: {error}. {remedy}")
+        told.away = True
+        raise told from error
+
+
+def _said(error: APIError) -> str:
+    return str(error.explanation or error).strip().rstrip(".")
+
+
+def _remedy(error: Exception) -> str:
+    text = str(error).lower()
+    return next((remedy for words, remedy in _REMEDIES if words in text), "")

@@ -1,0 +1,344 @@
+"""A run's container, from its start or its adoption to the report of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import requests
+from docker.errors import APIError, DockerException, NotFound
+
+from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
+from prefect_gpu.runtime.drivers.docker import containers
+from prefect_gpu.runtime.drivers.docker.said import Lines
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+_TAIL_LINES = 20
+_PERIOD_US = 100_000  # of the kernel's CPU quota
+_LEAST_QUOTA_US = 1_000  # the kernel's own; a container that is stopped for good would outlive its worker so
+_FULL_SHARES = 1024
+_LEAST_SHARES = 2
+_REACHED_AGAIN_S = 2.0
+_ENDS_S = 0.05  # between the end of a container's output and its own
+_UNREACHABLE = (requests.exceptions.ConnectionError, requests.exceptions.Timeout)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A container of ours: what a later worker must know to find it. Kept in the launch's folder before it starts."""
+
+    container: str
+    node: str
+    mark: str
+    cores: int = 0
+
+
+class ContainerHandle(RunHandle):
+    """A run of the docker driver.
+
+    Args:
+        run_id: The flow run's id.
+        run_dir: The folder of the launch, on the worker's side.
+        made: Its container.
+        client: The engine that it is on.
+        echo: Given each line of output, or None.
+        since: Unix seconds: what was written before is not repeated; None: all of it is.
+        logger: Told of what went wrong.
+    """
+
+    warm = False
+
+    def __init__(
+        self,
+        run_id: str,
+        run_dir: Path,
+        made: Made,
+        client: DockerClient,
+        echo: Callable[[str], None] | None,
+        since: float | None,
+        logger: Logger | LoggerAdapter[Any],
+    ) -> None:
+        self.run_id, self.pid = run_id, f"{made.node}:{made.container[:12]}"
+        self._dir, self._made, self._client, self._logger = run_dir, made, client, logger
+        self._echo, self._since = echo, since
+        self._loop = asyncio.get_running_loop()
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+        self._begun: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._ended: dict[str, Any] | None = None
+        self._stream: Any = None
+        self._blocks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self._released = False
+        self._lost = ""
+        self._busy_s: float | None = None
+        self._changes = ThreadPoolExecutor(
+            1, thread_name_prefix=f"container {run_id}"
+        )  # in order, and never waited for
+        self._watcher = asyncio.create_task(self._watch(), name=f"run {run_id}")
+
+    @classmethod
+    def of_ended(cls, run_id: str, made: Made, report: ExitReport) -> RunHandle:
+        """A run whose end an earlier worker has seen."""
+        return _Ended(run_id, f"{made.node}:{made.container[:12]}", report)
+
+    # -- its life -------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Wait until the run's own process exists.
+
+        Raises:
+            LaunchError: It could not be started; the container has been removed.
+        """
+        done, _ = await asyncio.wait((self._begun, self._watcher), return_when=asyncio.FIRST_COMPLETED)
+        if self._begun not in done:
+            report = await self.wait()
+            lines = "\n".join(report.tail)
+            raise LaunchError(f"its container ended with code {report.returncode} before the run began. {lines}")
+        said = self._begun.result()
+        if "error" in said:
+            await self.wait()
+            raise LaunchError(said["error"])
+
+    async def wait(self) -> ExitReport:
+        return await asyncio.shield(self._watcher)
+
+    async def stop(self, grace_seconds: float) -> None:
+        if not self._watcher.done():
+            await asyncio.to_thread(self._signal, "SIGTERM")
+            try:
+                await asyncio.wait_for(self.wait(), max(grace_seconds, 0))
+            except asyncio.TimeoutError:
+                await asyncio.to_thread(self._signal, "SIGKILL")
+        await self.wait()
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Call this when the run is over, or is watched no more."""
+        self._watcher.add_done_callback(lambda _: call())
+
+    async def lose(self, cause: str) -> None:
+        """Its machine is gone: the run is over, and nobody saw how. Its container may still be there."""
+        self._lost = cause
+        self._blocks.put_nowait(None)
+        await self.wait()
+
+    def release(self) -> None:
+        """Stop watching; the container goes on. Whoever still waits for it is cancelled."""
+        self._released = True
+        self._watcher.cancel()
+        if self._stream is not None:
+            with contextlib.suppress(Exception):  # over ssh it cannot be closed: its thread ends with the container
+                self._stream.close()
+        self._changes.shutdown(wait=False, cancel_futures=True)
+
+    async def give(self, name: str, content: bytes) -> None:
+        try:
+            await asyncio.to_thread(containers.give, self._client, self._made.container, name, content)
+        except NotFound:  # it has ended
+            pass
+        except (DockerException, requests.exceptions.RequestException) as error:
+            self._logger.warning("Run %s: %s could not be put into its container: %s", self.run_id, name, error)
+
+    # -- what is changed while it runs -------------------------------------------------------------------------------
+
+    def bind(self, cpus: tuple[int, ...]) -> bool:
+        return self._change(cpuset_cpus=",".join(map(str, cpus)))
+
+    def set_priority(self, weight: float) -> bool:
+        return self._change(cpu_shares=max(_LEAST_SHARES, round(_FULL_SHARES * weight)))
+
+    def set_duty(self, part: float) -> bool:
+        full = part >= 1.0
+        quota = -1 if full else max(_LEAST_QUOTA_US, round(part * max(1, self._made.cores) * _PERIOD_US))
+        return self._change(cpu_period=_PERIOD_US, cpu_quota=quota)
+
+    def busy_seconds(self) -> float | None:
+        """What was measured when this was asked before: the engine takes its time, and nobody here waits for it."""
+        if not self._watcher.done():
+            self._changes.submit(self._measure)
+        return self._busy_s
+
+    def _change(self, **limits: Any) -> bool:
+        if self._watcher.done():
+            return False
+        self._changes.submit(self._update, limits)
+        return True
+
+    def _update(self, limits: dict[str, Any]) -> None:
+        try:
+            self._client.api.update_container(self._made.container, **limits)
+        except (DockerException, requests.exceptions.RequestException) as error:
+            if not self._watcher.done():
+                self._logger.warning("Run %s: its container could not be given %s: %s", self.run_id, limits, error)
+
+    def _measure(self) -> None:
+        try:
+            seen = self._client.api.stats(self._made.container, stream=False, one_shot=True)
+            self._busy_s = seen["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9
+        except (DockerException, requests.exceptions.RequestException, KeyError):
+            self._busy_s = None
+
+    def _signal(self, name: str) -> None:
+        while not self._watcher.done():
+            try:
+                self._client.api.kill(self._made.container, signal=name)
+            except _UNREACHABLE:
+                time.sleep(_REACHED_AGAIN_S)
+                continue
+            except APIError:
+                pass  # it has ended, or is about to
+            return
+
+    # -- watching ---------------------------------------------------------------------------------------------------
+
+    async def _watch(self) -> ExitReport:
+        blocks = self._blocks
+        follower = threading.Thread(target=self._follow, args=(blocks,), name=f"output {self.run_id}", daemon=True)
+        follower.start()
+        lines = Lines(self._made.mark)
+        while (block := await blocks.get()) is not None:
+            if isinstance(block, Exception):
+                self._logger.warning("Run %s: the engine is away (%s); asking again.", self.run_id, block)
+                continue
+            for line in lines.feed(block):
+                self._take(line)
+        for line in lines.finish():
+            self._take(line)
+        report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
+        if self._lost:
+            self._released = True  # its thread ends when it is next heard from
+            report = ExitReport(None, tail=tuple(self._tail), cause=self._lost, lost=True)
+        supervisor.write_json(str(self._dir / supervisor.EXIT), dataclasses.asdict(report))
+        if not self._lost:
+            await asyncio.to_thread(self._remove)  # what it said is safe now
+        self._changes.shutdown(wait=False, cancel_futures=True)
+        return report
+
+    def _take(self, line: str | dict[str, Any]) -> None:
+        if isinstance(line, str):
+            self._tail.append(line)
+            if self._echo is not None:
+                self._echo(line)
+        elif "ended" in line:
+            self._ended = line["ended"]
+        elif not self._begun.done():
+            self._begun.set_result(line)
+
+    def _follow(self, blocks: asyncio.Queue[bytes | Exception | None]) -> None:
+        """In a thread: hand on the container's output until it has ended. An engine that is away is asked again."""
+
+        def hand_on(block: bytes | Exception | None) -> None:
+            if not self._released:
+                self._loop.call_soon_threadsafe(blocks.put_nowait, block)
+
+        api, since, told, seeded = self._client.api, self._since, False, self._since is None
+        while not self._released:
+            try:
+                started = time.time()
+                if not seeded:  # what was said last before we came is part of the story, and has been repeated
+                    self._seed(api.logs(self._made.container, tail=_TAIL_LINES, until=since))
+                    seeded = True
+                self._stream = api.logs(self._made.container, stream=True, follow=True, since=since)
+                for block in self._stream:
+                    hand_on(block)
+                    since = time.time()
+                since = since or started
+                if not api.inspect_container(self._made.container)["State"]["Running"]:
+                    break
+                told = False
+                time.sleep(_ENDS_S)
+            except NotFound:
+                break
+            except (DockerException, requests.exceptions.RequestException, OSError) as error:
+                if not told:
+                    hand_on(error)
+                    told = True
+                time.sleep(_REACHED_AGAIN_S)
+        hand_on(None)
+
+    def _seed(self, before: bytes) -> None:
+        lines = Lines(self._made.mark)
+        for line in (*lines.feed(before), *lines.finish()):
+            if isinstance(line, str):
+                self._tail.append(line)
+
+    def _report(self) -> ExitReport:
+        """How it ended: by what its first process said, or, if that was killed, by what the engine knows."""
+        state = self._state()
+        if state is None:
+            return ExitReport(None, tail=tuple(self._tail), cause="Somebody has removed its container.")
+        tail = tuple(self._tail)
+        cause = ""
+        if state.get("OOMKilled"):
+            cause = (
+                "The run used more memory than its container's limit: raise the limit, lower the batch size, or load "
+                "less data at once."
+            )
+        if self._ended is not None:
+            said = self._ended
+            return ExitReport(
+                said["returncode"], said["max_rss_bytes"], said["cpu_seconds"], tail, said["ended_at"], cause
+            )
+        code = int(state["ExitCode"])
+        killed = code > 128 and code - 128 in {int(one) for one in signal.Signals}
+        return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause or str(state.get("Error") or ""))
+
+    def _state(self) -> dict[str, Any] | None:
+        while not self._lost:
+            try:
+                return dict(self._client.api.inspect_container(self._made.container)["State"])
+            except NotFound:
+                return None
+            except _UNREACHABLE:
+                time.sleep(_REACHED_AGAIN_S)
+        return None
+
+    def _remove(self) -> None:
+        try:
+            containers.remove(self._client, self._made.container)
+        except (DockerException, requests.exceptions.RequestException) as error:
+            self._logger.warning("Run %s: its container could not be removed: %s", self.run_id, error)
+
+
+class _Ended(RunHandle):
+    warm = False
+
+    def __init__(self, run_id: str, pid: str, report: ExitReport) -> None:
+        self.run_id, self.pid, self._report = run_id, pid, report
+
+    async def wait(self) -> ExitReport:
+        return self._report
+
+    async def stop(self, grace_seconds: float) -> None:
+        return
+
+
+def read_report(run_dir: Path) -> ExitReport | None:
+    """The report that an earlier worker wrote down; None if it saw no end."""
+    written = supervisor.read_json(str(run_dir / supervisor.EXIT))
+    return ExitReport(**{**written, "tail": tuple(written["tail"])}) if written is not None else None
+
+
+def read_made(run_dir: Path) -> Made | None:
+    """The container of a launch; None if none was made."""
+    written = supervisor.read_json(str(run_dir / supervisor.PROCESS))
+    return Made(**written) if written is not None else None
+
+
+def write_made(run_dir: Path, made: Made) -> None:
+    """Note the container, before it starts."""
+    supervisor.write_json(str(run_dir / supervisor.PROCESS), dataclasses.asdict(made))
+
+
+__all__ = ["ContainerHandle", "Made", "read_made", "read_report", "write_made"]

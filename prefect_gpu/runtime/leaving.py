@@ -1,0 +1,112 @@
+"""Runs that leave their place and carry on later or elsewhere: saved first, stopped then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from logging import Logger, LoggerAdapter
+from typing import TYPE_CHECKING, Any
+
+from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.scheduling.instructions import Move, Preempt
+from prefect_gpu.training import protocol
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.tracked import TrackedRun
+
+PATIENCE_S = 60.0  # for a checkpoint; a run that does not save in that time carries on from its last one
+_NEEDS_NO_STOP = (protocol.SAVING, protocol.FINISHED)  # it gives its devices back by itself
+
+
+class Leaving:
+    """Makes runs leave.
+
+    A run that trains is asked for a checkpoint and stopped when that is written; whatever it does between the two is
+    done again. One that only prepares is stopped at once, and one that saves is left alone: it is about to end.
+
+    Args:
+        channel: Reaches the runs.
+        save: Writes a run's record.
+        logger: Told of what went wrong.
+        patience_s: Seconds to wait for a checkpoint.
+    """
+
+    def __init__(
+        self,
+        channel: ChannelServer,
+        save: Callable[[TrackedRun], None],
+        logger: Logger | LoggerAdapter[Any],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._channel = channel
+        self._save = save
+        self._logger = logger
+        self._patience_s = patience_s
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def close(self) -> None:
+        """Stop nobody any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def begin(self, run: TrackedRun, why: Preempt | Move) -> None:
+        """Let a run leave."""
+        run.leaving = why
+        if run.handle is None or run.phase in _NEEDS_NO_STOP:
+            return  # whoever is launching it will see it
+        if run.phase != protocol.TRAINING:
+            self._stop(run)
+            return
+        self._spawn(self._channel.instruct(run.run_id, protocol.SAVE_CHECKPOINT, {"reason": why.reason}))
+        loop = asyncio.get_running_loop()
+        self._timers[run.run_id] = loop.call_later(self._patience_s, self._give_up, run)
+
+    def saved(self, run: TrackedRun, error: str | None) -> None:
+        """The run has written a checkpoint, or could not."""
+        if run.leaving is None or run.phase in _NEEDS_NO_STOP or run.record.leaving:
+            return
+        if error:
+            self._logger.warning(
+                "Run %s could not save its checkpoint (%s): it will carry on from the one before.",
+                run.record.name,
+                error,
+            )
+        self._stop(run)
+
+    def over(self, run: TrackedRun) -> None:
+        """The run's process is gone."""
+        run.gone.set()
+        timer = self._timers.pop(run.run_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    @staticmethod
+    async def vacated(run: TrackedRun, among: Iterable[TrackedRun]) -> None:
+        """Wait until those that leave this run's devices are gone."""
+        devices = set(run.record.placement.all_devices)
+        for other in list(among):
+            if other is not run and other.leaving and devices.intersection(other.record.placement.all_devices):
+                await other.gone.wait()
+
+    def _give_up(self, run: TrackedRun) -> None:
+        if run.phase in _NEEDS_NO_STOP or run.record.leaving:
+            return
+        self._logger.warning(
+            "Run %s saved no checkpoint within %.0f s: it will carry on from its last one.",
+            run.record.name,
+            self._patience_s,
+        )
+        self._stop(run)
+
+    def _stop(self, run: TrackedRun) -> None:
+        assert run.leaving is not None and run.handle is not None
+        # Before the signal: a worker that takes over must not take the end of the process for a crash.
+        run.record.leaving = run.leaving.reason
+        self._save(run)
+        self._spawn(run.handle.stop(0))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,306 @@
+"""Checkpoints in S3: the files first, then one small object that makes them a checkpoint.
+
+Objects below the run's prefix::
+
+    data/<random>/checkpoint...     the files of one checkpoint
+    commits/00000007.json           its manifest: step, size and SHA-256 of every file, and where they are
+
+A commit is written only if there is none of its number (``If-None-Match``), after all of its files: whoever is killed
+while saving leaves files that nobody refers to, and the next save removes them. The previous checkpoint stays, so that
+there is one to fall back on if the newest turns out damaged.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import logging
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from prefect_gpu.training.checkpoints.location import S3Location
+from prefect_gpu.training.checkpoints.manifest import (
+    PAYLOAD,
+    Checkpoint,
+    CheckpointDamaged,
+    CheckpointError,
+    FileFacts,
+    Manifest,
+    SaveCallback,
+    describe,
+)
+
+logger = logging.getLogger("prefect_gpu.training")
+
+PART_BYTES = 16 << 20  # of a file that is sent in parts; one is in memory at a time
+_KEPT = 2
+_COMMIT = re.compile(r"^commits/(\d{8})\.json$")
+_TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+_MISSING = ("NoSuchKey", "404", "NotFound")
+_TRIES = 5
+_READ_BYTES = 1 << 20
+_MOST_AT_ONCE = 1000  # objects that one request may remove
+
+
+class S3CheckpointStore:
+    """The checkpoints of one run, in S3. A :class:`.Store`. One process at a time saves there.
+
+    Credentials are those of the environment, as boto3 finds them, unless others are given.
+
+    Args:
+        location: Belongs to this run alone.
+        client: An S3 client; by default one for the location.
+        credentials: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and perhaps ``AWS_SESSION_TOKEN``.
+
+    Example:
+        >>> store = S3CheckpointStore(S3Location("bucket", "runs/1"))            # doctest: +SKIP
+        >>> store.save(lambda path: path.write_text("weights"), step=17)         # doctest: +SKIP
+    """
+
+    def __init__(
+        self, location: S3Location, client: Any = None, *, credentials: Mapping[str, str] | None = None
+    ) -> None:
+        self.location = location
+        self._client = client or _client(location, credentials or {})
+        self._scratch = tempfile.TemporaryDirectory(prefix="prefect-gpu-checkpoint-")
+
+    def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
+        """See :meth:`.Store.save`. What is saved is written to this machine's disk first, and sent from there."""
+        folder = self._folder()
+        place = f"data/{secrets.token_hex(8)}"
+        callback(folder / PAYLOAD)
+        manifest = describe(folder, step, loss, place)
+        with self._in_reach():
+            for name, facts in manifest.files.items():
+                self._send(folder / name, f"{place}/{name}", facts)
+            commits = self._commit(manifest)
+            self._remove_older(commits)
+        return self._found(manifest, folder)
+
+    def restore(self) -> Checkpoint | None:
+        """See :meth:`.Store.restore`. It is fetched to this machine's disk."""
+        with self._in_reach():
+            for number in sorted(self._commits(), reverse=True):
+                try:
+                    return self._fetch(self._manifest(number))
+                except CheckpointDamaged as error:
+                    logger.warning(
+                        "Checkpoint %d of %s is damaged and will not be used: %s", number, self.location, error
+                    )
+        return None
+
+    def remove(self) -> None:
+        """See :meth:`.Store.remove`."""
+        with self._in_reach():
+            self._delete([key for key, _ in self._keys("")])
+            self._abort_uploads("")
+
+    # -- saving -----------------------------------------------------------------------------------------------------
+
+    def _send(self, file: Path, name: str, facts: FileFacts) -> None:
+        """Send one file; the server compares every part with a checksum of ours."""
+        target = {"Bucket": self.location.bucket, "Key": self._key(name)}
+        with file.open("rb") as stream:
+            if facts.bytes <= PART_BYTES:
+                content = stream.read()
+                self._client.put_object(**target, Body=content, ContentMD5=_md5(content))
+                return
+            upload = self._client.create_multipart_upload(**target)["UploadId"]
+            try:
+                parts: list[dict[str, Any]] = []
+                while content := stream.read(PART_BYTES):
+                    number = len(parts) + 1
+                    sent = self._client.upload_part(
+                        **target, UploadId=upload, PartNumber=number, Body=content, ContentMD5=_md5(content)
+                    )
+                    parts.append({"ETag": sent["ETag"], "PartNumber": number})
+                self._client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts})
+            except BaseException:
+                with contextlib.suppress(BotoCoreError, ClientError):
+                    self._client.abort_multipart_upload(**target, UploadId=upload)
+                raise
+
+    def _commit(self, manifest: Manifest) -> list[int]:
+        """Make it the current checkpoint. Returns all commits, the new one last."""
+        content = manifest.to_json().encode()
+        for _ in range(_TRIES):
+            known = sorted(self._commits())
+            number = known[-1] + 1 if known else 1
+            try:
+                self._client.put_object(
+                    Bucket=self.location.bucket,
+                    Key=self._key(f"commits/{number:08d}.json"),
+                    Body=content,
+                    ContentMD5=_md5(content),
+                    IfNoneMatch="*",
+                )
+            except ClientError as error:
+                if _code(error) not in _TAKEN:
+                    raise
+                if not self._is(number, manifest):  # else it is ours, and the answer to a first try was lost
+                    continue
+            return [*known, number]
+        raise CheckpointError(f"{self.location}: another process saves there, too. Each run needs a prefix of its own.")
+
+    def _is(self, number: int, manifest: Manifest) -> bool:
+        try:
+            return self._manifest(number) == manifest
+        except CheckpointDamaged:
+            return False
+
+    def _remove_older(self, commits: list[int]) -> None:
+        """Keep the newest two; remove everything that they do not refer to."""
+        kept = commits[-_KEPT:]
+        try:
+            places = {f"{self._manifest(number).place}/" for number in kept}
+        except CheckpointDamaged:
+            return  # what it referred to is not known: the next save removes it
+        names = [f"commits/{number:08d}.json" for number in commits if number not in kept]
+        self._delete([self._key(name) for name in names])  # first: no commit may refer to what is gone
+        data = [(key, name) for key, name in self._keys("data/")]
+        self._delete([key for key, name in data if not any(name.startswith(place) for place in places)])
+        self._abort_uploads("data/")
+
+    def _abort_uploads(self, below: str) -> None:
+        """End what a killed process has begun to send: its parts cost, and nobody sees them."""
+        prefix = self._key(below)
+        answer = self._client.list_multipart_uploads(Bucket=self.location.bucket, Prefix=prefix)
+        for upload in answer.get("Uploads") or ():
+            if upload["Key"].startswith(prefix):
+                self._client.abort_multipart_upload(
+                    Bucket=self.location.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+
+    def _delete(self, keys: list[str]) -> None:
+        for start in range(0, len(keys), _MOST_AT_ONCE):
+            some = [{"Key": key} for key in keys[start : start + _MOST_AT_ONCE]]
+            self._client.delete_objects(Bucket=self.location.bucket, Delete={"Objects": some, "Quiet": True})
+
+    # -- restoring --------------------------------------------------------------------------------------------------
+
+    def _commits(self) -> list[int]:
+        matches = (_COMMIT.match(name) for _, name in self._keys("commits/"))
+        return [int(match[1]) for match in matches if match]
+
+    def _manifest(self, number: int) -> Manifest:
+        with self._damaged_if_missing("its manifest"):
+            key = self._key(f"commits/{number:08d}.json")
+            return Manifest.from_json(self._client.get_object(Bucket=self.location.bucket, Key=key)["Body"].read())
+
+    def _fetch(self, manifest: Manifest) -> Checkpoint:
+        folder = self._folder()
+        for name in manifest.files:
+            target = (folder / name).resolve()
+            if not target.is_relative_to(folder.resolve()):
+                raise CheckpointDamaged(f"{name} lies outside of the checkpoint")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with self._damaged_if_missing(name):
+                key = self._key(f"{manifest.place}/{name}")
+                body = self._client.get_object(Bucket=self.location.bucket, Key=key)["Body"]
+                manifest.check(name, _write(body, target))
+        payload = folder / manifest.payload
+        if not payload.exists():
+            if manifest.files:
+                raise CheckpointDamaged(f"{manifest.payload} is missing")
+            payload.mkdir()  # a folder without a file: S3 knows no folders
+        return self._found(manifest, folder)
+
+    @contextmanager
+    def _damaged_if_missing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            if _code(error) in _MISSING:
+                raise CheckpointDamaged(f"{what} is missing") from error
+            raise
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def _keys(self, below: str) -> Iterator[tuple[str, str]]:
+        """All objects below a name: key, and name relative to the run's prefix."""
+        base = self._key("")
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.location.bucket, Prefix=self._key(below)
+        )
+        for page in pages:
+            for entry in page.get("Contents") or ():
+                yield entry["Key"], entry["Key"][len(base) :]
+
+    def _found(self, manifest: Manifest, folder: Path) -> Checkpoint:
+        kept_at = f"s3://{self.location.bucket}/{self._key(manifest.place)}"
+        return Checkpoint(manifest.step, folder / manifest.payload, manifest.size_bytes, manifest.loss, kept_at)
+
+    def _key(self, name: str) -> str:
+        return f"{self.location.prefix}/{name}" if self.location.prefix else name
+
+    def _folder(self) -> Path:
+        """An empty folder on this machine's disk; the one before it is removed, and so is this one at the end."""
+        folder = Path(self._scratch.name) / "files"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    @contextmanager
+    def _in_reach(self) -> Iterator[None]:
+        try:
+            yield
+        except (BotoCoreError, ClientError) as error:
+            code = _code(error) if isinstance(error, ClientError) else ""
+            remedy = _REMEDIES.get(code, "Check that the server is up, and endpoint_url and region.")
+            raise CheckpointError(f"The checkpoints at {self.location} are out of reach: {error}. {remedy}") from error
+
+
+_REMEDIES = {
+    "NoSuchBucket": "Make the bucket first.",
+    "AccessDenied": "These credentials may not read and write there.",
+    "InvalidAccessKeyId": "AWS_ACCESS_KEY_ID is not known to the server.",
+    "SignatureDoesNotMatch": "AWS_SECRET_ACCESS_KEY does not belong to AWS_ACCESS_KEY_ID.",
+}
+
+
+def _client(location: S3Location, credentials: Mapping[str, str]) -> Any:
+    # Checksums of the newest kind are not known to every server that speaks S3; those that we send are.
+    config = Config(
+        retries={"mode": "standard", "max_attempts": _TRIES},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path"} if location.endpoint_url else {},
+    )
+    # A session of its own: boto3's keeps the first credentials that it finds, for good.
+    session = boto3.session.Session(
+        aws_access_key_id=credentials.get("AWS_ACCESS_KEY_ID"),
+        aws_secret_access_key=credentials.get("AWS_SECRET_ACCESS_KEY"),
+        aws_session_token=credentials.get("AWS_SESSION_TOKEN"),
+    )
+    return session.client(
+        "s3", endpoint_url=location.endpoint_url or None, region_name=location.region or None, config=config
+    )
+
+
+def _write(body: Any, target: Path) -> FileFacts:
+    digest, size = hashlib.sha256(), 0
+    with target.open("wb") as file:
+        while chunk := body.read(_READ_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            file.write(chunk)
+    return FileFacts(size, digest.hexdigest())
+
+
+def _md5(content: bytes) -> str:
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

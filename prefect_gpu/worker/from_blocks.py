@@ -1,0 +1,106 @@
+"""What the worker's settings say through Prefect blocks: the cluster, and where checkpoints are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prefect.exceptions import ObjectNotFound
+from pydantic import ValidationError
+
+from prefect_gpu.blocks import CheckpointStorage, GpuCluster
+from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
+from prefect_gpu.blocks.cluster import is_pem
+from prefect_gpu.settings import GpuSettings, checkpoint_block
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+
+_FILES = {"ca": "docker_ca", "certificate": "docker_certificate", "key": "docker_key"}
+_Found = TypeVar("_Found", bound=StrictBlock)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The settings with what blocks say filled in.
+
+    Attributes:
+        settings: They refer to no block any more, and hold no secret.
+        nodes: Labels by node that count more than the nodes' own.
+        credentials: ``AWS_...`` variables for the place of the checkpoints. Secret: not to be shown, nor to be kept.
+    """
+
+    settings: GpuSettings
+    nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+async def read_blocks(settings: GpuSettings, client: PrefectClient) -> Chosen:
+    """Fill in what the blocks say that the settings name.
+
+    Certificates and keys that a block holds become files that only this user can read, in the state folder, since
+    Docker's own client and ssh read files.
+
+    Raises:
+        BlockError: There is no such block, it cannot be used, or the settings contradict it.
+    """
+    updates: dict[str, Any] = {}
+    nodes: Mapping[str, Mapping[str, str]] = {}
+    credentials: Mapping[str, str] = {}
+    if settings.cluster:
+        name = settings.cluster.removeprefix("gpu-cluster/")
+        cluster = await _load(GpuCluster, name, f"cluster={settings.cluster!r}", client)
+        if "driver" in settings.model_fields_set and settings.driver == "process":
+            raise BlockError(
+                f"driver='process' is set beside cluster={settings.cluster!r}, which is for containers: unset one."
+            )
+        stated = {"driver": cluster.driver, "docker_host": cluster.endpoint, "docker_node_url": cluster.node_url}
+        folder = settings.resolved_state_dir / "engine"
+        stated |= {_FILES[what]: str(_file(folder, what, text)) for what, text in cluster.credentials.items()}
+        for what, value in stated.items():
+            if value is not None and what not in settings.model_fields_set:
+                updates[what] = Path(value) if what in _FILES.values() else value
+        nodes = cluster.labels
+    block = checkpoint_block(settings.checkpoints)
+    if block is not None:
+        storage = await _load(CheckpointStorage, block, f"checkpoints={settings.checkpoints!r}", client)
+        updates["checkpoints"] = storage.location
+        credentials = storage.environment
+    return Chosen(settings.model_copy(update=updates), nodes, credentials)
+
+
+async def _load(kind: type[_Found], name: str, setting: str, client: PrefectClient) -> _Found:
+    """Read a block. Whatever is wrong with it, none of its content that is secret is shown."""
+    slug = kind.get_block_type_slug()
+    try:
+        document = await client.read_block_document_by_name(name=name, block_type_slug=slug, include_secrets=True)
+    except ObjectNotFound:
+        raise BlockError(
+            f"{setting}: there is no block {slug}/{name} (`prefect block ls` shows those that there are). Write it "
+            "down in YAML and register it: `prefect-gpu register FILE`."
+        ) from None
+    try:
+        return kind.model_validate(document.data)
+    except ValidationError as error:
+        raise BlockError(
+            f"{setting}: the block {slug}/{name} cannot be used: {explain(error)} Correct it, and register it again: "
+            "`prefect-gpu register --overwrite FILE`."
+        ) from None
+
+
+def _file(folder: Path, what: str, text: str) -> Path:
+    """Where a certificate or a key lies, if need be after it has been written there."""
+    if not is_pem(text):
+        return Path(text).expanduser()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    path = folder / f"{what}.pem"
+    temporary = folder / f"{what}.tmp"
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text.strip() + "\n")
+    temporary.replace(path)
+    return path

@@ -1,0 +1,85 @@
+"""Where a worker starts its runs: as processes of this machine, or as containers of an Engine or a Swarm."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
+from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.own_node import claim_node
+from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES, completed
+
+
+class SetupError(ValueError):
+    """The settings ask for what cannot be. The message names the setting and the remedy."""
+
+
+@dataclass(frozen=True)
+class Infrastructure:
+    """A driver, and the nodes that are known before it starts: those of containers tell of themselves."""
+
+    driver: Driver
+    nodes: tuple[Node, ...] = ()
+
+
+def infrastructure_of(
+    pool: str,
+    settings: GpuSettings,
+    claims: Claims,
+    printer: Callable[..., None],
+    logger: logging.Logger,
+    stated: Mapping[str, Mapping[str, str]] | None = None,
+) -> Infrastructure:
+    """What the settings ask for.
+
+    Args:
+        stated: Labels by node that count more than the nodes' own; for containers.
+
+    Raises:
+        SetupError: Something that containers need is not set. The message names it.
+    """
+    if settings.driver == "process":
+        driver = ProcessDriver(
+            warm=settings.warm_start,
+            preload=[*PREFECT_MODULES, *completed(settings.preload)],
+            after_fork=AFTER_FORK,
+            echo=None,
+            logger=logger,
+        )
+        return Infrastructure(driver, (claim_node(pool, settings, claims, printer, logger),))
+    if settings.advertise is None:
+        raise SetupError(
+            f"advertise is not set, and driver={settings.driver!r} needs it: the address of this machine at which "
+            "containers reach it, such as 172.17.0.1 for an engine on this machine."
+        )
+    # Only who uses containers needs their SDK.
+    from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver
+
+    ca, certificate, key = (
+        str(path) if path is not None else None
+        for path in (settings.docker_ca, settings.docker_certificate, settings.docker_key)
+    )
+    endpoint = Endpoint(ca=ca, certificate=certificate, key=key)
+    if settings.docker_host:
+        endpoint = replace(endpoint, url=settings.docker_host)
+    default = ContainerSpec(settings.image) if settings.image else None
+    if settings.driver == "docker":
+        return Infrastructure(
+            DockerDriver(endpoint, default, pool=pool, virtual=virtual_labels(settings), stated=stated, logger=logger)
+        )
+    return Infrastructure(
+        SwarmDriver(endpoint, default, node_url=settings.docker_node_url, pool=pool, stated=stated, logger=logger)
+    )
+
+
+def virtual_labels(settings: GpuSettings) -> dict[str, str]:
+    """What an Engine's labels would say of virtual devices, for one that does not say it."""
+    return {
+        "prefect-gpu.virtual-devices": str(settings.virtual_devices),
+        "prefect-gpu.virtual-device-memory": settings.virtual_device_memory,
+    }

@@ -1,0 +1,121 @@
+"""A pool on a Swarm of real Engines, as its blocks say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.flows import Flow
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from prefect_gpu import lab
+from prefect_gpu.lab_python import IMAGE, environment, volumes
+from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.worker import GpuWorker
+from tests import radosgw
+from tests.live.pool import LivePool
+from tests.support import require
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
+
+FLOWS = Path(__file__).parent
+SECRETS = (radosgw.SECRET_KEY,)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[radosgw.S3Server]:
+    lacking = radosgw.missing()
+    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
+    with radosgw.s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def pool(cluster: lab.Lab, tmp_path: Path) -> AsyncIterator[LivePool]:
+    """A pool whose server is reached from containers, too."""
+    with (
+        Sandbox(tmp_path / "sandbox", host="0.0.0.0") as box,
+        temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
+    ):
+        async with get_client() as client:
+            template = GpuWorker.get_default_base_job_template()
+            await client.create_work_pool(WorkPoolCreate(name="swarm", type="gpu", base_job_template=template))
+            live = LivePool(box, client, "swarm", tmp_path)
+            yield live
+            live.stop_workers()
+
+
+async def submit(pool: LivePool, **parameters: Any) -> UUID:
+    source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint="trainings.py:keeps")
+    deployment = await (await source.ato_deployment(name="keeps", work_pool_name="swarm")).apply()
+    run = await pool.client.create_flow_run_from_deployment(
+        deployment, parameters=parameters, job_variables={"volumes": volumes(), "env": environment()}
+    )
+    return run.id
+
+
+async def test_blocks_are_all_that_a_worker_on_a_swarm_is_told(
+    pool: LivePool, cluster: lab.Lab, s3: radosgw.S3Server, tmp_path: Path
+) -> None:
+    first, second, third = (node.name for node in cluster.nodes)
+    endpoint_url = s3.endpoint_url.replace("127.0.0.1", cluster.gateway)
+    (tmp_path / "blocks.yaml").write_text(
+        f"""
+block: gpu-cluster
+name: lab
+endpoint: {cluster.nodes[0].url}
+nodes:
+  - {{name: {first}, rack: a, virtual_devices: 0}}
+  - {{name: {third}, rack: a, virtual_devices: 0}}
+  - {{name: {second}, rack: b, cores: 1, virtual_devices: 1, virtual_device_memory: 1GiB}}
+  - {{name: misspelt}}
+---
+block: checkpoint-storage
+name: lab
+bucket: {radosgw.BUCKET}
+endpoint_url: {endpoint_url}
+region: default
+access_key_id: {radosgw.ACCESS_KEY}
+secret_access_key: {{from_environment: OURS}}
+"""
+    )
+    pool.sandbox.run(["prefect-gpu", "register", str(tmp_path / "blocks.yaml")], env={"OURS": radosgw.SECRET_KEY})
+    worker = pool.start_worker(
+        wait=False,
+        cluster="lab",
+        checkpoints="block:checkpoint-storage/lab",
+        image=IMAGE,
+        advertise=cluster.gateway,
+        channel_host="0.0.0.0",
+    )
+    failed = await submit(pool, fail=True)
+    state = await pool.until(failed, deadline_s=300)
+    assert "on purpose" in (state.message or ""), f"{state}\n{worker.output}"
+    logs = await pool.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[failed])), limit=200)
+    said = worker.output + "".join(one.message for one in logs)
+    seen = next(json.loads(line.partition("seen ")[2]) for line in worker.output.splitlines() if "seen {" in line)
+    assert seen["AWS_ACCESS_KEY_ID"] == radosgw.ACCESS_KEY
+    assert seen["PREFECT_GPU_CPUS"] == "0", "one core is stated"
+    assert "Node misspelt is stated, and the Swarm has none of this name" in worker.output
+    client: Any = s3.client()
+    kept = client.list_objects_v2(Bucket=radosgw.BUCKET, Prefix=f"{failed}/commits").get("Contents", ())
+    assert kept, "its checkpoints stay"
+
+    done = await submit(pool)
+    assert (await pool.until(done, deadline_s=300)).is_completed()
+    wait_until(
+        lambda: not client.list_objects_v2(Bucket=radosgw.BUCKET, Prefix=str(done)).get("Contents"),
+        what="the worker removes what is needed no more",
+    )
+    for secret in SECRETS:
+        assert secret not in said
+        for path in pool.state_dir.rglob("*"):
+            assert not path.is_file() or secret.encode() not in path.read_bytes(), f"the secret lies in {path}"

@@ -1,0 +1,42 @@
+"""What a block states of a node counts more than what the node says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from prefect_gpu.blocks import ClusterNode
+from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
+
+GIB = 1024**3
+NODE = SwarmNode("id", "n1", "10.0.0.1", True, True, {"prefect-gpu.rack": "a", "prefect-gpu.domain": "d"}, 8, 64 * GIB)
+
+
+def test_what_is_stated_counts_and_the_rest_stays() -> None:
+    stated = ClusterNode(
+        name="n1", rack="b", cores=6, virtual_devices=2, virtual_device_memory="4GiB", network_bytes_per_s="125MB"
+    )
+    node = NODE.stated(stated.labels).as_node()
+    assert (node.rack, node.domain, node.cpus, node.network_bps) == ("b", "d", tuple(range(6)), 125e6)
+    assert [(device.id, device.memory_bytes, device.virtual) for device in node.devices] == [
+        ("n1/virtual-0", 4 * GIB, True),
+        ("n1/virtual-1", 4 * GIB, True),
+    ]
+
+
+def test_gpus_are_described() -> None:
+    stated = ClusterNode(name="n1", gpu_memory="80GiB", gpu_kind="A100")
+    (device,) = replace(NODE, gpus=("GPU-1",)).stated(stated.labels).as_node().devices
+    assert (device.id, device.kind, device.memory_bytes, device.virtual) == ("GPU-1", "A100", 80 * GIB, False)
+
+
+def test_a_node_of_which_nothing_is_stated_is_as_it_was() -> None:
+    assert NODE.stated(None) is NODE
+    assert NODE.stated({}).as_node() == NODE.as_node()
+
+
+def test_more_cores_than_the_machine_has_are_refused() -> None:
+    stated = ClusterNode(name="n1", cores=9)
+    with pytest.raises(ValueError, match=r"Node n1 has the label prefect-gpu.cores='9', and its machine has 8"):
+        NODE.stated(stated.labels).as_node()

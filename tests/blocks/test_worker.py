@@ -1,0 +1,196 @@
+"""A worker takes its blocks from a real Prefect server; runs reach a real S3 server with what a block says."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import LogFilter
+from prefect.flows import Flow
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from prefect_gpu.blocks import CheckpointStorage, GpuCluster
+from prefect_gpu.blocks.base import BlockError
+from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker import GpuWorker
+from prefect_gpu.worker.from_blocks import read_blocks
+from tests.live.pool import LivePool
+from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, missing, s3_server
+from tests.support import require
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+PEM = "-----BEGIN PRIVATE KEY-----\nnever-shown\n-----END PRIVATE KEY-----"
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A private Prefect server."""
+    with (
+        Sandbox(tmp_path_factory.mktemp("sandbox")) as box,
+        temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
+    ):
+        yield box
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    lacking = missing()
+    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
+    with s3_server(tmp_path_factory.mktemp("s3")) as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
+    name = f"pool-{abs(hash(request.node.nodeid)) % 10**8}"
+    async with get_client() as client:
+        template = GpuWorker.get_default_base_job_template()
+        await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+        live = LivePool(sandbox, client, name, tmp_path)
+        yield live
+        live.stop_workers()
+        await client.delete_work_pool(name)
+
+
+async def deploy(pool: LivePool) -> UUID:
+    source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint="trainings.py:keeps")
+    return UUID(str(await (await source.ato_deployment(name=pool.name, work_pool_name=pool.name)).apply()))
+
+
+async def submit(pool: LivePool, job_variables: dict[str, Any] | None = None, **parameters: Any) -> UUID:
+    run = await pool.client.create_flow_run_from_deployment(
+        await deploy(pool), parameters=parameters, job_variables=job_variables
+    )
+    return run.id
+
+
+def objects(s3: S3Server, prefix: str) -> list[str]:
+    client: Any = s3.client()
+    return [entry["Key"] for entry in client.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", ())]
+
+
+async def test_runs_keep_their_checkpoints_where_a_block_says(pool: LivePool, s3: S3Server, tmp_path: Path) -> None:
+    file = tmp_path / "storage.yaml"
+    file.write_text(
+        f"block: checkpoint-storage\nname: {pool.name}\nbucket: {BUCKET}\nprefix: {pool.name}\n"
+        f"endpoint_url: {s3.endpoint_url}\nregion: default\naccess_key_id: {ACCESS_KEY}\n"
+        "secret_access_key: {from_environment: OURS}\n"
+    )
+    register = ["prefect-gpu", "register", str(file)]
+    output = pool.sandbox.run(register, env={"OURS": SECRET_KEY})
+    assert f"checkpoint-storage/{pool.name}: registered" in output
+    again = pool.sandbox.run(register, env={"OURS": SECRET_KEY}, check=False)
+    assert "is there already: --overwrite replaces it" in again
+    pool.sandbox.run([*register, "--overwrite"], env={"OURS": SECRET_KEY})
+
+    worker = pool.start_worker(checkpoints=f"block:checkpoint-storage/{pool.name}")
+    seen = tmp_path / "seen"
+    failed = await submit(pool, seen=str(seen), fail=True)
+    state = await pool.until(failed)
+    assert "on purpose" in (state.message or ""), worker.output
+    assert json.loads(seen.read_text())["AWS_ACCESS_KEY_ID"] == ACCESS_KEY
+    assert any(f"{pool.name}/{failed}/commits/" in key for key in objects(s3, pool.name))
+
+    done = await submit(pool, seen=str(seen))
+    assert (await pool.until(done)).is_completed()
+    wait_until(lambda: not objects(s3, f"{pool.name}/{done}"), what="the worker removes what is needed no more")
+
+    own = await submit(pool, {"env": {"AWS_ACCESS_KEY_ID": "own", "AWS_SECRET_ACCESS_KEY": "own"}}, seen=str(seen))
+    state = await pool.until(own)
+    assert "AWS_ACCESS_KEY_ID is not known to the server" in (state.message or ""), "a run's own credentials count"
+
+    logs = await pool.client.read_logs(LogFilter(), limit=200)
+    said = worker.output + "".join(one.message for one in logs)
+    assert SECRET_KEY not in said
+    for path in pool.state_dir.rglob("*"):
+        if path.is_file():
+            assert SECRET_KEY.encode() not in path.read_bytes(), f"the secret lies in {path}"
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"checkpoints": "block:nowhere"}, "there is no block checkpoint-storage/nowhere (`prefect block ls`"),
+        ({"cluster": "nowhere"}, "there is no block gpu-cluster/nowhere"),
+        ({"driver": "docker"}, "advertise is not set, and driver='docker' needs it"),
+        (
+            {"driver": "docker", "advertise": "127.0.0.1", "docker_host": "unix:///nowhere.sock"},
+            "The engine at unix:///nowhere.sock could not be reached",
+        ),
+    ],
+)
+async def test_a_worker_that_cannot_serve_says_why_and_ends(
+    pool: LivePool, settings: dict[str, str], said: str
+) -> None:
+    worker = pool.start_worker(wait=False, **settings)
+    wait_until(lambda: worker.popen.poll() is not None, what=f"the worker's end: {worker.output}")
+    assert worker.popen.returncode == 1
+    assert f"The worker cannot start: {said}" in worker.output.replace(f"cluster='nowhere': {said}", said).replace(
+        f"checkpoints='block:nowhere': {said}", said
+    )
+    assert "Traceback" not in worker.output
+
+
+async def test_a_cluster_block_fills_in_the_settings(sandbox: Sandbox, tmp_path: Path) -> None:
+    block: Any = GpuCluster(
+        endpoint="tcp://10.0.0.1:2376",
+        node_url="tcp://{name}:2376",
+        ca="/etc/ca.pem",
+        certificate=PEM,
+        key=PEM,  # type: ignore[arg-type]
+        nodes=[{"name": "n1", "rack": "a"}],  # type: ignore[list-item]
+    )
+    await block.asave("ours", overwrite=True)
+    async with get_client() as client:
+        chosen = await read_blocks(GpuSettings(cluster="ours", state_dir=tmp_path), client)
+        other = await read_blocks(
+            GpuSettings(cluster="gpu-cluster/ours", state_dir=tmp_path, docker_host="ssh://me@host"), client
+        )
+        with pytest.raises(BlockError, match="driver='process' is set beside cluster='ours'"):
+            await read_blocks(GpuSettings(cluster="ours", driver="process", state_dir=tmp_path), client)
+    settings = chosen.settings
+    assert (settings.driver, settings.docker_host, settings.docker_node_url) == (
+        "swarm",
+        "tcp://10.0.0.1:2376",
+        "tcp://{name}:2376",
+    )
+    assert chosen.nodes == {"n1": {"prefect-gpu.rack": "a"}}
+    assert other.settings.docker_host == "ssh://me@host", "what is set beside it counts"
+    assert settings.docker_ca == Path("/etc/ca.pem")
+    assert settings.docker_key == tmp_path / "engine" / "key.pem"
+    assert settings.docker_key.read_text() == PEM + "\n"
+    assert stat.S_IMODE(settings.docker_key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(settings.docker_key.parent.stat().st_mode) == 0o700
+    assert "never-shown" not in repr(chosen)
+
+
+async def test_a_block_that_was_changed_by_hand_is_explained_without_its_secrets(sandbox: Sandbox) -> None:
+    block: Any = CheckpointStorage(bucket="b", access_key_id="a", secret_access_key="never-shown")  # type: ignore[arg-type]
+    await block.asave("changed", overwrite=True)
+    async with get_client() as client:
+        from prefect.client.schemas.actions import BlockDocumentUpdate
+
+        data = {"bucket": "b/c", "access_key_id": "a", "secret_access_key": "never-shown"}
+        await client.update_block_document(
+            block._block_document_id, BlockDocumentUpdate(data=data, merge_existing_data=False)
+        )
+        with pytest.raises(BlockError) as raised:
+            await read_blocks(GpuSettings(checkpoints="block:changed"), client)
+    assert "checkpoint-storage/changed cannot be used: bucket='b/c': give the bucket's name" in str(raised.value)
+    assert "never-shown" not in str(raised.value)
+
+
+def test_prefects_own_command_registers_the_types(sandbox: Sandbox) -> None:
+    said = sandbox.prefect("block", "register", "-m", "prefect_gpu.blocks")
+    assert "GPU Cluster" in said
+    assert "Checkpoint Storage" in said

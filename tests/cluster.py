@@ -1,0 +1,28 @@
+"""Three real Docker Engines in network namespaces, joined to a Swarm: one lab for each process of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from prefect_gpu import lab_python
+from prefect_gpu.lab import Lab
+
+
+@contextlib.contextmanager
+def started(nodes: int = 3, devices: int = 2) -> Iterator[Lab]:
+    """See :func:`prefect_gpu.lab_python.started`.
+
+    Args:
+        devices: Virtual devices of each node.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    folder = Path(tempfile.gettempdir()) / f"prefect-gpu-lab-{os.getpid()}"
+    labels = {"prefect-gpu.virtual-devices": str(devices), "prefect-gpu.virtual-device-memory": "4GiB"}
+    with lab_python.started(
+        folder, nodes=nodes, prefix=f"pgt{number}", subnet=f"10.77.{number}", labels=labels
+    ) as running:
+        yield running

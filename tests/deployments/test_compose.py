@@ -1,0 +1,99 @@
+"""`deployments/compose.yaml` on a real Engine: server, PostgreSQL, Redis and worker come up, and a training runs.
+
+PostgreSQL and Redis are Debian's: the public images cannot be pulled where these tests run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu import lab
+from prefect_gpu.sandbox import wait_until
+from tests import training_image
+from tests.support import require
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "deployments" / "compose.yaml"
+
+
+def compose(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    found = shutil.which("docker-compose")
+    require("docker-compose", found)
+    return subprocess.run(
+        [str(found), "--file", str(COMPOSE), *arguments],
+        capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT, check=False,
+    )  # fmt: skip
+
+
+def test_what_is_not_filled_in_is_named() -> None:
+    told = compose("config", ADDRESS="10.0.0.1", POSTGRES_PASSWORD="")
+    assert told.returncode != 0
+    assert "set it in deployments/.env" in told.stderr
+    assert compose("config", ADDRESS="10.0.0.1", POSTGRES_PASSWORD="x").returncode == 0
+
+
+@pytest.fixture
+def node() -> Iterator[lab.LabNode]:
+    """An Engine with the images."""
+    lacking = training_image.missing()
+    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
+    image, standins = training_image.training_image("prefect-redis optuna pandas"), training_image.standins()
+    folder = Path("/var/tmp/prefect-gpu-compose-lab")
+    try:
+        with lab.Lab(folder, nodes=1, prefix="pgc", subnet="10.80.0") as running:
+            (only,) = running.nodes
+            training_image.load(image, only.url)
+            training_image.load(standins, only.url, training_image.STANDINS)
+            yield only
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(1200)
+def test_everything_comes_up_and_trains(node: lab.LabNode, tmp_path: Path) -> None:
+    engine = {"DOCKER_HOST": node.url, "DOCKER_BUILDKIT": "0"}
+    build = ["docker", "build", "--quiet", "--file", "deployments/image/flows.Dockerfile", "--tag", "trainings:1",
+             "--build-arg", f"BASE_IMAGE={training_image.IMAGE}", "."]  # fmt: skip
+    subprocess.run(build, cwd=ROOT, env={**os.environ, **engine}, check=True, capture_output=True)
+    settings = {
+        **engine,
+        "COMPOSE_PROJECT_NAME": "prefect-gpu",
+        "ADDRESS": node.address,
+        "POSTGRES_PASSWORD": "kept-in-the-network",
+        "IMAGE": training_image.IMAGE,
+        "POSTGRES_IMAGE": training_image.STANDINS,
+        "REDIS_IMAGE": training_image.STANDINS,
+        "DOCKER_SOCKET": node.url.removeprefix("unix://"),
+        "PREFECT_INTEGRATIONS_GPU_DRIVER": "docker",
+        "PREFECT_INTEGRATIONS_GPU_IMAGE": "trainings:1",
+    }
+    up = compose("up", "--detach", **settings)
+    assert up.returncode == 0, up.stderr
+
+    def logs(*services: str) -> str:
+        return compose("logs", *services, **settings).stdout
+
+    wait_until(lambda: "started!" in logs("worker"), what="the worker", every_s=1.0, timeout_s=120)
+    api = {"PREFECT_API_URL": f"http://{node.address}:4200/api", "PREFECT_HOME": str(tmp_path)}
+
+    def prefect(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect", *arguments],
+            cwd=ROOT, env={**os.environ, **api}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}{logs()[-4000:]}"
+        return done.stdout
+
+    prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect-containers.yaml")
+    assert "finished successfully" in prefect("deployment", "run", "train-mlp/gpus", "--watch")
+    assert f"gave this run {node.name}/virtual-" in logs("worker")
+    assert "kept-in-the-network" not in logs()

@@ -1,0 +1,77 @@
+"""The gang with NumPy alone: its instances are real processes that meet as they do in the pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.data_parallel import Gang, Network, train_side_by_side
+from tests.flows.gangs import gang, run_together
+
+FLOW = ("data_parallel", "train_side_by_side")
+# Instance 1 dies in its third epoch, when the first one has saved.
+_BREAKS = """
+import os
+from prefect_gpu.training.run import TrainingRun
+report = TrainingRun.report
+def broken(run, *args, **kwargs):
+    if run.next_step >= 3:
+        os._exit(7)
+    report(run, *args, **kwargs)
+TrainingRun.report = broken
+"""
+_SAYS = """
+from prefect_gpu.training.run import TrainingRun
+steps = TrainingRun.steps
+def begin(run):
+    print("begins in", run.step, flush=True)
+    return steps(run)
+TrainingRun.steps = begin
+"""
+
+
+def test_alone_it_learns(tmp_path: Path) -> None:
+    assert train_side_by_side.fn(str(tmp_path / "model.npz"), epochs=15) > 0.9
+    with np.load(tmp_path / "model.npz") as model:
+        assert model["hidden"] == 64 and len(model["weights"]) == 64 * 64 + 64 + 64 * 10 + 10
+
+
+def test_its_gradient_is_that_of_its_loss() -> None:
+    network, random = Network(hidden=5, seed=1), np.random.default_rng(2)
+    x, y = random.normal(size=(7, 64)), random.integers(0, 10, 7)
+    gradient, _ = network.gradient(x, y)
+    for at in random.choice(len(gradient), 20, replace=False):
+        losses = []
+        for change in (1e-5, -2e-5):
+            network.weights[at] += change
+            losses.append(network.gradient(x, y)[1])
+        network.weights[at] += 1e-5
+        assert gradient[at] == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-3, abs=1e-7)
+
+
+def test_without_the_pool_there_is_nobody_to_meet() -> None:
+    with Gang() as alone:
+        assert (alone.rank, alone.size) == (0, 1)
+        assert alone.mean(np.array([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.slow
+async def test_all_instances_take_the_same_steps(tmp_path: Path) -> None:
+    report, told, lines = await run_together(
+        tmp_path, gang(3), FLOW, model_path=str(tmp_path / "model.npz"), epochs=12, lr=0.2
+    )
+    assert report.returncode == 0, lines
+    assert sorted(told) == [0, 1, 2]
+    assert told[0]["result"] == told[1]["result"] == told[2]["result"] > 0.9
+
+
+@pytest.mark.slow
+async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(tmp_path: Path) -> None:
+    parameters = {"model_path": str(tmp_path / "model.npz"), "epochs": 5, "checkpoint_every": 0.001}
+    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [_SAYS, _BREAKS], **parameters)
+    assert report.returncode != 0 and told == {} and "begins in 0" in lines, lines
+    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [_SAYS], **parameters)
+    assert report.returncode == 0 and sorted(told) == [0, 1], lines
+    assert "begins in 2" in lines or "begins in 3" in lines, lines

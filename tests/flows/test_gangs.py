@@ -1,0 +1,81 @@
+"""The flows for gangs, their instances being real processes that meet as they do in the pool; and alone."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.flows.gangs import gang, run_together
+from tests.support import require
+
+DATA_PARALLEL = ("distributed_training", "train_together")
+SERVERS = ("parameter_server", "train_with_servers")
+FLOWS = pytest.mark.parametrize(
+    ("flow", "servers"), [(DATA_PARALLEL, 0), (SERVERS, 1), (SERVERS, 2)], ids=["gang", "one server", "two servers"]
+)
+# Instance 0 saves in every epoch; it writes down in which it begins.
+_SAVES_OFTEN = """
+from prefect_gpu.training.run import TrainingRun
+report, steps = TrainingRun.report, TrainingRun.steps
+def due(run, *args, **kwargs):
+    run._saver.due_at = 0.0
+    report(run, *args, **kwargs)
+    print("saved", run.step, flush=True)
+def begin(run):
+    print("begins in", run.step, flush=True)
+    return steps(run)
+TrainingRun.report, TrainingRun.steps = due, begin
+"""
+# Instance 1 dies in its third epoch, as soon as the first one has saved two.
+_BREAKS = """
+from prefect_gpu.training.run import TrainingRun
+report = TrainingRun.report
+def broken(run, *args, **kwargs):
+    if run.next_step >= 3:
+        os._exit(7)
+    report(run, *args, **kwargs)
+TrainingRun.report = broken
+"""
+
+
+@pytest.fixture(autouse=True)
+def torch_is_there() -> None:
+    require("PyTorch (pip install 'prefect-gpu[frameworks]')", find_spec("torch"))
+
+
+@pytest.mark.slow
+@FLOWS
+async def test_all_instances_together_learn_to_read_digits(flow: tuple[str, str], servers: int, tmp_path: Path) -> None:
+    model = tmp_path / "model.pt"
+    placement = gang(2, servers)
+    report, told, lines = await run_together(tmp_path, placement, flow, model_path=str(model), channels=8, epochs=12)
+    assert report.returncode == 0, lines
+    assert [told[rank]["role"] for rank in sorted(told)] == ["worker"] * 2 + ["server"] * servers
+    assert told[0]["result"] == told[1]["result"] > 0.9
+    assert model.exists()
+
+
+@pytest.mark.slow
+@FLOWS
+async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(
+    flow: tuple[str, str], servers: int, tmp_path: Path
+) -> None:
+    placement, parameters = gang(2, servers), {"model_path": str(tmp_path / "model.pt"), "channels": 2, "epochs": 5}
+    report, told, lines = await run_together(tmp_path, placement, flow, [_SAVES_OFTEN, _BREAKS], **parameters)
+    assert report.returncode == 7 and "Instance 1" in report.cause and told == {}, lines
+    assert "begins in 0" in lines
+    report, told, lines = await run_together(tmp_path, placement, flow, [_SAVES_OFTEN], **parameters)
+    assert report.returncode == 0 and sorted(told) == list(range(2 + servers)), lines
+    assert "begins in 2" in lines or "begins in 3" in lines, lines
+
+
+@pytest.mark.slow
+def test_with_servers_or_without_a_gang_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.distributed_training import train_together
+    from flows.parameter_server import train_with_servers
+
+    for name, flow in (("together", train_together), ("servers", train_with_servers)):
+        assert flow.fn(str(tmp_path / name), epochs=10) > 0.9
+        assert (tmp_path / name).exists()

@@ -1,0 +1,48 @@
+"""A Prefect server that containers reach, and a pool on the three-node Swarm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from prefect_gpu.lab import Lab
+from prefect_gpu.sandbox import Sandbox, SandboxError, wait_until
+from prefect_gpu.worker import GpuWorker
+from tests.live.cluster.pool import ClusterPool
+
+
+@pytest.fixture(scope="session")
+def wide_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A Prefect server that listens on all addresses of this machine."""
+    with Sandbox(tmp_path_factory.mktemp("sandbox"), host="0.0.0.0") as box:
+        yield box
+
+
+@pytest_asyncio.fixture
+async def swarm(
+    cluster: Lab, wide_sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[ClusterPool]:
+    """A gpu pool without a worker yet, whose workers start containers. After the test, no container may be left."""
+    name = f"swarm-{abs(hash(request.node.nodeid)) % 10**8}"
+    with temporary_settings({PREFECT_API_URL: wide_sandbox.api_url, PREFECT_HOME: wide_sandbox.home}):
+        async with get_client() as client:
+            template = GpuWorker.get_default_base_job_template()
+            await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+            live = ClusterPool(wide_sandbox, client, name, tmp_path, cluster)
+            yield live
+            (tmp_path / "go").touch()
+            with suppress(SandboxError):  # a run's end takes a moment longer than its state
+                await asyncio.to_thread(wait_until, lambda: not live.containers(), what="the containers to be removed")
+            left = live.containers()
+            await asyncio.to_thread(live.stop_workers)
+            live.remove_containers()
+            await client.delete_work_pool(name)
+    assert not left, f"containers are left: {left}"

@@ -1,0 +1,37 @@
+"""Flow runs as containers on a Swarm: what users see of them."""
+
+from __future__ import annotations
+
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+from tests.live.cluster.pool import ClusterPool
+from tests.live.pool import eventually
+
+
+async def test_a_training_runs_in_a_container(swarm: ClusterPool) -> None:
+    swarm.start_worker()
+    run_id = await swarm.submit("train", steps=5)
+    state = await swarm.until(run_id)
+    assert state.is_completed(), state
+    run = await swarm.read(run_id)
+    names = [node.name for node in swarm.lab.nodes]
+    territory, node, container = str(run.infrastructure_pid).split(":")
+    assert territory.startswith("swarm-") and node in names and len(container) == 12
+
+    async def logged() -> bool:
+        logs = await swarm.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id])))
+        return all(any(text in log.message for log in logs) for text in ("gave this run", "Finished in state"))
+
+    await eventually(logged, "what the worker and the run log")
+    [row] = await swarm.rows([run_id])
+    assert row.outcome == "completed" and row.node == node and row.trained_s is not None
+
+
+async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:
+    swarm.start_worker()
+    missing = await swarm.submit("plain", job_variables={"image": "no-such-image:1", "image_pull_policy": "Never"})
+    hungry = await swarm.submit("eats_memory", mebibytes=600, job_variables={"memory_limit": "300MiB"})
+    state = await swarm.until(missing)
+    assert state.is_crashed() and "The image is not on the engine" in (state.message or "")
+    state = await swarm.until(hungry)
+    assert state.is_crashed() and "more memory than its container's limit" in (state.message or "")

@@ -1,0 +1,117 @@
+"""What may go wrong on a Swarm: every run ends once, and carries on from its checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.lab import LabNode
+from prefect_gpu.runtime.drivers.docker import Endpoint
+from tests.live.cluster.pool import ClusterPool
+from tests.live.pool import eventually
+from tests.live.test_preemption import result_of, steps_of, undisturbed
+
+STEPS = 200
+DEVICES = 2  # of each node
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    return tmp_path / "trace"
+
+
+@pytest.fixture(autouse=True)
+def all_nodes_are_back(swarm: ClusterPool) -> Iterator[None]:
+    """After a test that stops nodes."""
+    yield
+    for node in swarm.lab.nodes:
+        if node.process is None:
+            swarm.lab.start_engine(node)
+
+
+async def trains(trace: Path, steps: int = 20) -> None:
+    """Wait until so many steps are done."""
+
+    async def far_enough() -> bool:
+        return len(steps_of(trace)) >= steps
+
+    await eventually(far_enough, f"{steps} steps of {trace}")
+
+
+async def node_of(swarm: ClusterPool, run_id: object) -> LabNode:
+    """The node that a run is on."""
+
+    async def known() -> str | None:
+        return (await swarm.read(run_id)).infrastructure_pid  # type: ignore[arg-type]
+
+    name = str(await eventually(known, "the run's place")).split(":")[1]
+    return next(node for node in swarm.lab.nodes if node.name == name)
+
+
+def words_of(trace: Path, column: int) -> set[str]:
+    """What stands in a column of the trace."""
+    return {line.split()[column] for line in trace.read_text().splitlines()}
+
+
+def went_on(trace: Path) -> None:
+    """The result is that of an undisturbed run, and no step is missing."""
+    assert sorted(set(steps_of(trace))) == list(range(STEPS))
+    assert result_of(trace) == undisturbed(STEPS)
+
+
+async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool, trace: Path) -> None:
+    swarm.start_worker()
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS)
+    await trains(trace)
+    node, pid = await node_of(swarm, run_id), (await swarm.read(run_id)).infrastructure_pid
+    client = Endpoint(node.url).connect()
+    client.api.kill(str(pid).split(":")[2])
+    client.close()
+    assert (await swarm.until(run_id)).is_completed()
+    went_on(trace)
+    assert min(steps_of(trace)[20:]) > 0 or len(steps_of(trace)) < STEPS + 40
+
+
+async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool, trace: Path) -> None:
+    """The daemon and everything on the node is gone, as if its power were cut."""
+    swarm.start_worker()
+    manager, others = swarm.lab.nodes[0], []
+    for number in range(2 * DEVICES):  # one more than the manager's node takes
+        trace = trace.with_name(f"trace-{number}")
+        run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS)
+        await trains(trace)
+        lost = await node_of(swarm, run_id)
+        if lost is not manager:
+            break
+        others.append(run_id)
+    await asyncio.to_thread(swarm.lab.stop_engine, lost, kill=True)
+    assert (await swarm.until(run_id)).is_completed()
+    went_on(trace)
+    assert len(words_of(trace, 1)) == 2
+    assert (await node_of(swarm, run_id)).name != lost.name
+    for other in others:
+        assert (await swarm.until(other)).is_completed()
+
+
+async def test_a_worker_that_takes_over_follows_the_containers(swarm: ClusterPool, trace: Path) -> None:
+    first = swarm.start_worker()
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS, step_s=0.2)  # longer than a lease
+    await trains(trace)
+    first.kill()
+    swarm.start_worker()
+    assert (await swarm.until(run_id)).is_completed()
+    went_on(trace)
+    assert len(words_of(trace, 2)) == 1, "it was not started again"
+    [row] = await swarm.rows([run_id])
+    assert row.steps_done == STEPS, "it found the new worker's channel"
+
+
+async def test_a_run_is_cancelled(swarm: ClusterPool, trace: Path) -> None:
+    swarm.start_worker()
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
+    await trains(trace)
+    await swarm.cancel(run_id)
+    await swarm.until(run_id, "Cancelled")  # for a moment, the flow's own word for its end may stand there

@@ -1,0 +1,57 @@
+"""A gang on a Swarm: real PyTorch, instances on several nodes, one Prefect run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.flows import Flow
+
+from prefect_gpu.lab_python import environment, volumes
+from prefect_gpu.runtime.drivers.docker import Endpoint
+from tests.live.cluster.pool import ClusterPool
+from tests.live.pool import eventually
+
+ROOT = Path(__file__).parents[3]
+
+
+async def submit(swarm: ClusterPool, model: Path, epochs: int) -> UUID:
+    source: Any = await Flow.afrom_source(source=str(ROOT), entrypoint="flows/distributed_training.py:train_together")
+    deployment = await (await source.ato_deployment(name=swarm.name, work_pool_name=swarm.name)).apply()
+    variables = {"workers": 3, "env": environment(), "volumes": volumes(swarm.folder)}
+    run = await swarm.client.create_flow_run_from_deployment(
+        deployment, parameters={"model_path": str(model), "epochs": epochs}, job_variables=variables
+    )
+    return run.id
+
+
+def instances(swarm: ClusterPool) -> list[tuple[str, str]]:
+    """(node, container) of each, the first one first."""
+    found = [(node, name) for node, names in swarm.containers().items() for name in names]
+    return sorted(found, key=lambda one: one[1])
+
+
+async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
+    swarm: ClusterPool, tmp_path: Path
+) -> None:
+    swarm.start_worker()
+    run_id = await submit(swarm, tmp_path / "model.pt", epochs=60)
+
+    async def trains() -> bool:
+        return "training" in swarm.record(run_id).get("times", {})
+
+    await eventually(trains, "the gang's training")
+    places = instances(swarm)
+    assert len(places) == 3 and len({node for node, _ in places}) > 1
+    node, container = places[-1]
+    url = next(one.url for one in swarm.lab.nodes if one.name == node)
+    client = Endpoint(url).connect()
+    client.api.kill(container)
+    client.close()
+    state = await swarm.until(run_id)
+    assert state.is_completed(), state
+    assert (tmp_path / "model.pt").exists()
+    rows = await swarm.rows([run_id], attempts=2)
+    assert [row.outcome for row in rows] == ["crashed", "completed"]
+    assert "of 3 ended first, so all were stopped" in (rows[0].message or "")

@@ -1,0 +1,50 @@
+"""A run that has to give its device to a more urgent one stays the same run, and carries on from where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.live.pool import LivePool, eventually
+
+
+def undisturbed(steps: int) -> float:
+    weight = 1.0
+    for step in range(steps):
+        weight -= 0.1 * weight * (1 + step % 3)
+    return weight
+
+
+def result_of(trace: Path) -> float:
+    return float(trace.with_name(f"{trace.name}.result").read_text())
+
+
+def steps_of(trace: Path) -> list[int]:
+    return [int(line.split()[0]) for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
+async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool, tmp_path: Path) -> None:
+    await pool.client.create_work_queue(name="urgent", work_pool_name=pool.name, priority=1)
+    default = await pool.client.read_work_queue_by_name("default", work_pool_name=pool.name)
+    await pool.client.update_work_queue(default.id, priority=5)
+    pool.start_worker(virtual_devices="1", preemption="true")
+    trace = tmp_path / "trace"
+    long = await pool.submit(
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=300, step_s=0.03
+    )
+
+    async def trains() -> bool:
+        return len(steps_of(trace)) > 20
+
+    await eventually(trains, "the first run's training")
+    urgent = await pool.submit("train", queue="urgent")
+    assert (await pool.until(urgent)).is_completed()
+    before = len(steps_of(trace))
+    assert before < 300, "the urgent run was to go first"
+    state = await pool.until(long)
+    assert state.is_completed() and result_of(trace) == undisturbed(300)
+    names = await pool.names(long)
+    assert names.count("AwaitingGpu") >= 1 and names.count("Running") == 2, names
+    steps = steps_of(trace)
+    assert sorted(set(steps)) == list(range(300))
+    [row] = await pool.rows([long])
+    assert row.outcome == "completed"

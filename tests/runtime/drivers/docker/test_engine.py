@@ -1,0 +1,111 @@
+"""The docker driver on one Engine: the conformance suite, and what only containers can show."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.lab_python import IMAGE
+from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until
+from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
+from prefect_gpu.runtime.drivers.docker.containers import LABEL
+
+LOGGER = logging.getLogger("test.driver")
+MIB = 1 << 20
+
+
+def inside(pid: int) -> bool:
+    """Whether a process that has this pid in a container of any engine here runs."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                status = (entry / "status").read_text()
+                names = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+                state = next(line.split()[1] for line in status.splitlines() if line.startswith("State:"))
+                if len(names) > 1 and names[-1] == str(pid) and state not in "ZX":
+                    return True
+    return False
+
+
+class TestOneEngine(DriverConformance):
+    @pytest.fixture
+    def make_driver(self, engine: Endpoint, tmp_path: Path) -> MakeDriver:
+        default = ContainerSpec(IMAGE, volumes=(f"{tmp_path}:{tmp_path}",))
+        return lambda echo: DockerDriver(engine, default, pool="p", echo=echo, logger=LOGGER)
+
+    def still_alive(self, pid: int | str) -> bool:
+        return inside(pid) if isinstance(pid, int) else self.containers_of(pid)
+
+    @pytest.fixture(autouse=True)
+    def _client(self, engine: Endpoint) -> None:
+        self.client = engine.connect()
+
+    def containers_of(self, pid: str) -> bool:
+        """Whether node:container runs."""
+        return bool(self.client.containers.list(filters={"id": pid.partition(":")[2]}))
+
+    def left(self) -> list[str]:
+        """Containers of ours, running or not."""
+        return [one.name for one in self.client.containers.list(all=True, filters={"label": f"{LABEL}.run"})]
+
+    async def test_no_container_is_left_once_the_end_is_known(self, driver: Driver, make_spec: MakeSpec) -> None:
+        await (await driver.launch(make_spec("pass"))).wait()
+        with pytest.raises(LaunchError):
+            await driver.launch(make_spec("", argv=("no-such-program",)))
+        assert self.left() == []
+
+    async def test_its_secrets_cannot_be_seen_from_outside(self, driver: Driver, make_spec: MakeSpec) -> None:
+        spec = make_spec("import time; time.sleep(600)", PREFECT_API_KEY="pnu_secret")
+        handle = await driver.launch(spec)
+        seen = str(self.client.containers.get(str(handle.pid).partition(":")[2]).attrs)
+        assert spec.run_id in seen and "pnu_secret" not in seen
+        await handle.stop(0)
+
+    async def test_its_memory_limit_ends_it_and_is_said(
+        self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
+    ) -> None:
+        spec = with_container(make_spec("x = bytearray(400 << 20)"), memory_bytes=100 * MIB, tmp_path=tmp_path)
+        report = await (await driver.launch(spec)).wait()
+        assert report.returncode == -9 and "more memory than its container's limit" in report.cause
+
+    async def test_an_image_that_is_not_there_is_a_launch_error(
+        self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
+    ) -> None:
+        spec = with_container(make_spec("pass"), image="no-such-image:1", pull="never", tmp_path=tmp_path)
+        with pytest.raises(LaunchError, match="The image is not on the engine"):
+            await driver.launch(spec)
+
+    async def test_its_cores_and_its_share_are_changed_while_it_runs(self, driver: Driver, make_spec: MakeSpec) -> None:
+        code = """
+            import os, time
+            while len(os.sched_getaffinity(0)) != 2:
+                time.sleep(0.02)
+            print("two")
+        """
+        handle = await driver.launch(make_spec(code, cpus=(0,)))
+        assert handle.bind((0, 1)) and handle.set_priority(0.25) and handle.set_duty(0.5)
+        assert (await handle.wait()).tail == ("two",)
+
+    async def test_a_container_that_somebody_removes_is_reported(self, driver: Driver, make_spec: MakeSpec) -> None:
+        spec = make_spec("import time; open('ready', 'w').close(); time.sleep(600)")
+        handle = await driver.launch(spec)
+        await until((spec.cwd / "ready").exists)
+        self.client.api.remove_container(str(handle.pid).partition(":")[2], force=True)
+        report = await handle.wait()
+        assert report.returncode in (None, -9)
+
+
+def with_container(spec: LaunchSpec, *, tmp_path: Path, image: str = IMAGE, pull: str = "missing",
+                   memory_bytes: int | None = None) -> LaunchSpec:  # fmt: skip
+    how = ContainerSpec(image, pull, memory_bytes, volumes=(f"{tmp_path}:{tmp_path}",))
+    return LaunchSpec(**{**vars(spec), "container": how})
+
+
+async def test_an_engine_that_is_not_there_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    driver = DockerDriver(Endpoint(f"unix://{tmp_path}/none.sock"), logger=LOGGER)
+    with pytest.raises(LaunchError, match=r"could not be reached.*Is it running"):
+        await driver.start()

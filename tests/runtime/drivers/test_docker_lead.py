@@ -1,0 +1,32 @@
+"""A worker that may have lost the lead starts no container."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, containers
+
+
+async def test_the_lead_is_lost_while_an_image_is_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    removed: list[str] = []
+    leads = [True]
+
+    def create(*args: Any) -> str:
+        leads[0] = False
+        return "made"
+
+    monkeypatch.setattr(containers, "create", create)
+    monkeypatch.setattr(containers, "remove", lambda client, container: removed.append(container))
+    driver = DockerDriver(Endpoint("unix:///nowhere"), ContainerSpec("image"), logger=logging.getLogger("tests"))
+    driver._client = cast(Any, SimpleNamespace(api=SimpleNamespace(start=started.append)))
+    driver.may_start = lambda: leads[0]
+    with pytest.raises(LaunchError, match="another worker may lead"):
+        await driver.launch(LaunchSpec("run", tmp_path / "launch", ("true",), {}, tmp_path))
+    assert (started, removed) == ([], ["made"])

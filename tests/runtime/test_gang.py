@@ -1,0 +1,129 @@
+"""Gangs of real processes: all or none, who they are, and what happens when one of them ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks._processes import LOGGER, ProcessPool, node, python, until
+from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.conformance import probes
+from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.gang import adopt_together, launch_together
+from prefect_gpu.scheduling.jobs import Request
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[ProcessPool]:
+    async with ProcessPool(tmp_path, python("tests.runtime.gang_training"), node(4)) as running:
+        yield running
+
+
+def submit(pool: ProcessPool, run_id: str, request: Request, *, steps: int = 30, breaks: int = -1) -> Path:
+    folder = pool.folder / run_id
+    folder.mkdir()
+    pool.submit(run_id, request, GANG=json.dumps({"folder": str(folder), "steps": steps, "breaks": breaks}))
+    return folder
+
+
+def facts(folder: Path, rank: int) -> dict[str, Any]:
+    return json.loads((folder / f"rank-{rank}.json").read_text())  # type: ignore[no-any-return]
+
+
+def alive(pid: int) -> bool:
+    with suppress(OSError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+async def test_instances_know_who_they_are_and_have_their_own_devices(pool: ProcessPool) -> None:
+    folder = submit(pool, "run", Request(workers=3))
+    await pool.over("run")
+    assert pool.owner.over["run"].returncode == 0
+    told = [facts(folder, rank) for rank in range(3)]
+    assert [one["RANK"] for one in told] == ["0", "1", "2"] == [one["LOCAL_RANK"] for one in told]
+    assert {one["WORLD_SIZE"] for one in told} == {"3"} == {one["LOCAL_WORLD_SIZE"] for one in told}
+    devices = [device for one in told for device in one["devices"]]
+    assert len(devices) == len(set(devices)) == 3
+    assert all((folder / f"done-{rank}").exists() for rank in range(3))
+
+
+async def test_parameter_servers_come_last_and_hold_no_device(pool: ProcessPool) -> None:
+    folder = submit(pool, "run", Request(workers=2, servers=1))
+    await pool.over("run")
+    roles = [(facts(folder, rank)["PREFECT_GPU_ROLE"], len(facts(folder, rank)["devices"])) for rank in range(3)]
+    assert roles == [("worker", 1), ("worker", 1), ("server", 0)]
+
+
+async def test_a_gang_waits_until_there_is_room_for_all(pool: ProcessPool) -> None:
+    first = submit(pool, "first", Request(workers=3))
+    second = submit(pool, "second", Request(workers=2))
+    await until(lambda: (first / "rank-2.json").exists())
+    assert list(second.iterdir()) == []
+    await pool.over("first", "second")
+    assert (second / "done-1").exists()
+
+
+@pytest.mark.parametrize("breaks", [0, 1, 2])
+async def test_one_that_dies_stops_all(pool: ProcessPool, breaks: int) -> None:
+    folder = submit(pool, "run", Request(workers=3), breaks=breaks)
+    await pool.over("run")
+    report = pool.owner.over["run"]
+    assert report.returncode == 9
+    if breaks:
+        assert f"Instance {breaks} of 3 ended first" in report.cause
+    assert not any(alive(facts(folder, rank)["pid"]) for rank in range(3))
+
+
+async def test_a_gang_that_gives_way_carries_on_together(pool: ProcessPool) -> None:
+    folder = submit(pool, "run", Request(workers=2, preemptible=True), steps=100)
+    await until(lambda: pool.controller.runs["run"].phase == "training")
+    before = facts(folder, 1)["pid"]
+    pool.leave("run")
+    await pool.over("run")
+    assert pool.owner.over["run"].returncode == 0 and facts(folder, 1)["pid"] != before
+    assert (folder / "done-0").exists() and (folder / "done-1").exists()
+
+
+async def test_a_gang_is_adopted_whole(pool: ProcessPool) -> None:
+    folder = submit(pool, "run", Request(workers=2), steps=200)
+    await until(lambda: "run" in pool.controller.runs and pool.controller.runs["run"].phase == "training")
+    pids = [facts(folder, rank)["pid"] for rank in range(2)]
+    await pool.controller.close()
+    await pool.begin()
+    await pool.over("run")
+    assert pool.owner.over["run"].returncode == 0 and [facts(folder, rank)["pid"] for rank in range(2)] == pids
+
+
+async def test_if_one_cannot_be_started_none_is(tmp_path: Path) -> None:
+    driver, make = ProcessDriver(warm=False, logger=LOGGER), probes(tmp_path)
+    await driver.start()
+    try:
+        good = make("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(3600)")
+        with pytest.raises(LaunchError):
+            await launch_together(driver, [good, make("", argv=("no-such-program",))], LOGGER)
+        pid = good.cwd / "pid"
+        assert not pid.exists() or not alive(int(pid.read_text()))
+    finally:
+        await driver.close()
+
+
+async def test_a_gang_of_which_one_never_started_is_not_adopted(tmp_path: Path) -> None:
+    driver, make = ProcessDriver(warm=False, logger=LOGGER), probes(tmp_path)
+    await driver.start()
+    try:
+        spec: LaunchSpec = make("import time; time.sleep(3600)")
+        started = await driver.launch(spec)
+        never = tmp_path / "never"
+        never.mkdir()
+        assert await adopt_together(driver, [(spec.run_id, spec.run_dir), ("never", never)], LOGGER) is None
+        assert isinstance(started.pid, int) and not alive(started.pid)
+    finally:
+        await driver.close()

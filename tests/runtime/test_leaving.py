@@ -1,0 +1,117 @@
+"""Runs that leave their place carry on from their checkpoint, with the result that they would have had undisturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks._processes import ProcessPool, node, notes, python, until
+from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.training import protocol
+
+STEPS = 100
+PREEMPTIBLE = Request(preemptible=True)
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[ProcessPool]:
+    async with ProcessPool(tmp_path, python("tests.runtime.leaving_training"), node(2)) as running:
+        yield running
+
+
+def submit(pool: ProcessPool, run_id: str, *, saves: bool = True) -> Path:
+    """Returns the file of its steps; its result lies beside it."""
+    file = pool.folder / f"{run_id}.notes"
+    told = {"notes": str(file), "result": str(pool.folder / f"{run_id}.result"), "steps": STEPS, "saves": saves}
+    pool.submit(run_id, PREEMPTIBLE, LEAVING=json.dumps(told))
+    return file
+
+
+def result(pool: ProcessPool, run_id: str) -> str:
+    return (pool.folder / f"{run_id}.result").read_text()
+
+
+async def undisturbed(pool: ProcessPool) -> str:
+    submit(pool, "undisturbed")
+    await pool.over("undisturbed")
+    return result(pool, "undisturbed")
+
+
+async def test_a_run_that_is_moved_goes_on_where_it_saved(pool: ProcessPool) -> None:
+    expected = await undisturbed(pool)
+    file = submit(pool, "run")
+    await until(lambda: len(notes(file)) > 20)
+    [before] = {device for _, device, _ in notes(file)}
+    target = next(device for device in ("here-0", "here-1") if device != before)
+    pool.leave("run", to=target)
+    await pool.over("run")
+    steps = [step for step, *_ in notes(file)]
+    assert {device for _, device, _ in notes(file)} == {before, target}
+    assert len({pid for *_, pid in notes(file)}) == 2
+    assert sorted(set(steps)) == list(range(STEPS)), "no step is left out"
+    saved = next(at for at, (_, device, _) in enumerate(notes(file)) if device == target)
+    assert steps[saved] <= steps[saved - 1] + 1
+    assert result(pool, "run") == expected
+    assert pool.owner.left == [("run", "it is to move")]
+
+
+async def test_a_run_that_has_to_wait_goes_on_later(pool: ProcessPool) -> None:
+    expected = await undisturbed(pool)
+    file = submit(pool, "run")
+    await until(lambda: len(notes(file)) > 20)
+    pool.leave("run")
+    await pool.over("run")
+    assert sorted({step for step, *_ in notes(file)}) == list(range(STEPS))
+    assert result(pool, "run") == expected and pool.owner.over["run"].returncode == 0
+
+
+async def test_two_that_leave_at_once_both_go_on(pool: ProcessPool) -> None:
+    first, second = submit(pool, "first"), submit(pool, "second")
+    await until(lambda: len(notes(first)) > 10 and len(notes(second)) > 10)
+    pool.leave("first")
+    pool.leave("second")
+    await pool.over("first", "second")
+    for file in (first, second):
+        assert sorted({step for step, *_ in notes(file)}) == list(range(STEPS))
+    assert result(pool, "first") == result(pool, "second")
+
+
+async def test_a_run_without_checkpoints_begins_anew_after_a_while(
+    pool: ProcessPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool.controller._leaving._patience_s = 0.1
+    file = submit(pool, "run", saves=False)
+    # What it notes may be ahead of what the controller has heard; one that only prepares is stopped without a word.
+    await until(lambda: len(notes(file)) > 5 and pool.controller.runs["run"].phase == protocol.TRAINING)
+    pool.leave("run")
+    await pool.over("run")
+    steps = [step for step, *_ in notes(file)]
+    assert steps.count(0) == 2 and steps[-STEPS:] == list(range(STEPS))
+    assert "saved no checkpoint within" in caplog.text
+
+
+async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: ProcessPool) -> None:
+    file = submit(pool, "run")
+    await until(lambda: len(notes(file)) > 20)
+    leaving, save = asyncio.Event(), pool.controller._leaving._save
+
+    def saved(run: TrackedRun) -> None:
+        save(run)
+        leaving.set()
+
+    # Between the record and the end of the process are milliseconds: whoever only looks now and then may miss them.
+    pool.controller._leaving._save = saved
+    pool.leave("run", to="here-1")
+    await leaving.wait()
+    await pool.controller.close()  # what was begun is left to the next one
+    await pool.begin()
+    if "run" not in pool.controller.runs and "run" not in pool.owner.over:
+        pool.controller.handle(ev.JobSubmitted("run", PREEMPTIBLE, "q", 0.0, 0.0, "run"))
+    await pool.over("run")
+    assert sorted({step for step, *_ in notes(file)}) == list(range(STEPS))

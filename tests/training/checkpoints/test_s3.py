@@ -1,0 +1,229 @@
+"""Checkpoints in S3, against a real server: only a complete and undamaged one is ever used."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_gpu.training.checkpoints import CheckpointError
+from prefect_gpu.training.checkpoints.location import S3Location
+from prefect_gpu.training.checkpoints.s3 import PART_BYTES, S3CheckpointStore
+from tests.radosgw import BUCKET, S3Server, missing, s3_server
+from tests.support import require
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    lacking = missing()
+    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
+    with s3_server(tmp_path_factory.mktemp("s3")) as started:
+        yield started
+
+
+@pytest.fixture
+def store(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3CheckpointStore:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return S3CheckpointStore(S3Location(BUCKET, request.node.name, server.endpoint_url))
+
+
+_others: list[S3CheckpointStore] = []  # what a store has fetched is there as long as the store is
+
+
+def again(store: S3CheckpointStore) -> S3CheckpointStore:
+    """The same store, seen from another process."""
+    _others.append(S3CheckpointStore(store.location))
+    return _others[-1]
+
+
+def keys(store: S3CheckpointStore) -> list[str]:
+    return [name for _, name in store._keys("")]
+
+
+def save_text(text: str) -> Any:
+    return lambda path: path.write_text(text)
+
+
+def save_folder(path: Path) -> None:
+    (path / "deep" / "er").mkdir(parents=True)
+    (path / "a.txt").write_text("a")
+    (path / "deep" / "er" / "b.bin").write_bytes(b"b" * 3)
+    (path / "empty").touch()
+
+
+def test_nothing_saved_is_nothing_restored(store: S3CheckpointStore) -> None:
+    assert store.restore() is None
+
+
+def test_a_file_comes_back_elsewhere(store: S3CheckpointStore) -> None:
+    saved = store.save(save_text("weights"), 7, 0.5)
+    found = again(store).restore()
+    assert found is not None and found.path.read_text() == "weights"
+    assert (found.step, found.loss, found.size_bytes, found.kept_at) == (7, 0.5, 7, saved.kept_at)
+
+
+def test_a_folder_comes_back(store: S3CheckpointStore) -> None:
+    store.save(save_folder, 1)
+    found = again(store).restore()
+    assert found is not None
+    assert (found.path / "deep" / "er" / "b.bin").read_bytes() == b"bbb" and (found.path / "empty").exists()
+
+
+def test_a_large_file_is_sent_in_parts(store: S3CheckpointStore) -> None:
+    content = os.urandom(2 * PART_BYTES + 17)
+    store.save(lambda path: path.write_bytes(content), 1)
+    found = again(store).restore()
+    assert found is not None and found.path.read_bytes() == content
+
+
+def test_two_are_kept_and_nothing_else(store: S3CheckpointStore) -> None:
+    for step in range(1, 5):
+        store.save(save_text(str(step)), step)
+    names = keys(store)
+    assert sorted(name for name in names if name.startswith("commits")) == [
+        "commits/00000003.json",
+        "commits/00000004.json",
+    ]
+    assert len([name for name in names if name.startswith("data")]) == 2
+
+
+def test_a_saving_function_that_fails_leaves_the_previous_one(store: S3CheckpointStore) -> None:
+    store.save(save_text("good"), 1)
+    with pytest.raises(ZeroDivisionError):
+        store.save(lambda path: 1 / 0, 2)
+    with pytest.raises(CheckpointError, match="saved nothing"):
+        store.save(lambda path: None, 2)
+    found = again(store).restore()
+    assert found is not None and found.step == 1
+
+
+@pytest.mark.parametrize("damage", ["content", "missing", "manifest"])
+def test_a_damaged_one_is_not_used_but_the_one_before(
+    store: S3CheckpointStore, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.save(save_text("first"), 1)
+    store.save(save_text("second"), 2)
+    manifest = store._manifest(2)
+    target = "commits/00000002.json" if damage == "manifest" else f"{manifest.place}/checkpoint"
+    client = store._client
+    if damage == "missing":
+        client.delete_object(Bucket=BUCKET, Key=store._key(target))
+    else:
+        client.put_object(Bucket=BUCKET, Key=store._key(target), Body=b"secund")
+    found = again(store).restore()
+    assert found is not None and found.path.read_text() == "first"
+    assert "is damaged and will not be used" in caplog.text
+
+
+def test_a_commit_is_never_written_over(store: S3CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that save at once: each checkpoint is whole, and one of them is the newest."""
+    other = again(store)
+    store.save(save_text("ours"), 1)
+    known = other._commits
+    answers = [[], known]  # the first look was before we had saved
+
+    def seen() -> list[int]:
+        answer = answers.pop(0) if answers else known
+        return answer() if callable(answer) else answer
+
+    monkeypatch.setattr(other, "_commits", seen)
+    other.save(save_text("theirs"), 1)
+    assert sorted(store._commits()) == [1, 2]
+    found = again(store).restore()
+    assert found is not None and found.path.read_text() == "theirs"
+
+
+def test_wrong_credentials_are_an_error_that_says_so(store: S3CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(CheckpointError, match="AWS_SECRET_ACCESS_KEY does not belong"):
+        again(store).restore()
+
+
+def test_a_server_that_is_away_is_an_error_and_no_new_beginning(store: S3CheckpointStore) -> None:
+    away = S3CheckpointStore(S3Location(BUCKET, "x", "http://127.0.0.1:9"))
+    with pytest.raises(CheckpointError, match="out of reach"):
+        away.restore()
+
+
+def test_all_of_it_can_be_removed(store: S3CheckpointStore) -> None:
+    store.save(save_folder, 1)
+    store.remove()
+    assert keys(store) == [] and store.restore() is None
+
+
+SAVES = """
+    import os, sys
+    from prefect_gpu.training.checkpoints import open_store
+    store = open_store(sys.argv[1])
+    found = store.restore()
+    step = found.step if found else 0
+    if found and found.path.read_bytes() != step.to_bytes(4, "big") * (1 << 20):
+        sys.exit(f"step {step} is not what was saved")
+    while True:
+        step += 1
+        store.save(lambda path: path.write_bytes(step.to_bytes(4, "big") * (1 << 20)), step)
+        print(step, flush=True)
+"""
+
+
+def test_a_hundred_kills_while_it_saves_never_leave_an_unusable_one(
+    store: S3CheckpointStore, server: S3Server, tmp_path: Path
+) -> None:
+    chance, said = random.Random(1), 0
+    script = tmp_path / "saves.py"
+    script.write_text(textwrap.dedent(SAVES))
+    for _ in range(100):
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(store.location)], stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **server.environment},
+        )  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()  # it has restored, and saved once
+        assert line, f"it ended with {process.wait()}"
+        time.sleep(chance.uniform(0.0, 0.05))  # anywhere in the next ones
+        process.send_signal(signal.SIGKILL)
+        rest = process.stdout.read()
+        process.wait()
+        last = int((line + rest).split()[-1])
+        assert last > said, "a checkpoint that was reported was lost"
+        said = last
+    assert len(keys(store)) <= 6
+
+
+def test_a_gibibyte_does_not_need_much_memory(store: S3CheckpointStore, server: S3Server, tmp_path: Path) -> None:
+    script = tmp_path / "large.py"
+    script.write_text(
+        textwrap.dedent("""
+        import sys
+        from prefect_gpu.training.checkpoints import open_store
+        def write(path):
+            block = bytes(range(256)) * 4096
+            with path.open("wb") as file:
+                for _ in range(1024):
+                    file.write(block)
+        open_store(sys.argv[1]).save(write, 1)
+        found = open_store(sys.argv[1]).restore()
+        assert found.size_bytes == 1 << 30
+        # Not ru_maxrss: that begins with what the process that started this one had.
+        peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+        print(int(peak.split()[1]) * 1024)
+    """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(script), str(store.location)], capture_output=True, text=True,
+        env={**os.environ, **server.environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 256 << 20
