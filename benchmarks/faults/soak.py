@@ -19,9 +19,9 @@ from prefect.flows import Flow
 from benchmarks.faults.faults import Fault
 from benchmarks.faults.training import result_after
 from prefect_gpu.lab import Lab
+from prefect_gpu.lab_python import IMAGE
 from prefect_gpu.sandbox import Process, Sandbox
 
-IMAGE = "prefect-gpu-test:1"
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"
 _LOOK_S = 1.0
 _DEADLINE_S = 900.0  # for the last runs, once no fault happens any more
@@ -33,13 +33,14 @@ class Tally:
 
     Attributes:
         completed: How many ended Completed, with the right result, and noted their end once.
-        tries: How often they were started in all.
+        submitted: How many were submitted.
         wrong: What was wrong, a sentence each.
-        hit: By fault, how many runs had to be started again after it, until the next one.
+        hit: By fault, how many runs that had begun were started again until the next one.
+        times: By fault, how often it happened.
     """
 
     completed: int = 0
-    tries: int = 0
+    submitted: int = 0
     wrong: list[str] = field(default_factory=list)
     hit: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
@@ -100,11 +101,11 @@ class Soak:
         try:
             await asyncio.sleep(2 * pause_s)
             for fault in faults:
-                before = self._starts()
+                before = {name: self._notes(name).count("started") for name in self._open.values()}
                 begun = time.monotonic()
                 await fault.happen(self, self._chance)
                 await asyncio.sleep(pause_s)
-                again = sum(count > 1 for count in (self._starts() - before).values())
+                again = sum(0 < count < self._notes(name).count("started") for name, count in before.items())
                 self.tally.times[fault.name] += 1
                 self.tally.hit[fault.name] += again
                 print(f"{fault.name}: {time.monotonic() - begun:.0f} s, {len(self._open)} in flight", flush=True)
@@ -126,9 +127,8 @@ class Soak:
         self._without_image.add(run)
 
     async def _submit(self, variables: dict[str, Any]) -> UUID:
-        number = self.tally.tries + len(self._open)
-        self.tally.tries += 1
-        name = f"run-{number}-{self._chance.randrange(10**6)}"
+        self.tally.submitted += 1
+        name = f"run-{self.tally.submitted}"
         parameters = {"name": name, "folder": str(self.folder), "steps": self._steps, "step_s": self._step_s}
         run = await self.client.create_flow_run_from_deployment(
             self._deployment, parameters=parameters, job_variables=variables, name=name
@@ -170,9 +170,6 @@ class Soak:
     def _notes(self, name: str) -> list[str]:
         file = self.folder / f"{name}.notes"
         return file.read_text().splitlines() if file.exists() else []
-
-    def _starts(self) -> Counter[str]:
-        return Counter({name: self._notes(name).count("started") for name in self._open.values()})
 
     def stop(self) -> None:
         """Stop the workers; a frozen one is killed."""

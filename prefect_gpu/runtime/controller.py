@@ -319,11 +319,7 @@ class Controller:
         self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
         try:
             self._channel.admit(run.run_id, run.record.token)
-            specs = self._complete(spec, run)
-            if len(specs) == 1:
-                run.handle = await self._driver.launch(specs[0])
-            else:
-                run.handle = await launch_together(self._driver, specs, self._logger)
+            run.handle = await launch_together(self._driver, self._complete(spec, run), self._logger)
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
             known = ExitReport(127, tail=(str(error),))
@@ -388,11 +384,8 @@ class Controller:
         if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
             run.leaving = Preempt(record.run_id, record.leaving)
         parts = range(len(record.placement.parts))
-        if len(parts) == 1:
-            handle = await self._driver.adopt(record.run_id, folder)
-        else:
-            launches = [(instance_id(record.run_id, rank), instance_folder(folder, rank)) for rank in parts]
-            handle = await adopt_together(self._driver, launches, self._logger)
+        launches = [(instance_id(record.run_id, rank), instance_folder(folder, rank)) for rank in parts]
+        handle = await adopt_together(self._driver, launches, self._logger)
         if handle is None:
             self.runs[record.run_id] = run
             self._idle.clear()

@@ -58,15 +58,17 @@ def instance_folder(folder: Path, rank: int) -> Path:
 
 async def launch_together(
     driver: Driver, specs: Sequence[LaunchSpec], logger: Logger | LoggerAdapter[Any]
-) -> GangHandle:
+) -> RunHandle:
     """Start all instances, or none.
 
     Args:
-        specs: Of each instance, in the order of their ranks.
+        specs: Of each instance, in the order of their ranks; one is no gang, and simply launched.
 
     Raises:
         LaunchError: One of them could not be started. Nothing of the others is left.
     """
+    if len(specs) == 1:
+        return await driver.launch(specs[0])
     launching = [asyncio.ensure_future(driver.launch(spec)) for spec in specs]
     try:
         await asyncio.gather(*launching)
@@ -80,15 +82,17 @@ async def launch_together(
 
 async def adopt_together(
     driver: Driver, launches: Sequence[tuple[str, Path]], logger: Logger | LoggerAdapter[Any]
-) -> GangHandle | None:
+) -> RunHandle | None:
     """Take over a gang that an earlier worker launched.
 
     Args:
-        launches: Id and folder of each instance.
+        launches: Id and folder of each instance; one is no gang, and simply adopted.
 
     Returns:
         None if not all of them were started: those that were have been stopped.
     """
+    if len(launches) == 1:
+        return await driver.adopt(*launches[0])
     found = [await driver.adopt(name, folder) for name, folder in launches]
     handles = [handle for handle in found if handle is not None]
     if len(handles) < len(found):

@@ -44,11 +44,6 @@ class LostNode:
         """Whether it is away now."""
         return self.outage is not None and self.outage.end is None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it was away and has come back."""
-        return self.outage is not None and self.outage.end is not None
-
     def look(self, runs: Collection[Seen], places: Mapping[str, Places], saved: Collection[str]) -> str:
         """Do what is due.
 
