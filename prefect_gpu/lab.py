@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -217,14 +217,24 @@ class Lab:
         if node.process is not None:
             node.process.kill() if kill else node.process.terminate(timeout_s=_STOP_S)
             node.process = None
-        for pid in self.pids_of(node):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(self.pids_of(node), signal.SIGKILL)
         if Path("/proc/mounts").exists():
             mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
             for mount in sorted((one for one in mounts if one.startswith(f"{node.folder}/")), reverse=True):
                 _try("umount", "--lazy", mount)
         shutil.rmtree(node.folder / "exec", ignore_errors=True)
+
+    def set_link(self, node: LabNode, *, up: bool) -> None:
+        """Pull a node's cable, or plug it in again. The Engine's socket is a file, and can be reached all the time."""
+        _run("ip", "link", "set", f"{node.name}h", "up" if up else "down")
+
+    def freeze(self, node: LabNode) -> list[int]:
+        """Let everything on a node stand still. Returns the processes, for :meth:`thaw`."""
+        return _signal(self.pids_of(node), signal.SIGSTOP)
+
+    def thaw(self, pids: Iterable[int]) -> None:
+        """Let go on what was frozen, if it is still there."""
+        _signal(pids, signal.SIGCONT)
 
     def pids_of(self, node: LabNode) -> list[int]:
         """All processes of a node: its Engine's, and those of its containers."""
@@ -291,6 +301,16 @@ def debian_image(client: DockerClient, name: str, cache: Path, packages: tuple[s
         shutil.rmtree(root, ignore_errors=True)
     repository, _, tag = name.partition(":")
     client.api.import_image_from_file(str(cache), repository=repository, tag=tag or "latest")
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> list[int]:
+    """Send a signal; returns those that were there."""
+    sent = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            sent.append(pid)
+    return sent
 
 
 def _labels(node: LabNode) -> dict[str, str]:

@@ -16,7 +16,7 @@ from docker.errors import ImageNotFound, NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import inside
+from prefect_gpu.runtime.drivers.docker import cut_off, inside
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -82,7 +82,14 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> tuple[Mapping[s
 
 
 def create(
-    client: DockerClient, spec: LaunchSpec, how: ContainerSpec, name: str, mark: str, pool: str, network: str
+    client: DockerClient,
+    spec: LaunchSpec,
+    how: ContainerSpec,
+    name: str,
+    mark: str,
+    pool: str,
+    network: str,
+    contacts: bytes = b"",
 ) -> str:
     """Create the container, with everything that its first process needs in it.
 
@@ -92,6 +99,7 @@ def create(
     Args:
         mark: See :mod:`.inside`.
         network: The one in which the instances of a gang meet.
+        contacts: Whom it must be able to reach: see :mod:`.cut_off`.
 
     Returns:
         Its id.
@@ -122,7 +130,7 @@ def create(
         "mark": mark,
     }
     try:
-        api.put_archive(made["Id"], "/", _archive(_files_of(job)))
+        api.put_archive(made["Id"], "/", _archive(_files_of(job, contacts)))
     except BaseException:
         remove(client, made["Id"])
         raise
@@ -149,11 +157,13 @@ def give(client: DockerClient, container: str, name: str, content: bytes) -> Non
     client.api.put_archive(container, "/", _archive({name: content}))
 
 
-def _files_of(job: dict[str, Any]) -> dict[str, bytes]:
-    """Our two files, and the job."""
+def _files_of(job: dict[str, Any], contacts: bytes) -> dict[str, bytes]:
+    """Our files, and the job."""
     return {
         "inside.py": Path(inside.__file__).read_bytes(),
         "supervisor.py": Path(supervisor.__file__).read_bytes(),
+        "cut_off.py": Path(cut_off.__file__).read_bytes(),
+        **({cut_off.FILE: contacts} if contacts else {}),
         "job.json": json.dumps(job).encode("utf-8", "surrogateescape"),
     }
 

@@ -17,7 +17,7 @@ from docker.errors import NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec, RunHandle
-from prefect_gpu.runtime.drivers.docker import containers
+from prefect_gpu.runtime.drivers.docker import containers, cut_off
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
 from prefect_gpu.runtime.drivers.docker.nodes import node_of_engine
@@ -44,6 +44,7 @@ class DockerDriver(Driver):
         name: What the engine's machine is called; by default what it calls itself.
         network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
+        contacts: Whom the containers must be able to reach: see :mod:`.cut_off`. By default, nobody.
         virtual: Labels that count where the engine has none of their names; see :mod:`.nodes`.
         stated: Labels by the machine's name that count more than the engine's own.
         echo: Called with a run's label and each line of its output; by default the line is printed.
@@ -67,6 +68,7 @@ class DockerDriver(Driver):
         name: str = "",
         network: str = "",
         pool: str = "",
+        contacts: bytes = b"",
         virtual: Mapping[str, str] | None = None,
         stated: Mapping[str, Mapping[str, str]] | None = None,
         echo: Callable[[str, str], None] | None = None,
@@ -82,6 +84,7 @@ class DockerDriver(Driver):
         self._client: DockerClient | None = None
         self._node = name
         self._network = network
+        self._contacts = contacts
         self._handles: set[ContainerHandle] = set()
         self._ours: set[str] = set()  # names of containers that are being started, or followed
 
@@ -154,7 +157,10 @@ class DockerDriver(Driver):
             return ContainerHandle.of_ended(run_id, made, report)
         if not await self._has_started(made):
             return None
-        return self._follow(run_id, run_dir, made, run_id, True, time.time())
+        handle = self._follow(run_id, run_dir, made, run_id, True, time.time())
+        if self._contacts:
+            await handle.give(cut_off.FILE, self._contacts)  # the worker before us may not have known all
+        return handle
 
     def _follow(
         self, run_id: str, run_dir: Path, made: Made, label: str, stream: bool, since: float | None
@@ -209,6 +215,11 @@ class DockerDriver(Driver):
         except EngineError as error:
             self._logger.warning("Old containers could not be removed: %s", error)
 
+    async def set_contacts(self, contacts: bytes) -> None:
+        """Tell all containers whom they must be able to reach from now on."""
+        self._contacts = contacts
+        await asyncio.gather(*(handle.give(cut_off.FILE, contacts) for handle in tuple(self._handles)))
+
     async def lose(self, cause: str) -> None:
         """The engine's machine is gone, and its runs are over for us. What is left of them is removed when it is back.
 
@@ -247,7 +258,7 @@ class DockerDriver(Driver):
             raise LaunchError("no image is given for it: set `image`")
         name, mark = containers.container_name(spec.run_id, run_dir), f"prefect-gpu-{secrets.token_hex(8)}"
         with explained(self._endpoint, f"make a container of {how.image}"):
-            container = containers.create(client, spec, how, name, mark, self._pool, self._network)
+            container = containers.create(client, spec, how, name, mark, self._pool, self._network, self._contacts)
         made = Made(container, self._node, mark, len(spec.cpus))
         try:
             write_made(run_dir, made)

@@ -287,8 +287,15 @@ class ContainerHandle(RunHandle):
             )
         if self._ended is not None:
             said = self._ended
+            cause = said.get("cause", cause)
             return ExitReport(
-                said["returncode"], said["max_rss_bytes"], said["cpu_seconds"], tail, said["ended_at"], cause
+                said["returncode"],
+                said["max_rss_bytes"],
+                said["cpu_seconds"],
+                tail,
+                said["ended_at"],
+                cause,
+                lost=said.get("lost", False),
             )
         code = int(state["ExitCode"])
         killed = code > 128 and code - 128 in {int(one) for one in signal.Signals}

@@ -1,11 +1,12 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
-This file and the supervisor are put into the container when it is made, so that an image needs nothing of ours but
-Python. As the first process, it alone gets the signals that are sent to a container, and hands SIGTERM on to the run;
-when it ends, the kernel ends whatever is left. Hence the standard library only: ``python3 -I -S inside.py job.json``.
+This file, the supervisor and :mod:`.cut_off` are put into the container when it is made, so that an image needs nothing
+of ours but Python. As the first process, it alone gets the signals that are sent to a container, and hands SIGTERM on
+to the run; when it ends, the kernel ends whatever is left. Hence the standard library only:
+``python3 -I -S inside.py job.json``.
 
 What it says are lines that begin with the launch's mark, a random word: JSON with ``started`` or ``error`` first, and
-the supervisor's report as ``ended`` last.
+the supervisor's report as ``ended`` last. It also ends the run if its node is cut off (:mod:`.cut_off`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUN = f"{HERE}/run"  # what the supervisor takes for the run's folder
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
     from typing import Any
 try:
     from prefect_gpu.runtime.drivers import supervisor  # whoever puts this file into a container has it
+    from prefect_gpu.runtime.drivers.docker import cut_off
 except ImportError:
     sys.path.insert(0, HERE)
-    import supervisor  # type: ignore[import-not-found,no-redef]  # in the container
+    import cut_off  # type: ignore[import-not-found,no-redef]  # in the container
+    import supervisor  # type: ignore[import-not-found,no-redef]
 
 
 def main() -> int:
@@ -53,6 +58,7 @@ def main() -> int:
     with open(answer) as lines:
         first = json.loads(lines.readline() or '{"error": "its supervisor died"}')
     _say(job["mark"], {key: first[key] for key in ("started", "error") if key in first})
+    threading.Thread(target=_end_if_cut_off, args=(job,), daemon=True).start()
     if stopping:
         _hand_on()  # it may have come too early to reach anybody
     ended = None
@@ -70,6 +76,18 @@ def _hand_on() -> None:
     facts = supervisor.read_json(f"{RUN}/{supervisor.PROCESS}")
     if facts is not None:
         supervisor.send(facts["pid"], facts["start_ticks"], signal.SIGTERM)
+
+
+def _end_if_cut_off(job: dict[str, Any]) -> None:
+    """End the container, and with it the run, once nobody is reached any more: see :mod:`.cut_off`."""
+    seconds = cut_off.CutOff(HERE, job["env"].get("PREFECT_GPU_CHANNEL", "")).wait()
+    cause = (
+        f"Its node was cut off, or stood still, for {seconds:.0f} s: it reached neither the worker nor any other node "
+        "of the Swarm, so that its run was taken for lost."
+    )
+    ended = {"returncode": None, "max_rss_bytes": None, "cpu_seconds": None, "ended_at": time.time()}
+    _say(job["mark"], {"ended": {**ended, "cause": cause, "lost": True}})
+    os._exit(128 + signal.SIGKILL)
 
 
 def _say(mark: str, message: dict[str, Any]) -> None:

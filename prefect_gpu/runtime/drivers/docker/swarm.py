@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import Logger, LoggerAdapter
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 NETWORK = "prefect-gpu"
 _EVERY_S = 2.0
+_GOSSIP_PORT = 7946  # at which the nodes of a Swarm talk to each other
+_HEARTBEAT_S = 5.0  # by default; a node is given up after three
+_PATIENCE_HEARTBEATS = 2  # so that a container that is cut off ends before that
 
 
 class SwarmDriver(Driver):
@@ -69,6 +73,9 @@ class SwarmDriver(Driver):
         self._logger = logger
         self._client: DockerClient | None = None
         self._drivers: dict[str, DockerDriver] = {}  # of the nodes that are in use
+        self._patience_s = _PATIENCE_HEARTBEATS * _HEARTBEAT_S
+        self._addresses: dict[str, str] = {}  # by node, whether it is up or not
+        self._telling: set[asyncio.Task[None]] = set()
         self._adopting = True  # until then, a container that nobody follows may still be adopted
         self._told: dict[str, str] = {}  # by node: what was last said to be wrong with it
 
@@ -79,7 +86,7 @@ class SwarmDriver(Driver):
             EngineError: The manager cannot be reached, or is none.
         """
         self._client = await asyncio.to_thread(self._manager.connect)
-        await asyncio.to_thread(self._ensure_network)
+        await asyncio.to_thread(self._set_up)
         await self.nodes()
 
     async def close(self) -> None:
@@ -102,6 +109,7 @@ class SwarmDriver(Driver):
             EngineError: The manager cannot be reached.
         """
         known = await asyncio.to_thread(self._ask)
+        self._meet(known)
         self._miss(set(self._stated) - {node.name for node in known})
         found = [node for node in known if node.up]
         for name in set(self._drivers) - {node.name for node in found}:
@@ -146,6 +154,22 @@ class SwarmDriver(Driver):
             raise EngineError("No node of the Swarm takes work: nothing can be adopted")
         return await driver.adopt(run_id, run_dir)
 
+    def _meet(self, known: Sequence[SwarmNode]) -> None:
+        """Keep all containers up to date on who else there is."""
+        addresses = {node.name: node.address for node in known}
+        if addresses == self._addresses:
+            return
+        self._addresses = addresses
+        for name, driver in self._drivers.items():  # a node that is out of reach must not keep the others waiting
+            telling = asyncio.create_task(driver.set_contacts(self._contacts_of(name)), name=f"contacts of {name}")
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    def _contacts_of(self, name: str) -> bytes:
+        others = [address for node, address in self._addresses.items() if node != name and address != "0.0.0.0"]
+        told = {"addresses": [(address, _GOSSIP_PORT) for address in others], "patience_s": self._patience_s}
+        return json.dumps(told).encode()
+
     def _miss(self, names: set[str]) -> None:
         """Say once of each node that is stated that the Swarm has none of this name: it may be misspelt."""
         for name in sorted(names - set(self._told)):
@@ -184,6 +208,7 @@ class SwarmDriver(Driver):
             name=node.name,
             network=NETWORK,
             pool=self._pool,
+            contacts=self._contacts_of(node.name),
             echo=self._echo,
             logger=self._logger,
         )
@@ -199,7 +224,11 @@ class SwarmDriver(Driver):
             nodes = [SwarmNode.of(told) for told in self._client.api.nodes()]
         return [node.stated(self._stated.get(node.name)) for node in nodes]
 
-    def _ensure_network(self) -> None:
+    def _set_up(self) -> None:
         assert self._client is not None
+        with explained(self._manager, "say how often its nodes send a sign of life (it must be a manager of a Swarm)"):
+            dispatcher = self._client.api.inspect_swarm()["Spec"].get("Dispatcher") or {}
+        heartbeat_s = dispatcher.get("HeartbeatPeriod", 0) / 1e9 or _HEARTBEAT_S
+        self._patience_s = _PATIENCE_HEARTBEATS * heartbeat_s
         with explained(self._manager, f"make the network {NETWORK}"):
             containers.ensure_network(self._client, NETWORK, overlay=True)
