@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,17 @@ ACCESS_KEY, SECRET_KEY, BUCKET = "testaccesskey", "testsecretkey0123456789", "ch
 
 @dataclass(frozen=True)
 class S3Server:
-    """Where it is; the credentials are those of this module."""
+    """Where it is; the credentials are those of this module.
+
+    Attributes:
+        endpoint_url: As this machine reaches it.
+        halt: The gateway ends at once; what it has stored stays.
+        resume: It is there again.
+    """
 
     endpoint_url: str
+    halt: Callable[[], None]
+    resume: Callable[[], None]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -121,10 +129,14 @@ rgw data = {folder}/rgw
         start("ceph-osd", "-i", "0")
         run("radosgw-admin", "user", "create", "--uid", "test", "--display-name", "test", "--access-key", ACCESS_KEY,
             "--secret-key", SECRET_KEY)  # fmt: skip
-        start("radosgw", "-n", "client.rgw")
-        server = S3Server(f"http://127.0.0.1:{port}")
-        client = server.client()
-        wait_until(lambda: _succeeds(client.create_bucket, Bucket=BUCKET), what="the gateway to answer")  # type: ignore[attr-defined]
+
+        def resume() -> None:
+            start("radosgw", "-n", "client.rgw")
+            client = server.client()
+            wait_until(lambda: _succeeds(client.create_bucket, Bucket=BUCKET), what="the gateway to answer")  # type: ignore[attr-defined]
+
+        server = S3Server(f"http://127.0.0.1:{port}", lambda: started.pop().kill(), resume)
+        resume()
         yield server
     finally:
         for process in reversed(started):

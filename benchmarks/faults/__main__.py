@@ -1,13 +1,13 @@
 """Does every run end once, whatever happens to the cluster?
 
 Three Docker Engines in one Swarm, all on this machine, and a pool with 50 runs in flight at any time, each a container
-that trains for a while with checkpoints. Meanwhile containers and workers are killed, nodes lose their power or their
-link or stand still, and the manager restarts. In the end every run must be Completed, must have noted its end once, and
-must have the result of an undisturbed one.
+that trains for a while with checkpoints in a real S3. Meanwhile containers and workers are killed, nodes lose their
+power or their link or stand still, the manager restarts, and S3 is away. In the end every run must be Completed once,
+must have said its end once, and must have the result of an undisturbed one.
 
     python -m benchmarks.faults [--json] [--quick] [--times N] [--in-flight N]
 
-Needs root, and Debian's docker.io, debootstrap, iproute2 and iptables. The trainings are tiny and mostly sleep: this is
+Needs root, and Debian's packages that .ci/run installs. The trainings are tiny and mostly sleep: this is
 about what becomes of runs, not about speed. The containers use this machine's Python.
 """
 
@@ -22,13 +22,17 @@ from pathlib import Path
 
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from pydantic import SecretStr
 
 from benchmarks._claims import at_least, at_most, report
 from benchmarks.faults.faults import FAULTS
+from benchmarks.faults.notes import Notes, serve
 from benchmarks.faults.soak import Soak, Tally
+from prefect_gpu.blocks import CheckpointStorage
 from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.sandbox import Sandbox
 from tests.cluster import started
+from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 
 POOL = "faults"
 
@@ -38,15 +42,27 @@ async def soak(sandbox: Sandbox, folder: Path, times: int, in_flight: int, quick
     chosen = [fault for fault in FAULTS for _ in range(times)]
     random.Random(seed).shuffle(chosen)
     devices = -(-in_flight // 2)  # two of three nodes take nearly all
-    with started(devices=devices) as lab:
+    notes = Notes()
+    with (
+        started(devices=devices) as lab,
+        s3_server(folder / "s3", listen="0.0.0.0") as storage,
+        serve(lab.gateway, notes) as notes_url,
+    ):
         async with get_client() as client:
+            await CheckpointStorage(
+                bucket=BUCKET,
+                endpoint_url=storage.endpoint_url.replace("127.0.0.1", lab.gateway),
+                region="default",
+                access_key_id=SecretStr(ACCESS_KEY),
+                secret_access_key=SecretStr(SECRET_KEY),
+            ).save(POOL)
             running = Soak(
-                sandbox, client, lab, POOL, folder,
-                volumes=volumes(folder), environment=environment(), in_flight=in_flight,
-                steps=20 if quick else 150, step_s=1.0, seed=seed,
+                sandbox, client, lab, storage, POOL, folder, checkpoints=f"block:checkpoint-storage/{POOL}",
+                notes=notes, notes_url=notes_url, volumes=volumes(), environment=environment(), in_flight=in_flight,
+                steps=20 if quick else 240, step_s=1.0, seed=seed,
             )  # fmt: skip
             try:
-                return await running.run(chosen, pause_s=5.0 if quick else 30.0)
+                return await running.run(chosen, pause_s=5.0 if quick else 15.0)
             finally:
                 running.stop()
 
@@ -66,8 +82,6 @@ def main() -> int:
         with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
             work = soak(sandbox, Path(folder), times, in_flight, options.quick, options.seed)
             tally = asyncio.run(work)
-    for sentence in tally.wrong:
-        print(sentence, file=sys.stderr)
     claims = [
         at_most("runs that were lost, ended twice, or came to another result", len(tally.wrong), 0),
         at_least("faults of the kind that happened least", min(tally.times.get(one.name, 0) for one in FAULTS), times),

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
-import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prefect_gpu.lab import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
 
 if TYPE_CHECKING:
@@ -56,22 +53,17 @@ async def cut_power(soak: Soak, chance: random.Random) -> None:
 async def cut_link(soak: Soak, chance: random.Random) -> None:
     """A node's cable is pulled; what runs there goes on, and reaches nobody."""
     node = chance.choice(soak.lab.nodes[1:])
-    _link(node, "down")
-    await asyncio.sleep(LASTS_S)
-    _link(node, "up")
+    soak.lab.set_link(node, up=False)
+    await asyncio.sleep(_longer(chance))
+    soak.lab.set_link(node, up=True)
 
 
 async def freeze_node(soak: Soak, chance: random.Random) -> None:
     """Everything on a node stands still for a while."""
     node = chance.choice(soak.lab.nodes[1:])
-    pids = soak.lab.pids_of(node)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(LASTS_S)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+    pids = soak.lab.freeze(node)
+    await asyncio.sleep(_longer(chance))
+    soak.lab.thaw(pids)
 
 
 async def restart_manager(soak: Soak, chance: random.Random) -> None:
@@ -105,8 +97,16 @@ async def lose_registry(soak: Soak, chance: random.Random) -> None:
     await soak.submit_without_image()
 
 
-def _link(node: LabNode, state: str) -> None:
-    subprocess.run(["ip", "link", "set", f"{node.name}h", state], check=True)
+async def lose_storage(soak: Soak, chance: random.Random) -> None:
+    """S3 is away: nobody can save, and who begins now cannot restore."""
+    await asyncio.to_thread(soak.storage.halt)
+    await asyncio.sleep(LASTS_S)
+    await asyncio.to_thread(soak.storage.resume)
+
+
+def _longer(chance: random.Random) -> float:
+    """Long enough for the Swarm to give a node up, or not quite: it does after about 15 seconds."""
+    return chance.uniform(0.5, 2.0) * LASTS_S
 
 
 FAULTS = (
@@ -118,4 +118,5 @@ FAULTS = (
     Fault("the worker is killed", kill_worker),
     Fault("the worker is frozen", freeze_worker),
     Fault("the registry is away", lose_registry),
+    Fault("S3 is away", lose_storage),
 )

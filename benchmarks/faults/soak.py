@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,10 +18,12 @@ from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 
 from benchmarks.faults.faults import Fault
+from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
 from prefect_gpu.lab import Lab
 from prefect_gpu.lab_python import IMAGE
 from prefect_gpu.sandbox import Process, Sandbox
+from tests.radosgw import S3Server
 
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"
 _LOOK_S = 1.0
@@ -32,7 +35,7 @@ class Tally:
     """What became of the runs.
 
     Attributes:
-        completed: How many ended Completed, with the right result, and noted their end once.
+        completed: How many ended Completed once, with the right result, and said so once.
         submitted: How many were submitted.
         wrong: What was wrong, a sentence each.
         hit: By fault, how many runs that had begun were started again until the next one.
@@ -51,17 +54,22 @@ class Soak:
 
     Args:
         pool: Name of the work pool, which exists.
-        folder: What containers may write to.
+        storage: Where checkpoints are.
+        checkpoints: The block that says so, as the worker's setting has it.
+        notes, notes_url: Who is told by the runs, and where.
+        folder: For the workers' own files.
         volumes, environment: What containers need for this machine's Python.
         in_flight: How many runs there are at any time.
         steps, step_s: Of each run.
     """
 
     def __init__(
-        self, sandbox: Sandbox, client: PrefectClient, lab: Lab, pool: str, folder: Path, *, volumes: list[str],
-        environment: dict[str, str], in_flight: int, steps: int, step_s: float, seed: int,
+        self, sandbox: Sandbox, client: PrefectClient, lab: Lab, storage: S3Server, pool: str, folder: Path, *,
+        checkpoints: str, notes: Notes, notes_url: str, volumes: list[str], environment: dict[str, str],
+        in_flight: int, steps: int, step_s: float, seed: int,
     ) -> None:  # fmt: skip
         self.sandbox, self.client, self.lab, self.pool, self.folder = sandbox, client, lab, pool, folder
+        self.storage, self._checkpoints, self._notes, self._notes_url = storage, checkpoints, notes, notes_url
         self._variables: dict[str, Any] = {"volumes": volumes, "env": environment}
         self._in_flight, self._steps, self._step_s = in_flight, steps, step_s
         self._chance = random.Random(seed)
@@ -85,7 +93,7 @@ class Soak:
             "advertise": self.lab.gateway,
             "channel_host": "0.0.0.0",
             "image": IMAGE,
-            "checkpoints": str(self.folder / "checkpoints"),
+            "checkpoints": self._checkpoints,
             "state_dir": str(self.folder / "state"),
         }
         env = {f"PREFECT_INTEGRATIONS_GPU_{name.upper()}": value for name, value in settings.items()}
@@ -101,11 +109,11 @@ class Soak:
         try:
             await asyncio.sleep(2 * pause_s)
             for fault in faults:
-                before = {name: self._notes(name).count("started") for name in self._open.values()}
+                before = {name: self._notes.tries(name) for name in self._open.values()}
                 begun = time.monotonic()
                 await fault.happen(self, self._chance)
                 await asyncio.sleep(pause_s)
-                again = sum(0 < count < self._notes(name).count("started") for name, count in before.items())
+                again = sum(0 < count < self._notes.tries(name) for name, count in before.items())
                 self.tally.times[fault.name] += 1
                 self.tally.hit[fault.name] += again
                 print(f"{fault.name}: {time.monotonic() - begun:.0f} s, {len(self._open)} in flight", flush=True)
@@ -129,7 +137,7 @@ class Soak:
     async def _submit(self, variables: dict[str, Any]) -> UUID:
         self.tally.submitted += 1
         name = f"run-{self.tally.submitted}"
-        parameters = {"name": name, "folder": str(self.folder), "steps": self._steps, "step_s": self._step_s}
+        parameters = {"name": name, "notes": self._notes_url, "steps": self._steps, "step_s": self._step_s}
         run = await self.client.create_flow_run_from_deployment(
             self._deployment, parameters=parameters, job_variables=variables, name=name
         )
@@ -144,32 +152,34 @@ class Soak:
             await asyncio.sleep(_LOOK_S)
             for run, state in (await self._states(list(self._open))).items():
                 if state.is_final():
-                    self._judge(run, self._open.pop(run), state)
+                    await self._judge(run, self._open.pop(run), state)
 
     async def _states(self, ids: list[UUID]) -> dict[UUID, State]:
         found = await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)), limit=200)
         return {run.id: run.state for run in found if run.state is not None}
 
-    def _judge(self, run: UUID, name: str, state: State) -> None:
+    async def _judge(self, run: UUID, name: str, state: State) -> None:
         if run in self._without_image:
-            if not (state.is_crashed() and "could not be pulled" in (state.message or "")):
-                self.tally.wrong.append(f"{name} has no image, and is {state.name}: {state.message}")
+            if not (state.is_crashed() and "registry does not answer" in (state.message or "")):
+                self._wrong(f"{name} has no image, and is {state.name}: {state.message}")
             return
-        lines = self._notes(name)
-        finished = [line.split()[1] for line in lines if line.startswith("finished")]
-        expected = 1.0
+        ends, expected = self._notes.ends(name), 1.0
         for step in range(self._steps):
             expected = result_after(expected, step)
         if not state.is_completed():
-            self.tally.wrong.append(f"{name} is {state.name}: {state.message}")
-        elif finished != [repr(expected)]:
-            self.tally.wrong.append(f"{name} is Completed, and noted its end as {finished}, not once as {expected!r}")
+            self._wrong(f"{name} is {state.name}: {state.message}")
+            return
+        history = [str(one.name) for one in await self.client.read_flow_run_states(run)]
+        if history.count("Completed") != 1:
+            self._wrong(f"{name} was Completed {history.count('Completed')} times: {', '.join(history)}")
+        elif ends != [repr(expected)]:
+            self._wrong(f"{name} is Completed, and said that it ended with {ends}, not once {expected!r}")
         else:
             self.tally.completed += 1
 
-    def _notes(self, name: str) -> list[str]:
-        file = self.folder / f"{name}.notes"
-        return file.read_text().splitlines() if file.exists() else []
+    def _wrong(self, sentence: str) -> None:
+        self.tally.wrong.append(sentence)
+        print(sentence, file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Stop the workers; a frozen one is killed."""

@@ -226,7 +226,8 @@ class LaunchError(RuntimeError):
 
     Attributes:
         explains: Whether the message is all that its user needs; else it is what a missing program's would be.
-        away: Whether the node could not be reached at all, so that the run may well start on another.
+        away: Whether it says nothing of the run: its node was out of reach, or somebody ended its container. It may
+            well start on another node.
     """
 
     explains = False

@@ -128,12 +128,12 @@ class DockerDriver(Driver):
             made = await asyncio.shield(making)
             handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
             await handle.begin()
-        except EngineError as error:
-            failed = EngineError(f"{name} could not be started: {error}")
-            failed.away = error.away
-            raise failed from error
         except (LaunchError, ValueError) as error:
-            raise LaunchError(f"{name} could not be started: {error}") from error
+            failed = (EngineError if isinstance(error, EngineError) else LaunchError)(
+                f"{name} could not be started: {error}"
+            )
+            failed.explains, failed.away = getattr(error, "explains", False), getattr(error, "away", False)
+            raise failed from error
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(making, handle))
             raise

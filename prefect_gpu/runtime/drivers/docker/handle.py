@@ -20,7 +20,7 @@ from docker.errors import APIError, DockerException, NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
-from prefect_gpu.runtime.drivers.docker import containers
+from prefect_gpu.runtime.drivers.docker import containers, inside
 from prefect_gpu.runtime.drivers.docker.said import Lines
 
 if TYPE_CHECKING:
@@ -105,7 +105,13 @@ class ContainerHandle(RunHandle):
         if self._begun not in done:
             report = await self.wait()
             lines = "\n".join(report.tail)
-            raise LaunchError(f"its container ended with code {report.returncode} before the run began. {lines}")
+            failed = LaunchError(
+                report.cause or f"its container ended with code {report.returncode} before the run began. {lines}"
+            )
+            failed.explains = bool(report.cause)
+            killed = report.returncode in (None, -signal.SIGKILL) and not report.cause  # and not for its memory
+            failed.away = report.lost or killed
+            raise failed
         said = self._begun.result()
         if "error" in said:
             await self.wait()
@@ -115,12 +121,12 @@ class ContainerHandle(RunHandle):
         return await asyncio.shield(self._watcher)
 
     async def stop(self, grace_seconds: float) -> None:
+        if grace_seconds > 0 and not self._watcher.done():
+            await asyncio.to_thread(self._signal, inside.STOP.name)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.wait(), grace_seconds)
         if not self._watcher.done():
-            await asyncio.to_thread(self._signal, "SIGTERM")
-            try:
-                await asyncio.wait_for(self.wait(), max(grace_seconds, 0))
-            except asyncio.TimeoutError:
-                await asyncio.to_thread(self._signal, "SIGKILL")
+            await asyncio.to_thread(self._signal, "SIGKILL")
         await self.wait()
 
     def when_over(self, call: Callable[[], object]) -> None:

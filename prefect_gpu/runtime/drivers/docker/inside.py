@@ -1,9 +1,10 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
 This file, the supervisor and :mod:`.cut_off` are put into the container when it is made, so that an image needs nothing
-of ours but Python. As the first process, it alone gets the signals that are sent to a container, and hands SIGTERM on
-to the run; when it ends, the kernel ends whatever is left. Hence the standard library only:
-``python3 -I -S inside.py job.json``.
+of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``. As the first process, it
+alone gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run as SIGTERM. A
+SIGTERM comes from an Engine that is shut down, or from ``docker stop``: the run is then over at once, and lost, before
+it could tell Prefect of an end that is none of its own. When this process ends, the kernel ends whatever is left.
 
 What it says are lines that begin with the launch's mark, a random word: JSON with ``started`` or ``error`` first, and
 the supervisor's report as ``ended`` last. It also ends the run if its node is cut off (:mod:`.cut_off`).
@@ -20,6 +21,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUN = f"{HERE}/run"  # what the supervisor takes for the run's folder
+STOP = signal.SIGUSR1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ except ImportError:
     sys.path.insert(0, HERE)
     import cut_off  # type: ignore[import-not-found,no-redef]  # in the container
     import supervisor  # type: ignore[import-not-found,no-redef]
+
+
+_STOPPED = "Its container was stopped from outside: its node's Engine was shut down, or somebody stopped the container."
 
 
 def main() -> int:
@@ -46,12 +51,14 @@ def main() -> int:
         stopping.append(True)
         _hand_on()
 
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(STOP, stop)
+    signal.signal(signal.SIGTERM, lambda *_: _lose(job, _STOPPED))
     answer, reply = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(answer)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(STOP, signal.SIG_DFL)
         trouble = supervisor.supervise({"id": 0, "run_dir": RUN, **job}, reply, warm=False)
         supervisor.begin(job, trouble)
     os.close(reply)
@@ -85,6 +92,10 @@ def _end_if_cut_off(job: dict[str, Any]) -> None:
         f"Its node was cut off, or stood still, for {seconds:.0f} s: it reached neither the worker nor any other node "
         "of the Swarm, so that its run was taken for lost."
     )
+    _lose(job, cause)
+
+
+def _lose(job: dict[str, Any], cause: str) -> None:
     ended = {"returncode": None, "max_rss_bytes": None, "cpu_seconds": None, "ended_at": time.time()}
     _say(job["mark"], {"ended": {**ended, "cause": cause, "lost": True}})
     os._exit(128 + signal.SIGKILL)

@@ -15,7 +15,7 @@ import pytest
 from prefect_gpu.lab import Lab
 from prefect_gpu.runtime.drivers.base import Driver, RunHandle
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
-from prefect_gpu.runtime.drivers.docker import cut_off
+from prefect_gpu.runtime.drivers.docker import Endpoint, cut_off
 from prefect_gpu.runtime.drivers.docker.cut_off import CutOff, reached
 from tests.runtime.drivers.docker.test_swarm import driver, make_driver, make_spec
 
@@ -122,7 +122,12 @@ def test_a_refusal_is_contact() -> None:
 @contextlib.asynccontextmanager
 async def running(driver: Driver, make_spec: MakeSpec, node: str) -> AsyncIterator[RunHandle]:
     """A run on a node that would take an hour."""
-    code = "import time; open('ready', 'w').close(); time.sleep(3600)"
+    code = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: (print("terminated"), sys.exit(1)))
+        open("ready", "w").close()
+        time.sleep(3600)
+    """
     spec = dataclasses.replace(make_spec(code), node=node)
     handle = await driver.launch(spec)
     await until((spec.cwd / "ready").exists)
@@ -144,6 +149,19 @@ async def test_a_run_ends_with_the_link_of_its_node(cluster: Lab, driver: Driver
         assert report.lost and report.returncode is None and "cut off" in report.cause
         await other.stop(0)
         assert not (await other.wait()).lost, "the others still see each other"
+
+
+async def test_a_run_whose_container_is_stopped_from_outside_is_lost(
+    cluster: Lab, driver: Driver, make_spec: MakeSpec
+) -> None:
+    """As by an Engine that is shut down: the run must not tell Prefect that it crashed, for it goes on elsewhere."""
+    node = cluster.nodes[1]
+    async with running(driver, make_spec, node.name) as handle:
+        client = Endpoint(node.url).connect()
+        await asyncio.to_thread(client.containers.get(str(handle.pid).split(":")[1]).stop)
+        client.close()
+        report = await handle.wait()
+        assert report.lost and "from outside" in report.cause and "terminated" not in report.tail
 
 
 async def test_a_run_ends_when_its_node_stood_still(cluster: Lab, driver: Driver, make_spec: MakeSpec) -> None:
