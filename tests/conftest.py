@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from prefect_gpu.lab import Lab
+from tests.postgres import PostgresServer, missing, postgres_server
 from tests.support import require
 
 settings.register_profile("ours", deadline=None)  # nothing is asserted on time
@@ -31,13 +32,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Lab]:
     """Three Engines in one Swarm: see :mod:`tests.cluster`."""
-    from prefect_gpu.lab_python import missing
+    from prefect_gpu import lab_python
     from tests.cluster import started
 
-    lacking = missing()
+    lacking = lab_python.missing()
     require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
     with started() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server."""
+    lacking = missing()
+    require(", ".join(lacking), not lacking)
+    with postgres_server() as server:
+        yield server
 
 
 def pytest_runtest_setup() -> None:

@@ -3,7 +3,8 @@
 Three Docker Engines in one Swarm, all on this machine, and a pool with 50 runs in flight at any time, each a container
 that trains for a while with checkpoints in a real S3. Meanwhile containers and workers are killed, nodes lose their
 power or their link or stand still, the manager restarts, and S3 is away. In the end every run must be Completed once,
-must have said its end once, and must have the result of an undisturbed one.
+must have said its end once, and must have the result of an undisturbed one. Prefect keeps its data in PostgreSQL, as it
+advises for so many runs.
 
     python -m benchmarks.faults [--json] [--quick] [--times N] [--in-flight N]
 
@@ -32,6 +33,7 @@ from prefect_gpu.blocks import CheckpointStorage
 from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.sandbox import Sandbox
 from tests.cluster import started
+from tests.postgres import for_prefect, postgres_server
 from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 
 POOL = "faults"
@@ -77,7 +79,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults, and whom they hit")
     options = parser.parse_args()
     times, in_flight = (1, 6) if options.quick else (options.times, options.in_flight)
-    with tempfile.TemporaryDirectory(prefix="prefect-gpu-faults-") as folder, Sandbox(host="0.0.0.0") as sandbox:
+    with (
+        tempfile.TemporaryDirectory(prefix="prefect-gpu-faults-") as folder,
+        postgres_server() as database,
+        Sandbox(settings=for_prefect(database), host="0.0.0.0") as sandbox,
+    ):
         sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
         with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
             work = soak(sandbox, Path(folder), times, in_flight, options.quick, options.seed)

@@ -139,7 +139,7 @@ class Soak:
         name = f"run-{self.tally.submitted}"
         parameters = {"name": name, "notes": self._notes_url, "steps": self._steps, "step_s": self._step_s}
         run = await self.client.create_flow_run_from_deployment(
-            self._deployment, parameters=parameters, job_variables=variables, name=name
+            self._deployment, parameters=parameters, job_variables=variables, name=name, idempotency_key=name
         )
         self._open[run.id] = name
         return run.id

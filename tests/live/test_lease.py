@@ -11,26 +11,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from prefect.client.orchestration import PrefectClient
-from sqlalchemy import create_engine, text
 
 from prefect_gpu.sandbox import Sandbox
 from prefect_gpu.worker.lease import Lease, PrefectTerms
-from tests.storage.conftest import PostgresServer, postgres
+from tests.postgres import PostgresServer, for_prefect
 from tests.worker.test_lease import LEASE_S, Clock
-
-__all__ = ["postgres"]  # a fixture
 
 
 @pytest.fixture(scope="session")
 def on_postgres(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A private Prefect server that keeps everything in PostgreSQL."""
-    engine = create_engine(postgres.url().replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(text("CREATE DATABASE prefect"))
-    engine.dispose()
-    url = postgres.url("prefect").replace("postgresql:", "postgresql+asyncpg:")
-    settings = {"PREFECT_API_DATABASE_CONNECTION_URL": url}
-    with Sandbox(Path(tmp_path_factory.mktemp("on-postgres")), settings) as box:
+    with Sandbox(Path(tmp_path_factory.mktemp("on-postgres")), for_prefect(postgres)) as box:
         assert not (box.home / "prefect.db").exists(), "it is the other database after all"
         yield box
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
-from shutil import which
 from uuid import UUID
 
-import docker
 import pytest
 
 from prefect_gpu.sandbox import Process
 from tests.live import leased_worker
-from tests.live.engine import IMAGE, binds, private_engine
 from tests.live.pool import LivePool, eventually
-from tests.support import require
 
 
 async def both(pool: LivePool) -> tuple[Process, Process]:
@@ -149,64 +143,3 @@ async def test_a_leader_that_was_cut_off_from_prefect_carries_on_with_its_runs(p
     assert pool.noted() == pool.noted("finished") == {str(run_id): 1}
     names = [limit.name for limit in await pool.client.read_global_concurrency_limits(limit=200)]
     assert [name for name in names if f" of {pool.name} " in name and name.endswith("term 000001")], "it was never lost"
-
-
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_an_engine_that_two_workers_serve_is_led_by_one(how: str, pool: LivePool, tmp_path: Path) -> None:
-    """With real containers: the one that takes over without records removes those of the other."""
-    require("the program dockerd, and root's rights", which("dockerd") and os.geteuid() == 0)
-    folder = Path(tempfile.mkdtemp(prefix="gpu-engine-"))  # a socket's path must be short
-    with private_engine(folder) as url:
-        env = {
-            "PREFECT_INTEGRATIONS_GPU_DRIVER": "docker",
-            "PREFECT_INTEGRATIONS_GPU_DOCKER_HOST": url,
-            "PREFECT_INTEGRATIONS_GPU_IMAGE": IMAGE,
-            "PREFECT_INTEGRATIONS_GPU_ADVERTISE": "127.0.0.1",
-        }
-        variables = {
-            "volumes": binds(),
-            "network": "host",
-            "env": {
-                "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"]),
-                "PYTHONPATH": str(Path(__file__).parents[2]),
-                "HOME": "/root",
-                "NOTES": str(pool.notes),
-            },
-        }
-        client = docker.DockerClient(base_url=url, version="1.41")
-
-        def containers() -> set[str]:
-            return {container.name for container in client.containers.list(all=True)}
-
-        first = start_leased(pool, "first", module="prefect", **env)
-        go = tmp_path / "go"
-        running = await pool.submit("tried_again", job_variables=variables, hold=str(go))
-        await pool.until_noted(running)
-        waiting = await pool.submit("train", job_variables=variables)
-        await pool.until(waiting, "AwaitingGpu")
-        old = containers()
-        assert len(old) == 1
-        second = start_leased(pool, "second", module="prefect", **env)
-        await asyncio.to_thread(second.wait_for_output, "Standing by")
-        if how == "killed":
-            first.kill()
-        else:
-            first.popen.send_signal(signal.SIGSTOP)
-
-        async def tried_again() -> bool:
-            return pool.noted()[str(running)] == 2
-
-        await eventually(tried_again, "a second try")
-        assert not old & containers()
-        if how == "frozen":  # while a container of the other runs
-            first.popen.send_signal(signal.SIGCONT)
-            await asyncio.to_thread(first.wait_for_output, "leads no more")
-            await asyncio.to_thread(first.wait_for_output, "Standing by")
-        go.touch()
-        for run_id in (running, waiting):
-            await pool.until(run_id, "Completed")
-        assert pool.noted("finished") == {str(running): 1, str(waiting): 1}
-        assert pool.noted() == {str(running): 2, str(waiting): 1}
-        await asyncio.to_thread(pool.stop_workers)
-        client.close()
-    shutil.rmtree(folder, ignore_errors=True)

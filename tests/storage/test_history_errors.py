@@ -12,7 +12,7 @@ import pytest
 from prefect_gpu.storage.engine import masked, parse_url, sqlite_path
 from prefect_gpu.storage.history import History, HistoryError, HistoryRow
 from prefect_gpu.storage.schema import runs_table
-from tests.storage.conftest import PostgresServer
+from tests.postgres import PostgresServer
 
 ROW = HistoryRow("run-1", "train", "completed", ended_at=1.0)
 
