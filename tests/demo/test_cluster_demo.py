@@ -130,4 +130,4 @@ def test_the_node_that_is_lost_has_a_part_of_the_gang_and_is_not_the_manager(
     assert look(10, {"trial"}) == "", "the gang has no checkpoint yet"
     assert look(10, {"gang"}) == "", "another run of its node has none"
     assert "x2 is stopped" in look(30, {"gang"}), "it is late"
-    assert stopped == ["x2"] and lost.is_away and lost.lost == {"gang", "late"}
+    assert stopped == ["x2"] and lost.is_away and lost.lost == {"gang", "late"} and lost.begun == {"gang"}

@@ -25,6 +25,7 @@ class LostNode:
     Attributes:
         outage: When it was away; None before.
         lost: The runs that were on it.
+        begun: Those of them that had saved a checkpoint. Others may not have begun, and are no second try elsewhere.
     """
 
     def __init__(self, lab: Lab, gang: str) -> None:
@@ -33,6 +34,7 @@ class LostNode:
         self._node: LabNode | None = None
         self.outage: Outage | None = None
         self.lost: frozenset[str] = frozenset()
+        self.begun: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class LostNode:
         """
         if self.outage is None:
             node = self._ripe(runs, places, saved)
-            return self._stop(node, runs, places) if node is not None else ""
+            return self._stop(node, runs, places, saved) if node is not None else ""
         if not self.is_away or time.time() < self.outage.start + _AWAY_S:
             return ""
         train = {run.run_id for run in runs if run.final or run.phase == "Training"}
@@ -76,9 +78,10 @@ class LostNode:
         ready, _, node = max(found, key=lambda one: one[:2], default=(False, 0, self._lab.nodes[0]))
         return node if found and (ready or gang.percent >= _LATEST) else None
 
-    def _stop(self, node: LabNode, runs: Collection[Seen], places: Mapping[str, Places]) -> str:
+    def _stop(self, node: LabNode, runs: Collection[Seen], places: Mapping[str, Places], saved: Collection[str]) -> str:
         self._node = node
         self.lost = frozenset(run for run, place in places.items() if node.name in _nodes(place))
+        self.begun = self.lost.intersection(saved)
         self.outage = Outage(node.name, time.time())
         self._lab.stop_engine(node, kill=True)
         names = ", ".join(sorted(run.name for run in runs if run.run_id in self.lost))

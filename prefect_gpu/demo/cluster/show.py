@@ -198,7 +198,7 @@ class ClusterShow:
             found.append("No node was lost: the gang was over before all runs beside it had a checkpoint.")
         found += [
             f"{last[run].run_name} was on {lost.name} when that was lost, and was not tried again."
-            for run in lost.lost if run in last and last[run].attempt == 1
+            for run in lost.begun if run in last and last[run].attempt == 1
         ]  # fmt: skip
         return found
 
