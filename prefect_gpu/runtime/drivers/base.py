@@ -155,6 +155,8 @@ class Driver(abc.ABC):
         local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
         files: The folder in which a run finds what :meth:`RunHandle.give` puts there; None: it sees the worker's.
         locks: The folder of the devices' locks, as runs see it; None: it is the worker's.
+        closed_nodes: Nodes that are there and take no work now, as of the last answer of :meth:`nodes`; what runs there
+            goes on.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the lead since the launch began.
     """
@@ -162,6 +164,7 @@ class Driver(abc.ABC):
     local = True
     files: Path | None = None
     locks: Path | None = None
+    closed_nodes: Sequence[Node] = ()
     may_start: Callable[[], bool] = staticmethod(lambda: True)
 
     async def nodes(self) -> Sequence[Node] | None:
@@ -188,7 +191,7 @@ class Driver(abc.ABC):
             return "127.0.0.1", int(probe.getsockname()[1])
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
-        """Say which nodes there are now, and whenever that has changed, until cancelled.
+        """Say which nodes there are now, and whenever that or :attr:`closed_nodes` has changed, until cancelled.
 
         Called once everything that is to be adopted has been, and the rest was swept away. A driver of one machine says
         nothing: whoever made it knows.
