@@ -47,7 +47,7 @@ async def node_of(swarm: ClusterPool, run_id: object) -> LabNode:
     async def known() -> str | None:
         return (await swarm.read(run_id)).infrastructure_pid  # type: ignore[arg-type]
 
-    name = str(await eventually(known, "the run's place")).split(":")[1]
+    name = str(await eventually(known, "the run's place")).split(":")[0]
     return next(node for node in swarm.lab.nodes if node.name == name)
 
 
@@ -68,7 +68,7 @@ async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool
     await trains(trace)
     node, pid = await node_of(swarm, run_id), (await swarm.read(run_id)).infrastructure_pid
     client = Endpoint(node.url).connect()
-    client.api.kill(str(pid).split(":")[2])
+    client.api.kill(str(pid).split(":")[1])
     client.close()
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)
