@@ -370,6 +370,7 @@ class Controller:
                     run_dir=instance_folder(run.folder, rank),
                     argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
                     env=spec.env | own,
+                    told_at=spec.told_at if rank == 0 else (),
                     cpus=part.cpus,
                     shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
                     node=part.node,

@@ -142,6 +142,9 @@ class GangHandle(RunHandle):
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
 
+    async def announce_cancellation(self) -> None:
+        await self.instances[0].announce_cancellation()
+
     async def stop(self, grace_seconds: float) -> None:
         await asyncio.gather(*(handle.stop(grace_seconds) for handle in self.instances))
         await self.wait()

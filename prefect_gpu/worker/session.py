@@ -364,6 +364,8 @@ class PoolSession:
             with suppress(Exception):  # the signal alone must do
                 await self._control.announce_cancellation(run.run_id)
             await self._must_lead()
+            if run.handle is not None:
+                await run.handle.announce_cancellation()
             await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
 
         self._spawn(stop())

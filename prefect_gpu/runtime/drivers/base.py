@@ -55,6 +55,9 @@ class LaunchSpec:
         cpus: Core numbers that it is bound to; empty leaves it unbound.
         node: The node that it is started on, for a driver that has several.
         meets: Whether other instances of its gang have to reach it.
+        told_at: Names of two variables, for port and token, by which its program learns where it is told of a
+            cancellation before SIGTERM, for a driver whose runs cannot reach the worker for that; empty: it does not
+            listen.
         instance_argv: The command of a gang's further instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
@@ -73,6 +76,7 @@ class LaunchSpec:
     label: str = ""
     node: str = ""
     meets: bool = False
+    told_at: tuple[str, str] | tuple[()] = ()
     instance_argv: tuple[str, ...] = ()
     shares: tuple[Path, ...] = ()
     container: ContainerSpec | None = None
@@ -142,6 +146,10 @@ class RunHandle(abc.ABC):
     def busy_seconds(self) -> float | None:
         """Processor time of what the run has started and is still there, seconds; None: unknown."""
         return None
+
+    async def announce_cancellation(self) -> None:
+        """Tell the run that :meth:`stop`, which follows, means its cancellation, if it is the driver who can."""
+        return
 
     @abc.abstractmethod
     async def stop(self, grace_seconds: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 from prefect_gpu.lab import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import eventually
+from tests.live.pool import DEADLINE_S, eventually
 from tests.live.test_preemption import result_of, steps_of, undisturbed
 
 STEPS = 200
@@ -114,4 +114,17 @@ async def test_a_run_is_cancelled(swarm: ClusterPool, trace: Path) -> None:
     run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
     await trains(trace)
     await swarm.cancel(run_id)
-    await swarm.until(run_id, "Cancelled")  # for a moment, the flow's own word for its end may stand there
+    state = await swarm.until(run_id)
+    assert state.name == "Cancelled"
+    assert "Crashed" not in await swarm.names(run_id), "whoever waits for the run would take it for the end"
+
+
+async def test_a_run_that_was_taken_over_is_cancelled_as_well(swarm: ClusterPool, trace: Path) -> None:
+    first = swarm.start_worker()
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
+    await trains(trace)
+    first.kill()
+    swarm.start_worker().wait_for_output("adopted it", timeout_s=DEADLINE_S)
+    await swarm.cancel(run_id)
+    assert (await swarm.until(run_id)).name == "Cancelled"
+    assert "Crashed" not in await swarm.names(run_id)

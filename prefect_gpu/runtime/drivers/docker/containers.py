@@ -16,7 +16,7 @@ from docker.errors import ImageNotFound, NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import inside
+from prefect_gpu.runtime.drivers.docker import inside, intent
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -120,6 +120,7 @@ def create(
         "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
         "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
         "mark": mark,
+        "told_at": list(spec.told_at),
     }
     try:
         api.put_archive(made["Id"], "/", _archive(_files_of(job)))
@@ -150,9 +151,10 @@ def give(client: DockerClient, container: str, name: str, content: bytes) -> Non
 
 
 def _files_of(job: dict[str, Any]) -> dict[str, bytes]:
-    """Our two files, and the job."""
+    """Our three files, and the job."""
     return {
         "inside.py": Path(inside.__file__).read_bytes(),
+        "intent.py": Path(intent.__file__).read_bytes(),
         "supervisor.py": Path(supervisor.__file__).read_bytes(),
         "job.json": json.dumps(job).encode("utf-8", "surrogateescape"),
     }

@@ -1,6 +1,6 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
-This file and the supervisor are put into the container when it is made, so that an image needs nothing of ours but
+This file and two others are put into the container when it is made, so that an image needs nothing of ours but
 Python. As the first process, it alone gets the signals that are sent to a container, and hands SIGTERM on to the run;
 when it ends, the kernel ends whatever is left. Hence the standard library only: ``python3 -I -S inside.py job.json``.
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from typing import Any
 try:
     from prefect_gpu.runtime.drivers import supervisor  # whoever puts this file into a container has it
+    from prefect_gpu.runtime.drivers.docker import intent
 except ImportError:
     sys.path.insert(0, HERE)
-    import supervisor  # type: ignore[import-not-found,no-redef]  # in the container
+    import intent  # type: ignore[import-not-found,no-redef]  # in the container
+    import supervisor  # type: ignore[import-not-found,no-redef]
 
 
 def main() -> int:
@@ -36,9 +38,14 @@ def main() -> int:
     os.makedirs(RUN, exist_ok=True)
     os.symlink(f"/proc/{os.getpid()}/fd/1", f"{RUN}/{supervisor.OUTPUT}")  # the run's output is the container's
     stopping: list[bool] = []
+    listener = intent.Listener() if job["told_at"] else None
+    if listener is not None:
+        job["env"] |= listener.variables(*job["told_at"])
 
     def stop(*_: object) -> None:
         stopping.append(True)
+        if listener is not None and os.path.exists(f"{HERE}/{intent.CANCELLED}"):
+            listener.cancel()
         _hand_on()
 
     signal.signal(signal.SIGTERM, stop)
@@ -47,9 +54,13 @@ def main() -> int:
     if child == 0:
         os.close(answer)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if listener is not None:
+            listener.close()
         trouble = supervisor.supervise({"id": 0, "run_dir": RUN, **job}, reply, warm=False)
         supervisor.begin(job, trouble)
     os.close(reply)
+    if listener is not None:
+        listener.listen()
     with open(answer) as lines:
         first = json.loads(lines.readline() or '{"error": "its supervisor died"}')
     _say(job["mark"], {key: first[key] for key in ("started", "error") if key in first})
