@@ -64,7 +64,7 @@ def write_csv(rows: Sequence[HistoryRow], file: TextIO) -> None:
     """Write rows as CSV; every parameter and feature has a column of its own, such as ``parameters.lr``.
 
     Times are Unix seconds and sizes bytes, as in the database. Device ids are separated by spaces; a parameter
-    that is a list is written as JSON.
+    that is a list, and the parts of a gang, are written as JSON.
     """
     flat = [_flatten(row) for row in rows]
     plain = [item.name for item in dataclasses.fields(HistoryRow) if item.name not in ("parameters", "features")]
@@ -132,7 +132,9 @@ def _device(row: HistoryRow) -> str:
         return "–"
     # Never pass a virtual device off as a GPU, whatever its kind was recorded as.
     kind = "virtual" if row.virtual else (row.device_kind or "GPU").removeprefix("NVIDIA ")
-    return f"{len(row.devices)}× {kind}" if len(row.devices) > 1 else kind
+    words = f"{len(row.devices)}× {kind}" if len(row.devices) > 1 else kind
+    nodes = len({node for node, _ in row.places})
+    return f"{words}, {nodes} nodes" if nodes > 1 else words
 
 
 def _seconds(value: float | None) -> str:
@@ -152,7 +154,9 @@ def _flatten(row: HistoryRow) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for item in dataclasses.fields(row):
         value = getattr(row, item.name)
-        if isinstance(value, Mapping):
+        if item.name == "parts":
+            flat["parts"] = json.dumps(value) if value else ""
+        elif isinstance(value, Mapping):
             flat.update(_dotted(item.name, value))
         else:
             flat[item.name] = " ".join(value) if isinstance(value, tuple) else value

@@ -39,7 +39,7 @@ def screen_of(told: dict[str, Any], now: float) -> RenderableType:
     """
     active = [run for run in told["runs"] if run["outcome"] is None]
     over = sorted((run for run in told["runs"] if run["outcome"] is not None), key=lambda run: -run["ended"])
-    nodes = ", ".join(node["id"] for node in told["nodes"]) or "no node"
+    nodes = ", ".join(_node_words(node) for node in told["nodes"]) or "no node"
     head = Text.assemble((f"Pool {told['pool']}", "bold"), f" on {nodes}, profile {told['profile']}  ")
     head.append(told["url"], "underline")
     if told["draining"]:
@@ -48,6 +48,10 @@ def screen_of(told: dict[str, Any], now: float) -> RenderableType:
     if over:
         parts += [_finished(over)]
     return Group(*parts)
+
+
+def _node_words(node: dict[str, Any]) -> str:
+    return str(node["id"]) if node["state"] == "up" else f"{node['id']} ({node['state']})"
 
 
 def _table(title: str, *columns: tuple[str, dict[str, Any]]) -> Table:
@@ -72,23 +76,43 @@ def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float) -> 
         ("Loss", {"no_wrap": True}),
         ("Device idle", right),
     )
-    for device in told["devices"]:
-        mine = [run for run in active if device["id"] in run["devices"]]
-        name = Text(device["id"], "bold")
-        if not device["id"].startswith("virtual"):
-            name.append(" virtual" if device["virtual"] else f" {device['kind']}", "bright_black")
-        name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
-        gaps = device["gaps"]
-        idle = f"{_short(device['idle_s'] / gaps)} × {gaps}" if gaps else "–"
-        if not mine:
-            table.add_row(name, Text("nobody", "bright_black"), "", "", "", "", "", "", idle)
-        for position, run in enumerate(_sorted(mine)):
-            first = position == 0
-            table.add_row(name if first else "", *_cells(run, now), idle if first else "")
-    without = [run for run in active if not run["devices"]]
-    for position, run in enumerate(_sorted(without)):
-        table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, now), "")
+    several = len(told["nodes"]) > 1
+    instances = [
+        (run, rank, part["node"], part["devices"])
+        for run in _sorted(active)
+        for rank, part in enumerate(run["parts"] or [run])
+    ]
+    for node in told["nodes"]:
+        mine = [one for one in instances if one[2] == node["id"] or not several]
+        if several:
+            rack = f", rack {node['rack']}" if node["rack"] else ""
+            table.add_row(Text(_node_words(node) + rack, "underline"))
+        for device in told["devices"] if mine or node["state"] != "gone" else ():
+            if device["node"] == node["id"]:
+                here = [(run, rank) for run, rank, _, held in mine if device["id"] in held]
+                _add_device(table, device, here, now, below_its_node=several)
+        without = [(run, rank) for run, rank, _, held in mine if not held]
+        for position, (run, rank) in enumerate(without):
+            table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, rank, now), "")
     return table
+
+
+def _add_device(
+    table: Table, device: dict[str, Any], here: list[tuple[dict[str, Any], int]], now: float, *, below_its_node: bool
+) -> None:
+    """The rows of a device: one for each run there, of which it has the instance with that number."""
+    # What a Swarm's virtual devices are called begins with the node.
+    name = Text(device["id"].removeprefix(f"{device['node']}/") if below_its_node else device["id"], "bold")
+    if "virtual" not in name.plain:
+        name.append(" virtual" if device["virtual"] else f" {device['kind']}", "bright_black")
+    name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
+    gaps = device["gaps"]
+    idle = f"{_short(device['idle_s'] / gaps)} × {gaps}" if gaps else "–"
+    if not here:
+        table.add_row(name, Text("nobody", "bright_black"), "", "", "", "", "", "", idle)
+    for position, (run, rank) in enumerate(here):
+        first = position == 0
+        table.add_row(name if first else "", *_cells(run, rank, now), idle if first else "")
 
 
 def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,7 +121,7 @@ def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (first.index(run["phase"]) if run["phase"] in first else 9, run["n"]))
 
 
-def _cells(run: dict[str, Any], now: float) -> list[RenderableType]:
+def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
     phase = run["phase"] or "ending"
     words = Text(_WORDS.get(phase, phase), _STYLES.get(phase, ""))
     if run["gated"] and run["behind"]:
@@ -118,7 +142,10 @@ def _cells(run: dict[str, Any], now: float) -> list[RenderableType]:
     curve = sparkline(losses, _CURVE) if losses else ""
     loss = f"{curve} {run['loss']:.4g}" if run["loss"] is not None else curve
     cores = str(int(run["cores"][-1][1])) if run["cores"] else ""
-    return [Text(run["name"]), words, done, to_go, share, cores, Text(loss)]
+    name = Text(run["name"])
+    if run["parts"]:
+        name.append(f" {run['parts'][rank]['role']} {rank}", "bright_black")
+    return [name, words, done, to_go, share, cores, Text(loss)]
 
 
 def _queue(told: dict[str, Any], now: float) -> RenderableType:

@@ -1,9 +1,9 @@
 """The page's web application: four files and two questions, nothing that changes anything.
 
-The page is not protected by a password. It tells names of runs, flows and devices, losses and the scheduler's reasons;
-no parameters, no results, no tokens. It answers to this machine only, unless the worker is told another address, and
-only under names that are this machine's: a foreign web site whose name is made to point here (DNS rebinding) learns
-nothing.
+The page is not protected by a password. It tells names of runs, flows, nodes and devices, losses and the scheduler's
+reasons; no parameters, no results, no tokens. It answers to this machine only, unless the worker is told another
+address, and only under names that are this machine's: a foreign web site whose name is made to point here (DNS
+rebinding) learns nothing.
 """
 
 from __future__ import annotations

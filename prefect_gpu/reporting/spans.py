@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prefect_gpu.storage.row import HistoryRow
@@ -159,8 +159,7 @@ def build_timeline(
     """Lay finished runs out on their devices.
 
     Args:
-        rows: Rows of the history, in any order. Runs that were never granted a place are left out. A gang on several
-            nodes may have a row for each, alike but for node and devices.
+        rows: Rows of the history, in any order. Runs that were never granted a place are left out.
         without_device: Also show runs that held no device.
         outages: When nodes were not there.
 
@@ -174,17 +173,22 @@ def build_timeline(
     lanes: dict[tuple[bool, str, str], Lane] = {}
     for bar in bars:
         row = bar.row
-        for device in row.devices or ("",):
-            node = row.node or ""
+        for node, device in _held(row, without_device):
             lane = lanes.setdefault(
                 (not device, node, device), Lane(device, node, row.device_kind or "", row.virtual and bool(device))
             )
             lane.add(bar)
-    granted = {(bar.row.run_id, bar.row.attempt): bar.row for bar in bars}  # a gang waits once
     shown = [lanes[key] for key in sorted(lanes)]
     nodes = {lane.node for lane in shown}
     out = sorted((one for one in outages if one.node in nodes), key=lambda one: one.start)
-    return Timeline(tuple(shown), waiting_counts(list(granted.values())), tuple(out))
+    return Timeline(tuple(shown), waiting_counts([bar.row for bar in bars]), tuple(out))
+
+
+def _held(row: HistoryRow, without_device: bool) -> Iterator[tuple[str, str]]:
+    """Node and device of each device that the run held; an empty device for each instance that held none."""
+    for node, devices in row.places:
+        for device in devices or ([""] if without_device else []):
+            yield node, device
 
 
 def phase_spans(row: HistoryRow) -> tuple[Span, ...]:

@@ -100,7 +100,7 @@ def read_past(rows: Iterable[HistoryRow]) -> Past | None:
     nodes = _nodes(chosen)
     devices = sum(len(node.devices) for node in nodes)
     makespan_s = max(row.ended_at for row in chosen) - min(_granted(row) for row in chosen)
-    trained_s = sum(model.service_s * model.request.gpus for model in models)
+    trained_s = sum(model.service_s * model.request.total_gpus for model in models)
     recorded = Figures(
         len(chosen),
         sum(row.ended_at - submitted[_name(row)] for row in chosen) / len(chosen),
@@ -196,11 +196,22 @@ def _model(row: HistoryRow, submit_s: float) -> JobModel:
         _name(row),
         submit_s,
         trained_s,
-        Request(len(row.devices), memory_bytes, exclusive=memory_bytes is None, kind=row.flow_name),
+        replace(_shape(row), gpu_memory_bytes=memory_bytes, exclusive=memory_bytes is None, kind=row.flow_name),
         launching_s=launching_s,
         saving_s=held_s - launching_s - trained_s,  # the end of the process is part of it
         kind=row.flow_name,
     )
+
+
+def _shape(row: HistoryRow) -> Request:
+    """How many devices each instance had, and how many instances there were."""
+    if not row.parts:
+        return Request(len(row.devices))
+    servers = sum(part["role"] == "server" for part in row.parts)
+    counts = [len(devices) for _, devices in row.places][: len(row.parts) - servers]
+    if len(set(counts)) > 1:  # they were split over the nodes as the scheduler liked
+        return Request(sum(counts), servers=servers, spans=True)
+    return Request(counts[0], workers=len(counts), servers=servers)
 
 
 def _known(row: HistoryRow) -> PastRun:
@@ -219,8 +230,7 @@ def _nodes(rows: Sequence[HistoryRow]) -> tuple[Node, ...]:
     kinds: dict[tuple[str, str], tuple[str, bool]] = {}
     granted: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for row in rows:
-        for device in row.devices:
-            place = (row.node or "", device)
+        for place in ((node, device) for node, devices in row.places for device in devices):
             kinds[place] = (row.device_kind or "gpu", row.virtual)
             size = row.requested_gpu_memory_bytes or 0
             granted.setdefault(place, []).extend([(_granted(row), size), (row.ended_at, -size)])

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.tracked import WAITING, TrackedRun
 from prefect_gpu.scheduling.instructions import Finish, Hold, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
@@ -34,7 +35,7 @@ class Entry:
         version: Of the chronicle, when the entry changed last.
         spans: [phase, start, end], in order; the end of the last is None while it lasts.
         weights: [since, weight] whenever its share of its devices changed.
-        cores: [since, how many] whenever that changed.
+        cores: [since, how many] whenever that changed; those of all instances.
         behind: Name of the run that it was prepared behind.
         gate_opened: When it was let through its gate.
         finishing: Why it was asked to end early.
@@ -85,7 +86,9 @@ class Entry:
             "flow": str(record.known.get("flow_name") or ""),
             "attempt": record.attempt,
             "queue": record.queue,
-            "devices": list(record.placement.devices),
+            "node": record.placement.node,
+            "devices": list(record.placement.all_devices),
+            "parts": parts_of(record.placement),
             "shared": record.placement.shared,
             "memory_bytes": record.placement.memory_bytes,
             "submitted": record.times.get("submitted"),
@@ -250,7 +253,8 @@ class Chronicle:
 
     @staticmethod
     def _follow_cores(entry: Entry, at: float) -> None:
-        count = len(entry.run.record.placement.cpus) if entry.run is not None else 0
+        parts = entry.run.record.placement.parts if entry.run is not None else ()
+        count = sum(len(part.cpus) for part in parts)
         if not entry.cores or entry.cores[-1][1] != count:
             entry.cores.append([at, count])
 

@@ -155,7 +155,7 @@ class Controller:
         await self._driver.start()
         nodes = await self._driver.nodes()
         if nodes is not None:
-            self.fleet.change(nodes)
+            self.fleet.change(nodes, self._driver.closed_nodes)
         await asyncio.to_thread(self._records.clean_up)
         await asyncio.to_thread(remove_older, self._state_dir / "bundles", self._keep_days)
         await asyncio.to_thread(self._checkpoints.clean_up, self._keep_days)
@@ -202,8 +202,9 @@ class Controller:
         await self._idle.wait()
 
     def _change_nodes(self, nodes: Sequence[Node]) -> None:
-        if tuple(nodes) != self.fleet.nodes:
-            self.fleet.change(nodes)
+        before = self.fleet.nodes
+        self.fleet.change(nodes, self._driver.closed_nodes)
+        if self.fleet.nodes != before:
             self.handle(ev.NodesChanged(self.fleet.nodes))
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -287,9 +288,9 @@ class Controller:
         """Note whom the run shares its devices with: what neighbours do to each other is learned from that."""
         if not run.record.placement.shared:
             return
-        devices = set(run.record.placement.devices)
+        devices = set(run.record.placement.all_devices)
         for other in self.runs.values():
-            if devices.intersection(other.record.placement.devices):
+            if devices.intersection(other.record.placement.all_devices):
                 run.company.append(other)
                 other.company.append(run)
 
@@ -369,6 +370,7 @@ class Controller:
                     run_dir=instance_folder(run.folder, rank),
                     argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
                     env=spec.env | own,
+                    told_at=spec.told_at if rank == 0 else (),
                     cpus=part.cpus,
                     shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
                     node=part.node,
@@ -425,7 +427,7 @@ class Controller:
         job = self.scheduler.state.running.get(record.run_id)
         self._adjuster.adopted(run, behind=job.behind if job is not None else None)
         if run.phase == protocol.TRAINING:
-            self.idle.begins(run.run_id, record.placement.devices, record.times[protocol.TRAINING])
+            self.idle.begins(run.run_id, record.placement.all_devices, record.times[protocol.TRAINING])
         self._estimate_adopted(run)
 
     def _estimate_adopted(self, run: TrackedRun) -> None:
@@ -532,7 +534,7 @@ class Controller:
             if not run.enter(phase, at, data) and not waits:
                 return
             if phase == protocol.TRAINING:
-                run.device_idle_s = self.idle.begins(run_id, run.record.placement.devices, at)
+                run.device_idle_s = self.idle.begins(run_id, run.record.placement.all_devices, at)
             elif phase != protocol.PREPARING:  # a try that failed keeps its devices for the next one
                 self.idle.ends(run_id, at)
             # First of all, since a device may be idle until somebody is told.

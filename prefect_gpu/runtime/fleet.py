@@ -6,6 +6,11 @@ from collections.abc import Iterable
 
 from prefect_gpu.scheduling.cluster import Device, Node, Placement
 
+UP, CLOSED, GONE = "up", "closed", "gone"
+"""What a node is: it takes work; it is there and takes none, and what runs there goes on; it is down or cut off."""
+
+_GONE_KEPT = 20  # nodes that are gone are shown, but a cluster whose machines come and go must not pile them up
+
 
 class Fleet:
     """Nodes and their devices, by id.
@@ -18,22 +23,39 @@ class Fleet:
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._nodes: dict[str, Node] = {}
+        self._others: dict[str, tuple[Node, str]] = {}  # with the state; who has been there longest first
         self._devices: dict[str, Device] = {}
         self.change(nodes)
 
-    def change(self, nodes: Iterable[Node]) -> None:
-        """From now on there are these nodes, and no others."""
-        self._nodes = {node.id: node for node in nodes}
-        self._devices |= {device.id: device for device in self.devices}
+    def change(self, nodes: Iterable[Node], closed: Iterable[Node] = ()) -> None:
+        """From now on there are these nodes, and no others.
+
+        Args:
+            closed: Nodes that are there too, and take no work.
+        """
+        now, shut = {node.id: node for node in nodes}, {node.id: node for node in closed}
+        gone = {node.id: node for node, _ in self._others.values()} | self._nodes
+        for name in (*now, *shut):
+            gone.pop(name, None)
+        newest = list(gone.items())[-_GONE_KEPT:]
+        self._others = {name: (node, GONE) for name, node in newest} | {n: (node, CLOSED) for n, node in shut.items()}
+        self._nodes = now
+        self._devices |= {device.id: device for node in (*now.values(), *shut.values()) for device in node.devices}
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, in order."""
+        """All nodes that take work, in order."""
         return tuple(self._nodes.values())
 
     @property
+    def known(self) -> tuple[tuple[Node, str], ...]:
+        """All nodes by name, each :data:`UP`, :data:`CLOSED` or :data:`GONE`; of those that are gone the newest."""
+        every = [*((node, UP) for node in self._nodes.values()), *self._others.values()]
+        return tuple(sorted(every, key=lambda one: one[0].id))
+
+    @property
     def devices(self) -> tuple[Device, ...]:
-        """All devices of all nodes, in order."""
+        """All devices of the nodes that take work, in order."""
         return tuple(device for node in self._nodes.values() for device in node.devices)
 
     @property

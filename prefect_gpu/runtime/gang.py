@@ -39,11 +39,31 @@ def instance_environment(placement: Placement, rank: int, address: str, port: in
         "GROUP_RANK": str(nodes.index(parts[rank].node)),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
-        protocol.ENV_ROLE: "worker" if rank < workers else "server",
+        protocol.ENV_ROLE: role_of(placement, rank),
         protocol.ENV_WORKERS: str(workers),
         protocol.ENV_SERVERS: str(placement.servers),
         **({protocol.ENV_RESTORES_ONLY: "1"} if rank else {}),
     }
+
+
+def parts_of(placement: Placement) -> list[dict[str, Any]]:
+    """Where each instance of a gang is, in the order of their ranks, as it is shown and kept in the history.
+
+    Returns:
+        Of each ``node``, ``devices`` and ``role`` (``worker`` or ``server``); nothing for a run that is no gang.
+    """
+    parts = placement.parts
+    if len(parts) == 1:
+        return []
+    return [
+        {"node": part.node, "devices": list(part.devices), "role": role_of(placement, rank)}
+        for rank, part in enumerate(parts)
+    ]
+
+
+def role_of(placement: Placement, rank: int) -> str:
+    """``worker``, or ``server`` for a parameter server: those come last, and hold no device."""
+    return "worker" if rank < len(placement.parts) - placement.servers else "server"
 
 
 def instance_id(run_id: str, rank: int) -> str:
@@ -121,6 +141,9 @@ class GangHandle(RunHandle):
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
+
+    async def announce_cancellation(self) -> None:
+        await self.instances[0].announce_cancellation()
 
     async def stop(self, grace_seconds: float) -> None:
         await asyncio.gather(*(handle.stop(grace_seconds) for handle in self.instances))

@@ -32,11 +32,16 @@ def overview(
         A dictionary that JSON can hold:
 
         - ``version``: to be handed in as ``since`` next time; ``now``; ``most_finished``: how many finished runs are
-          kept, the newest; ``nodes`` (of each ``id`` and ``cores``, those for runs), ``profile``, ``draining``.
-        - ``devices``: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s`` and ``gaps`` (how
-          long it stood idle between two trainings, and how many such gaps there were).
+          kept, the newest; ``profile``, ``draining``.
+        - ``nodes``: those that there are or were, by name: of each ``id``, ``cores`` (those for runs), ``rack``,
+          ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
+          down or cut off).
+        - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s``
+          and ``gaps`` (how long it stood idle between two trainings, and how many such gaps there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
-          ``flow``, ``attempt``, ``queue``, ``devices``, ``shared``, ``memory_bytes`` (granted), ``submitted``,
+          ``flow``, ``attempt``, ``queue``, ``node`` (of its first instance), ``devices`` (of all instances), ``parts``
+          (of a gang, in the order of its instances: ``node``, ``devices``, ``role``, which is ``worker`` or ``server``;
+          else empty), ``shared``, ``memory_bytes`` (granted), ``submitted``,
           ``granted``, ``ended``; ``phase`` (``launching``, ``preparing``, ``gate``, ``training``, ``saving``,
           ``ending``; None once it is over); ``spans`` ([phase, start, end], the last without end while it lasts);
           ``weights`` and ``cores`` ([since, value] at each change); ``behind`` (name of the run that it was prepared
@@ -48,16 +53,16 @@ def overview(
           ``expected_start``, ``expected_end``; ``queued``: how many wait in all.
     """
     chronicle, scheduler = controller.chronicle, controller.scheduler
-    waiting = scheduler.state.waiting()
+    waiting, known = scheduler.state.waiting(), controller.fleet.known
     chronicle.forget_holds({job.id for job in waiting})
     return {
         "version": chronicle.version,
         "now": now,
         "most_finished": chronicle.most,
-        "nodes": [{"id": node.id, "cores": len(node.cpus)} for node in controller.fleet.nodes],
+        "nodes": [_node(node, state) for node, state in known],
         "profile": scheduler.profile.name,
         "draining": scheduler.state.draining,
-        "devices": [_device(controller, node, one) for node in controller.fleet.nodes for one in node.devices],
+        "devices": [_device(controller, node, one) for node, _ in known for one in node.devices],
         "runs": [_run(controller, entry, now) for entry in chronicle.since(since)],
         "queue": [_queued(controller, job, expected(job.id)) for job in _in_order(controller, waiting)],
         "queued": len(waiting),
@@ -75,6 +80,10 @@ def details(controller: Controller, number: int, now: float) -> dict[str, Any] |
         return None
     row = _run(controller, entry, now)
     return {**row, "losses": entry.losses, "story": controller.scheduler.state.story(row["id"])}
+
+
+def _node(node: Node, state: str) -> dict[str, Any]:
+    return {"id": node.id, "cores": len(node.cpus), "rack": node.rack, "domain": node.domain, "state": state}
 
 
 def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any]:

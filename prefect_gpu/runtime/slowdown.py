@@ -102,14 +102,14 @@ class Slowdowns:
 
 def _company(run: TrackedRun, runs: Iterable[TrackedRun], at: float) -> _Company | None:
     """Who trains beside a run now; None if its rate would say nothing of a pair."""
-    devices = set(run.record.placement.devices)
+    devices = set(run.record.placement.all_devices)
     beside = [
         other
         for other in runs
         if other is not run
         and other.phase == protocol.TRAINING
         and other.record.weight > 0.0
-        and devices.intersection(other.record.placement.devices)
+        and devices.intersection(other.record.placement.all_devices)
     ]
     if len(beside) > 1 or any(one.record.weight < 1.0 for one in (run, *beside)):
         return None

@@ -11,6 +11,7 @@ from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.estimation.submission import RESUMED_AT
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
+from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.instructions import Move, Preempt
 from prefect_gpu.training import protocol
@@ -190,7 +191,8 @@ class TrackedRun:
             "requested_gpu_memory_bytes": None if self._sized_by_pool else record.request.gpu_memory_bytes,
             "requested_cpus": record.request.cpus,
             "node": node,
-            "devices": tuple(record.placement.devices),
+            "devices": record.placement.all_devices,
+            "parts": tuple(parts_of(record.placement)),
             "submitted_at": times.get("submitted"),
             "granted_at": granted,
             "started_at": started,

@@ -23,7 +23,7 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
     if memory is None and (row.virtual or not row.devices):
         memory = _number(row.rss_peak_bytes)
     elif memory is not None and row.devices:
-        memory = memory / len(row.devices)
+        memory = memory / max(1, len(row.places[0][1]))  # it is the first instance that reports
     if completed or out_of_memory:
         _put(measured, r.MEMORY_BYTES, memory, 2.0**60)
     if completed:

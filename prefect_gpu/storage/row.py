@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 Outcome = Literal["completed", "failed", "cancelled", "crashed"]
 OUTCOMES: tuple[str, ...] = ("completed", "failed", "cancelled", "crashed")
+
+
+class Part(TypedDict):
+    """Where one instance of a gang was, and whether it was a ``worker`` or a (parameter) ``server``."""
+
+    node: str
+    devices: Sequence[str]
+    role: str
 
 
 @dataclass(frozen=True)
@@ -24,8 +32,9 @@ class HistoryRow:
         parameters: The flow run's parameters.
         features: Anything else known at submission: batch_size, steps, gpus, device_kind ...
         requested_gpus, requested_gpu_memory_bytes, requested_cpus: What was asked for.
-        node, devices, device_kind, virtual: Where it ran. `devices` are device ids; `virtual` says that they were
-            virtual devices, so that the run trained on the CPU.
+        node, devices, device_kind, virtual: Where it ran. `node` is that of its first instance; `devices` are the ids
+            of the devices of all its instances; `virtual` says that they were virtual devices, so that the run trained
+            on the CPU.
         submitted_at, granted_at, started_at, ended_at: Unix seconds.
         waited_s: Seconds from submission to the grant.
         prepared_s, trained_s, saved_s: Seconds in each phase.
@@ -52,6 +61,7 @@ class HistoryRow:
         slowdowns: By flow of a neighbour on its devices, its speed alone divided by its speed beside it.
         demoted_s: Seconds for which it trained with less than a full share.
         cores: Cores that it had when it ended.
+        parts: Of a gang, where each instance was, in the order of their numbers; else empty.
 
     Raises:
         ValueError: The outcome is none of the four, or `run_id` is empty.
@@ -106,12 +116,20 @@ class HistoryRow:
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     demoted_s: float | None = None
     cores: int | None = None
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
             raise ValueError(f"outcome={self.outcome!r} must be one of {', '.join(OUTCOMES)}.")
         if not self.run_id:
             raise ValueError("run_id is empty: a row without it could not be told from others.")
+
+    @property
+    def places(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Node and devices of each instance, in order; of a run that was no gang there is one."""
+        if not self.parts:
+            return ((self.node or "", self.devices),)
+        return tuple((part["node"], tuple(part["devices"])) for part in self.parts)
 
     def as_columns(self) -> dict[str, Any]:
         """The row as every database can store it: numbers finite, text valid, JSON plain."""
@@ -128,6 +146,9 @@ class HistoryRow:
         values["estimate"] = values["estimate"] or {}
         values["pace"] = values["pace"] or {}
         values["slowdowns"] = values["slowdowns"] or {}
+        values["parts"] = tuple(
+            Part(node=part["node"], devices=tuple(part["devices"]), role=part["role"]) for part in values["parts"] or ()
+        )
         return cls(**values)
 
 

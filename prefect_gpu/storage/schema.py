@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateColumn
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 metadata = MetaData()
 
@@ -83,12 +83,15 @@ runs_table = Table(
     Column("slowdowns", JSON(none_as_null=True)),
     Column("demoted_s", Double),
     Column("cores", Integer),
+    Column("parts", JSON(none_as_null=True)),
     Index("prefect_gpu_runs_ended_at", "ended_at"),
     Index("prefect_gpu_runs_flow_name", "flow_name", "ended_at"),
 )
 
 _ADDED_IN_2 = ("device_util_std", "out_of_memory", "neighbours", "estimate", "pace")
 _ADDED_IN_3 = ("prepared_behind", "gate_wait_s", "device_idle_s", "slowdowns", "demoted_s", "cores")
+
+_ADDED_IN_4 = ("parts",)
 
 
 def _to_2(connection: Connection) -> None:
@@ -101,6 +104,11 @@ def _to_3(connection: Connection) -> None:
     _add_columns(connection, _ADDED_IN_3)
 
 
+def _to_4(connection: Connection) -> None:
+    """Where each instance of a gang was. Older rows have the first one's devices only."""
+    _add_columns(connection, _ADDED_IN_4)
+
+
 def _add_columns(connection: Connection, names: tuple[str, ...]) -> None:
     for name in names:
         column = CreateColumn(runs_table.c[name]).compile(dialect=connection.dialect)
@@ -108,7 +116,7 @@ def _add_columns(connection: Connection, names: tuple[str, ...]) -> None:
 
 
 #: ``MIGRATIONS[n]`` brings a database of version n to version n + 1, inside the caller's transaction.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2, 2: _to_3}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
 
 _ADVISORY_LOCK = 0x67707568  # "gpuh": one number that all workers agree on
 

@@ -1,7 +1,8 @@
 """Prefect's own channel to its engine: it lets a run that is stopped end as cancelled, with its hooks.
 
 The channel is a private part of Prefect (``prefect.runner``), used by its process worker too. It is used here and
-nowhere else, and where it is missing or unanswered, the signal alone must do: the run then passes through Crashed.
+nowhere else but in ``runtime/drivers/docker/intent.py``, which speaks it in a container. Where it is missing or
+unanswered, the signal alone must do: the run then passes through Crashed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ try:
     from prefect.runner._control_channel import ControlChannel
 except ImportError:  # another version of Prefect
     ControlChannel = None  # type: ignore[assignment,misc]
+
+CONTROL_VARIABLES = ("PREFECT__CONTROL_PORT", "PREFECT__CONTROL_TOKEN")
 
 
 class EngineControl:
@@ -32,7 +35,7 @@ class EngineControl:
         if self._channel is None:
             return {}
         port, token = self._channel.register(UUID(run_id))
-        return {"PREFECT__CONTROL_PORT": str(port), "PREFECT__CONTROL_TOKEN": token}
+        return dict(zip(CONTROL_VARIABLES, (str(port), token), strict=True))
 
     async def announce_cancellation(self, run_id: str) -> None:
         """Tell the run's engine that the signal that follows is a cancellation. Does nothing if it cannot be told."""

@@ -48,7 +48,8 @@ class Intake:
 
     Args:
         cancel: Called with a launched run that its user has cancelled.
-        host_prefix: What the ``infrastructure_pid`` of this machine's runs begins with.
+        host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
+        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty: runs are such processes.
         lane: Held while Prefect is written to for show: see :class:`~prefect_gpu.worker.display.RunDisplay`.
     """
 
@@ -60,6 +61,7 @@ class Intake:
         *,
         cancel: Callable[[TrackedRun], Awaitable[None]],
         host_prefix: str,
+        territory: str = "",
         lane: asyncio.Lock,
         logger: logging.Logger,
     ) -> None:
@@ -70,7 +72,7 @@ class Intake:
         self._pool = pool
         self._settlement = settlement
         self._cancel = cancel
-        self._host_prefix = host_prefix
+        self._host_prefix, self._territory = host_prefix, territory
         self._lane = lane
         self._logger = logger
         self._locks: dict[str, asyncio.Lock] = {}
@@ -193,7 +195,7 @@ class Intake:
                 return
             self.withdraw(run_id, "it was cancelled")
             if state.type is StateType.CANCELLING:
-                await self._settlement.cancel_if_ours(flow_run, self._host_prefix)
+                await self._settlement.cancel_if_ours(flow_run, self._host_prefix, self._territory)
             return
         if launched is not None:
             return

@@ -27,7 +27,7 @@ from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Job
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
-from prefect_gpu.worker.control import EngineControl
+from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.settle import claim_words, persist
@@ -230,6 +230,7 @@ class Launcher:
             env=env,
             cwd=configuration.working_dir or Path(),
             instance_argv=_INSTANCE_INSIDE if plain else (),
+            told_at=CONTROL_VARIABLES,
             stream_output=configuration.stream_output,
             label=flow_run.name,
             container=container_of(configuration, settings.image),

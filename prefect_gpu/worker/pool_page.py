@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefect.utilities.urls import url_for
+
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.scheduling.forecast import Outlook
@@ -33,8 +35,9 @@ class PoolSource:
         return {"pool": self._pool, **told}
 
     def details(self, number: int) -> dict[str, Any] | None:
-        """See :func:`prefect_gpu.runtime.overview.details`."""
-        return details(self._controller, number, time.time())
+        """See :func:`prefect_gpu.runtime.overview.details`; with the run's page in Prefect, if there is one."""
+        told = details(self._controller, number, time.time())
+        return None if told is None else {**told, "prefect": url_for("flow-run", obj_id=told["id"])}
 
 
 async def open_page(

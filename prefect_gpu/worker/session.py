@@ -87,7 +87,7 @@ class PoolSession:
         self._territory = ""
         self._breaks_at_grant: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.host_prefix = f"{socket.gethostname()}:"  # of containers: where they are, whichever machine leads
+        self._host_prefix = f"{socket.gethostname()}:"
         self.is_open = False
         self.draining = False
         self.lost = False  # somebody else leads: this session does nothing any more, and is to be closed
@@ -111,7 +111,6 @@ class PoolSession:
         if territory:
             await self._lead.take(client, pool.name, territory)
             self._spawn_once("lead", self._keep_lead())
-            self.host_prefix = f"{territory}:"
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -120,7 +119,8 @@ class PoolSession:
             view,
             self._settlement,
             cancel=self._cancel,
-            host_prefix=self.host_prefix,
+            host_prefix=self._host_prefix,
+            territory=territory,
             lane=self._lane,
             logger=self._logger,
         )
@@ -296,6 +296,10 @@ class PoolSession:
         self._displays[run.run_id] = self._display(run)
         self._spawn(self._announce(run, run.handle.pid))
 
+    def _infrastructure_pid(self, pid: int | str) -> str:
+        """What Prefect calls a process, ``host:pid``, or a container, ``node:container``, whichever machine leads."""
+        return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
+
     async def _announce(self, run: TrackedRun, pid: int | str) -> None:
         flow_run = self._intake.known.get(run.run_id)
         place = run.record.placement
@@ -311,7 +315,7 @@ class PoolSession:
                 logger.warning("About its estimate: %s", warning)
         with suppress(httpx.HTTPError, ObjectNotFound):
             async with self._lane:
-                await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=f"{self.host_prefix}{pid}")
+                await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
                 await self._worker._give_worker_labels_to_flow_run(UUID(run.run_id))
 
     # -- the controller's host: following and ending ------------------------------------------------------------------
@@ -360,6 +364,8 @@ class PoolSession:
             with suppress(Exception):  # the signal alone must do
                 await self._control.announce_cancellation(run.run_id)
             await self._must_lead()
+            if run.handle is not None:
+                await run.handle.announce_cancellation()
             await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
 
         self._spawn(stop())
@@ -370,7 +376,7 @@ class PoolSession:
         if self._territory:
             await self._settlement.bury_orphans_of(self._territory, believed, self.controller.runs)
         else:
-            await self._settlement.bury_orphans(believed, self.controller.runs, self.host_prefix)
+            await self._settlement.bury_orphans(believed, self.controller.runs, self._host_prefix)
 
     async def _beat(self) -> None:
         """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""
@@ -383,10 +389,16 @@ class PoolSession:
                     resource["prefect.resource.name"] = run.record.name
                     emit_event("prefect.flow-run.heartbeat", resource=resource)
 
+    def is_here(self, infrastructure_pid: str) -> bool:
+        """Whether that is, or was, on this machine or on a node of ours."""
+        if not self._territory:
+            return infrastructure_pid.startswith(self._host_prefix)
+        return infrastructure_pid.partition(":")[0] in {node.id for node, _ in self.controller.fleet.known}
+
     async def kill(self, infrastructure_pid: str, grace_seconds: float) -> bool:
-        """Stop the launched run with this ``host:pid``; False if there is none."""
+        """Stop the launched run with this ``host:pid`` or ``node:container``; False if there is none."""
         for run in list(self.controller.runs.values()):
-            if run.handle is not None and f"{self.host_prefix}{run.handle.pid}" == infrastructure_pid:
+            if run.handle is not None and self._infrastructure_pid(run.handle.pid) == infrastructure_pid:
                 return await self.controller.stop(run.run_id, grace_seconds)
         return False
 

@@ -35,6 +35,7 @@ _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "Al
 _NODE_LOST = "Its node was lost before it began"
 _MOST_RESTARTS = 5
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
+_CONTAINER_ID = 12  # letters of it in an infrastructure_pid
 _NO_RECORD = (
     "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
     "containers. Workers that share a state folder take running containers over."
@@ -243,10 +244,20 @@ class Settlement:
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
         return last is not None and words in (last.message or "")
 
-    async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str) -> None:
-        """Finish a cancellation that no process is left to finish: it never had one, or ours is gone."""
+    async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str, territory: str = "") -> None:
+        """Finish a cancellation that no process is left to finish: it never had one, or ours is gone.
+
+        Args:
+            host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
+            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`. A run in a container
+                (``node:container``) is ours if it was claimed for it, and a container that nobody follows was removed.
+        """
         pid = flow_run.infrastructure_pid or ""
-        if not pid or (pid.startswith(host_prefix) and not _alive(pid)):
+        if territory:
+            gone = await self._claimed_in_words(flow_run.id, _for_territory(territory))
+        else:
+            gone = _gone_from_here(pid, host_prefix)
+        if not pid or gone:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
 
     async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: Collection[str], host_prefix: str) -> None:
@@ -320,7 +331,7 @@ def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
     A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
     """
     pid = flow_run.infrastructure_pid or ""
-    return _believed(flow_run) and pid.startswith(host_prefix) and not _alive(pid)
+    return _believed(flow_run) and _gone_from_here(pid, host_prefix)
 
 
 def _believed(flow_run: FlowRun, *more: StateType) -> bool:
@@ -342,7 +353,11 @@ def _for_territory(territory: str) -> str:
     return f") for {territory}."
 
 
-def _alive(infrastructure_pid: str) -> bool:
-    """Whether there is such a process. A container (``territory:node:container``) that nobody follows was removed."""
-    host, _, number = infrastructure_pid.rpartition(":")
-    return ":" not in host and number.isdigit() and psutil.pid_exists(int(number))
+def _gone_from_here(infrastructure_pid: str, host_prefix: str) -> bool:
+    """Whether that was a process of this machine and is no more.
+
+    A node may be called as this machine is; but the twelve letters of a container's id are too many for a pid.
+    """
+    number = infrastructure_pid.removeprefix(host_prefix)
+    ours = infrastructure_pid.startswith(host_prefix) and number.isdigit() and len(number) < _CONTAINER_ID
+    return ours and not psutil.pid_exists(int(number))

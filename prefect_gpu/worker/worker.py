@@ -192,7 +192,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         """Stop a run's process and everything it started.
 
         Args:
-            infrastructure_pid: ``host:pid``.
+            infrastructure_pid: ``host:pid`` of a process, ``node:container`` of a container.
             grace_seconds: What the process has to end by itself.
 
         Raises:
@@ -201,7 +201,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         """
         if self._session is None or not self._session.is_open:
             raise InfrastructureNotAvailable(f"{infrastructure_pid}: this worker does not serve its pool.")
-        if not infrastructure_pid.startswith(self._session.host_prefix):
+        if not self._session.is_here(infrastructure_pid):
             raise InfrastructureNotAvailable(f"{infrastructure_pid} runs on another machine.")
         if not await self._session.kill(infrastructure_pid, grace_seconds):
             raise InfrastructureNotFound(f"{infrastructure_pid} is not running.")

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.flows import Flow
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu import lab
 from prefect_gpu.lab_python import IMAGE, environment, volumes
-from prefect_gpu.sandbox import Sandbox, wait_until
-from prefect_gpu.worker import GpuWorker
+from prefect_gpu.sandbox import wait_until
 from tests import radosgw
 from tests.live.pool import LivePool
-from tests.support import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
 
@@ -30,32 +23,9 @@ FLOWS = Path(__file__).parent
 SECRETS = (radosgw.SECRET_KEY,)
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[radosgw.S3Server]:
-    lacking = radosgw.missing()
-    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
-    with radosgw.s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
-        yield started
-
-
-@pytest_asyncio.fixture
-async def pool(cluster: lab.Lab, tmp_path: Path) -> AsyncIterator[LivePool]:
-    """A pool whose server is reached from containers, too."""
-    with (
-        Sandbox(tmp_path / "sandbox", host="0.0.0.0") as box,
-        temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
-    ):
-        async with get_client() as client:
-            template = GpuWorker.get_default_base_job_template()
-            await client.create_work_pool(WorkPoolCreate(name="swarm", type="gpu", base_job_template=template))
-            live = LivePool(box, client, "swarm", tmp_path)
-            yield live
-            live.stop_workers()
-
-
 async def submit(pool: LivePool, **parameters: Any) -> UUID:
     source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint="trainings.py:keeps")
-    deployment = await (await source.ato_deployment(name="keeps", work_pool_name="swarm")).apply()
+    deployment = await (await source.ato_deployment(name="keeps", work_pool_name=pool.name)).apply()
     run = await pool.client.create_flow_run_from_deployment(
         deployment, parameters=parameters, job_variables={"volumes": volumes(), "env": environment()}
     )

@@ -4,62 +4,26 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-import pytest_asyncio
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import LogFilter
 from prefect.flows import Flow
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.sandbox import Sandbox, wait_until
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.worker import GpuWorker
 from prefect_gpu.worker.from_blocks import read_blocks
 from tests.live.pool import LivePool
-from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, missing, s3_server
-from tests.support import require
+from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 PEM = "-----BEGIN PRIVATE KEY-----\nnever-shown\n-----END PRIVATE KEY-----"
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A private Prefect server."""
-    with (
-        Sandbox(tmp_path_factory.mktemp("sandbox")) as box,
-        temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
-    ):
-        yield box
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    lacking = missing()
-    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
-    with s3_server(tmp_path_factory.mktemp("s3")) as started:
-        yield started
-
-
-@pytest_asyncio.fixture
-async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
-    name = f"pool-{abs(hash(request.node.nodeid)) % 10**8}"
-    async with get_client() as client:
-        template = GpuWorker.get_default_base_job_template()
-        await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
-        live = LivePool(sandbox, client, name, tmp_path)
-        yield live
-        live.stop_workers()
-        await client.delete_work_pool(name)
 
 
 async def deploy(pool: LivePool) -> UUID:

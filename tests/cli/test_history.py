@@ -9,6 +9,7 @@ import pytest
 
 from prefect_gpu.cli.history import _seconds, write_csv
 from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.storage.row import Part
 from tests.cli.conftest import InProcess
 
 ROWS = [
@@ -105,6 +106,22 @@ def test_csv_on_standard_output(run_cli: InProcess, filled: str) -> None:
     assert rows[2]["devices"] == "GPU-1 GPU-2"
     assert rows[1]["message"] == "out of memory\nmore"
     assert rows[0]["parameters.lr"] == ""
+
+
+def test_a_gang_is_shown_with_all_its_devices(run_cli: InProcess, state: Path) -> None:
+    parts = tuple(Part(node=node, devices=(f"{node}/virtual-0",), role="worker") for node in ("n1", "n2", "n3"))
+    devices = tuple(device for part in parts for device in part["devices"])
+    gang = HistoryRow(
+        "id", "train", "completed", ended_at=1.0, run_name="gang", node="n1", devices=devices, parts=parts, virtual=True
+    )
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        history.record(gang)
+    assert "3× virtual, 3 nodes" in run_cli("history").stdout
+    [told] = json.loads(run_cli("history", "--json").stdout)
+    assert [part["node"] for part in told["parts"]] == ["n1", "n2", "n3"] and told["devices"] == list(devices)
+    [line] = csv.DictReader(io.StringIO(run_cli("history", "--csv", "-").stdout))
+    assert json.loads(line["parts"])[2] == {"node": "n3", "devices": ["n3/virtual-0"], "role": "worker"}
+    assert line["devices"].split() == list(devices)
 
 
 def test_csv_into_a_file(run_cli: InProcess, filled: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from prefect_gpu.page.server import PageServer
 from tests.cli.conftest import InProcess
-from tests.page.scene import Scene, a_run, waiting
+from tests.page.scene import Scene, a_run, three_nodes, waiting
 
 
 @contextmanager
@@ -60,6 +61,21 @@ def test_it_shows_devices_runs_the_queue_and_what_has_finished(run_cli: InProces
     assert "step 20" in line("opaque") and "nobody" in line("virtual-3")
     assert "4 of 4 devices are in use" in line("patient-ox-1") and "and 2 more" in done.stdout
     assert "completed" in line("early-bird") and "failed" in line("unlucky")
+
+
+def test_nodes_stand_above_their_devices_and_a_gang_is_on_all_of_its(run_cli: InProcess, state: Path) -> None:
+    with served(state, three_nodes(time.time())):
+        done = run_cli("status")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert "Pool gpus on a, b, c (closed), d (gone)" in done.stdout
+    heads = [lines.index(head) for head in ("a, rack r1", "b, rack r1", "c (closed), rack r2", "d (gone), rack r2")]
+    assert heads == sorted(heads)
+    a, b, c = (lines[start:end] for start, end in itertools.pairwise(heads))
+    assert a[1].startswith("virtual-0 8 GiB large-gang worker 0") and a[2].startswith("virtual-1 8 GiB nobody")
+    assert a[3].startswith("no device reads-data")
+    assert "large-gang worker 1" in b[1] and "beside-it" in b[2] and "large-gang server 3" in b[3]
+    assert "large-gang worker 2" in c[1]
+    assert "virtual" not in lines[heads[3] + 1], "nothing runs on what is gone"
 
 
 def test_json_is_what_the_page_is_told(run_cli: InProcess, state: Path) -> None:

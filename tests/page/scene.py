@@ -23,8 +23,9 @@ def a_run(
     run = {
         "n": n, "id": f"00000000-0000-0000-0000-{n:012d}", "name": name or f"quick-fox-{n}",
         "flow": "train", "attempt": 1,
-        "queue": "default", "devices": [device], "shared": False, "memory_bytes": None, "submitted": start - 5.0,
-        "granted": start, "phase": None if over else "training", "spans": spans, "weights": [], "cores": [[start, 1]],
+        "queue": "default", "node": "desk", "devices": [device], "parts": [], "shared": False,
+        "memory_bytes": None, "submitted": start - 5.0, "granted": start,
+        "phase": None if over else "training", "spans": spans, "weights": [], "cores": [[start, 1]],
         "behind": "slow-cat", "gated": False, "gate_opened": start + 3.0, "finishing": None, "idle_before_s": 0.02,
         "neighbours": [], "step": 40 if over else 20, "steps": 40, "steps_per_s": 4.0, "loss": 0.5, "best_loss": 0.4,
         "warm": True, "ended": start + 14.0 if over else None, "outcome": "completed" if over else None, "message": "",
@@ -34,11 +35,53 @@ def a_run(
     return run | more
 
 
+def a_node(name: str, rack: str = "", state: str = "up") -> dict[str, Any]:
+    """A node with two cores."""
+    return {"id": name, "cores": 2, "rack": rack, "domain": "", "state": state}
+
+
+def devices_of(node: str) -> list[str]:
+    """The two devices of one of several nodes."""
+    return [f"{node}/virtual-0", f"{node}/virtual-1"]
+
+
+def a_gang(n: int, start: float, *places: tuple[str, str], **more: Any) -> dict[str, Any]:
+    """A run with a worker on each of these (node, device); an empty device is a parameter server's."""
+    parts = [
+        {"node": node, "devices": [device] if device else [], "role": "worker" if device else "server"}
+        for node, device in places
+    ]
+    devices = [device for _, device in places if device]
+    return a_run(n, start, node=places[0][0], devices=devices, parts=parts, **more)
+
+
+def three_nodes(now: float) -> Scene:
+    """A gang on all of three nodes and others beside it: one node takes no work, a fourth one is gone."""
+    nodes = [a_node("a", "r1"), a_node("b", "r1"), a_node("c", "r2", "closed"), a_node("d", "r2", "gone")]
+    places = [("a", "a/virtual-0"), ("b", "b/virtual-0"), ("c", "c/virtual-0"), ("b", "")]
+    runs = [
+        a_run(1, now - 120, node="a", device="a/virtual-1", name="early-bird"),
+        a_run(2, now - 100, node="d", device="d/virtual-1", name="unlucky", outcome="crashed"),
+        a_gang(3, now - 60, *places[:2], name="small-gang"),
+        a_gang(4, now - 40, *places, over=False, name="large-gang"),
+        a_run(5, now - 20, node="b", device="b/virtual-1", over=False, name="beside-it"),
+        a_run(6, now - 10, node="a", devices=[], over=False, name="reads-data", steps=None),
+    ]
+    return Scene(now, runs, [waiting(1, now)], nodes)
+
+
 class Scene:
     """Tells the page what the test wants. Implements :class:`prefect_gpu.page.app.Source`."""
 
-    def __init__(self, now: float, runs: list[dict[str, Any]], queue: list[dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        now: float,
+        runs: list[dict[str, Any]],
+        queue: list[dict[str, Any]] | None = None,
+        nodes: list[dict[str, Any]] | None = None,
+    ) -> None:
         self.now, self.runs, self.queue = now, runs, queue or []
+        self.nodes = nodes or [a_node("desk")]
         self.version = 1
         self.changed = {run["n"]: 1 for run in runs}
         self.asked_since: list[int] = []
@@ -48,11 +91,15 @@ class Scene:
         self.asked_since.append(since)
         return {
             "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000,
-            "nodes": [{"id": "desk", "cores": 2}],
+            "nodes": self.nodes,
             "profile": "adaptive", "draining": False,
             "devices": [
-                {"id": name, "kind": "virtual", "virtual": True, "memory_bytes": 8 << 30, "idle_s": 0.5, "gaps": 10}
-                for name in DEVICES
+                {
+                    "id": name, "node": node["id"], "kind": "virtual", "virtual": True, "memory_bytes": 8 << 30,
+                    "idle_s": 0.5, "gaps": 10,
+                }
+                for node in self.nodes
+                for name in (DEVICES if len(self.nodes) == 1 else devices_of(node["id"]))
             ],
             "runs": [run for run in self.runs if self.changed[run["n"]] > since],
             "queue": self.queue, "queued": len(self.queue),

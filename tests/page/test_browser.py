@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 
 from prefect_gpu.page.server import PageServer
 from tests.page.conftest import Serve
-from tests.page.scene import Scene, a_run, crowd, waiting
+from tests.page.scene import Scene, a_run, crowd, three_nodes, waiting
 
 pytestmark = pytest.mark.slow
 
@@ -143,4 +143,52 @@ async def test_a_thousand_runs_are_shown(serve: Serve, browser: Browser, complai
         scene.change(run["n"], **a_run(run["n"], run["spans"][0][1]))
     await expect(page.locator("#running")).to_contain_text("Nothing runs")
     assert await page.evaluate("poolPage.pool.runs.size") == 1000, "the oldest is forgotten here, too"
+    assert complaints == []
+
+
+async def test_devices_stand_below_their_nodes_and_a_gang_is_seen_on_all_of_its(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    scene = three_nodes(time.time())
+    page = await visit(browser, await serve(scene), complaints)
+    await expect(page.locator("#where")).to_contain_text("4 nodes: a, b, c (closed), d (gone) · 4 cores")
+    boxes = await page.evaluate("poolPage.lanes.boxes.map((box) => [box.run.n, box.rank, box.x + 2, box.y + 4])")
+    assert [rank for n, rank, *_ in boxes if n == 4] == [0, 1, 3, 2], "in the order of the nodes"
+    [(x, y)] = [(x, y) for n, rank, x, y in boxes if (n, rank) == (4, 3)]
+    await page.locator("#lanes canvas").hover(position={"x": x, "y": y})
+    await expect(page.locator("#tip")).to_contain_text("Server 3 of 4 instances, on b: no device")
+    await expect(page.locator("#running .run").nth(0)).to_contain_text("3 workers and 1 server on a, b, c")
+    await expect(page.locator("#finished [data-launch='3']")).to_contain_text("2 workers on a, b")
+    tall = await page.evaluate("document.querySelector('#lanes canvas').height")
+    scene.runs = [run for run in scene.runs if run["n"] != 2]
+    again = await visit(browser, await serve(scene), complaints)
+    shorter = await again.evaluate("document.querySelector('#lanes canvas').height")
+    assert shorter < tall, "of a node that is gone, and on which nothing is to be seen, there is only the name"
+    assert complaints == []
+
+
+async def test_a_click_on_any_instance_tells_of_all_and_leads_to_the_flow_run(
+    serve: Serve, browser: Browser, complaints: list[str]
+) -> None:
+    scene = three_nodes(time.time())
+    scene.change(4, prefect="http://prefect.example/runs/flow-run/4")
+    page = await visit(browser, await serve(scene), complaints)
+    [(x, y)] = await page.evaluate(
+        "poolPage.lanes.boxes.filter((box) => box.run.n === 4 && box.rank === 2).map((box) => [box.x + 2, box.y + 4])"
+    )
+    await page.locator("#lanes canvas").click(position={"x": x, "y": y})
+    dialog = page.locator("dialog")
+    await expect(dialog.locator("h2")).to_have_text("large-gang")
+    rows = dialog.locator("table").nth(0).locator("tbody tr")
+    await expect(rows).to_have_text(
+        ["0Workeraa/virtual-0", "1Workerbb/virtual-0", "2Workercc/virtual-0", "3Serverbnone"]
+    )
+    await expect(dialog.locator("a")).to_have_attribute("href", "http://prefect.example/runs/flow-run/4")
+    await page.keyboard.press("Escape")
+    await page.locator("#running [data-launch='5']").click()
+    await expect(dialog.locator("h2")).to_have_text("beside-it")
+    await expect(dialog.locator("a")).to_be_hidden()
+    scene.change(5, prefect="javascript:alert(1)")
+    await page.evaluate("poolPage.refresh()")
+    await expect(dialog.locator("a")).to_be_hidden()
     assert complaints == []

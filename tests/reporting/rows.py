@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from prefect_gpu.storage.history import HistoryRow
+from prefect_gpu.storage.row import Part
 
 BEGIN = 1_700_000_000.0
 
@@ -19,3 +20,16 @@ def finished(name: str, at: float, *, on: tuple[str, ...] = ("virtual-0",), **fi
     outcome = values.pop("outcome", "completed")
     flow_name = values.pop("flow_name", "train")
     return HistoryRow(f"id-{name}", flow_name, outcome, ended_at=ended_at, devices=on, **values)
+
+
+def a_gang(name: str, at: float, *parts: tuple[str, int], **fields: Any) -> HistoryRow:
+    """A gang with an instance for each (node, devices there), numbered on; one without devices is a server."""
+    counts: dict[str, int] = {}
+    placed = []
+    for node, count in parts:
+        first = counts.get(node, 0)
+        counts[node] = first + count
+        devices = tuple(f"{node}/virtual-{number}" for number in range(first, first + count))
+        placed.append(Part(node=node, devices=devices, role="worker" if count else "server"))
+    on = tuple(device for part in placed for device in part["devices"])
+    return finished(name, at, on=on, **{"node": parts[0][0], "parts": tuple(placed), "virtual": True} | fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.reporting.spans import Lane, Outage, build_timeline, phase_spans, waiting_counts
-from tests.reporting.rows import BEGIN, finished
+from tests.reporting.rows import BEGIN, a_gang, finished
 
 
 def test_the_phases_of_a_run_follow_each_other_from_the_grant_to_the_end() -> None:
@@ -94,11 +94,15 @@ def test_the_share_of_a_phase_counts_no_moment_twice() -> None:
 
 
 def test_a_gang_on_two_nodes_is_in_the_lanes_of_both_and_waits_once() -> None:
-    rows = [finished("gang", 0, on=(f"{node}/virtual-0",), node=node) for node in ("n1", "n2")]
-    timeline = build_timeline(rows)
+    row = a_gang("gang", 0, ("n1", 1), ("n2", 1), ("n2", 0))
+    timeline = build_timeline([row])
     assert timeline is not None
     assert [(lane.node, lane.label) for lane in timeline.lanes] == [("n1", "virtual-0"), ("n2", "virtual-0")]
     assert timeline.nodes == ("n1", "n2") and timeline.run_count == 1 and timeline.most_waiting == 1
+    assert sum(bar.end - bar.start for bar in timeline.bars) == pytest.approx(2 * 6.5), "both devices' seconds count"
+    timeline = build_timeline([row], without_device=True)
+    assert timeline is not None
+    assert [(lane.node, lane.device) for lane in timeline.lanes][-1] == ("n2", ""), "its parameter server"
 
 
 def test_outages_are_those_of_nodes_that_are_shown() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from prefect_gpu.reporting.what_if import read_past, replay, resized
 from prefect_gpu.simulation.knowledge import Nothing
-from tests.reporting.rows import BEGIN, finished
+from tests.reporting.rows import BEGIN, a_gang, finished
 
 GIB = 2**30
 
@@ -42,6 +42,23 @@ def test_devices_have_the_memory_that_was_granted_on_them_at_once() -> None:
     assert past is not None
     assert past.nodes[0].devices[0].memory_bytes == 6 * GIB
     assert replay(past, "fifo", Nothing()).mean_wait_s == pytest.approx(0.0)
+
+
+def test_a_gang_is_replayed_as_one_on_the_devices_of_all_its_instances() -> None:
+    past = read_past([a_gang("gang", 0, ("n1", 2), ("n2", 2), ("n2", 0)), a_gang("later", 10, ("n1", 2), ("n2", 2))])
+    assert past is not None
+    assert [(node.id, len(node.devices)) for node in past.nodes] == [("n1", 2), ("n2", 2)]
+    assert [(m.request.gpus, m.request.workers, m.request.servers) for m in past.models] == [(2, 2, 1), (2, 2, 0)]
+    assert past.recorded.gpu_busy_fraction == pytest.approx(2 * 4 * 4.0 / (4 * 16.5)), "device seconds of all instances"
+    figures = replay(past, "fifo", Nothing())
+    assert figures.never_started == 0 and figures.mean_wait_s == pytest.approx(0.0)
+
+
+def test_a_run_whose_devices_were_split_unevenly_is_replayed_as_one_that_may_be_split() -> None:
+    past = read_past([a_gang("split", 0, ("n1", 2), ("n2", 1))])
+    assert past is not None
+    assert past.models[0].request.gpus == 3 and past.models[0].request.spans
+    assert replay(past, "fifo", Nothing()).never_started == 0
 
 
 def test_what_is_left_out_is_counted() -> None:

@@ -101,6 +101,23 @@ def test_an_adopted_run_brings_its_past_along() -> None:
     assert told["spans"][-1] == ["training", 4.0, None] and told["weights"] == [[9.0, 0.5]]
 
 
+def test_all_instances_of_a_gang_are_told() -> None:
+    chronicle, run = Chronicle(), a_run()
+    others = (Placement("n2", ("n2/g0",), (0, 1)), Placement("n2", (), (2,)))
+    run.record.placement = Placement("n1", ("n1/g0",), (0, 1), others=others, servers=1)
+    chronicle.granted(run, 1.0)
+    told = row(chronicle)
+    assert told["node"] == "n1" and told["devices"] == ["n1/g0", "n2/g0"] and told["cores"] == [[1.0, 5]]
+    assert told["parts"] == [
+        {"node": "n1", "devices": ["n1/g0"], "role": "worker"},
+        {"node": "n2", "devices": ["n2/g0"], "role": "worker"},
+        {"node": "n2", "devices": [], "role": "server"},
+    ]
+    alone = a_run("b")
+    chronicle.granted(alone, 1.0)
+    assert row(chronicle, "b")["parts"] == []
+
+
 def test_only_what_changed_is_told_again() -> None:
     chronicle, first, second = Chronicle(), a_run("a"), a_run("b")
     chronicle.granted(first, 1.0)

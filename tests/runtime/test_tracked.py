@@ -13,6 +13,7 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.storage.row import HistoryRow
 
 GRANTED, ENDED = 100.0, 200.0
 P, T, S, F = "preparing", "training", "saving", "finished"
@@ -201,3 +202,13 @@ def test_a_new_try_has_a_pace_of_its_own_and_an_adopted_run_none() -> None:
     adopted = TrackedRun(run.record, Path("unused"), phase=T)
     adopted.progressed({"step": 200}, 230.0)
     assert row(adopted)["pace"] == {}
+
+
+def test_a_gangs_row_has_the_devices_of_all_its_instances() -> None:
+    run = tracked()
+    others = (Placement("n2", ("e", "f"), (0,)), Placement("n3", (), (0,)))
+    run.record.placement = Placement("here", ("d",), (0,), others=others, servers=1)
+    kept = HistoryRow(**row(run), flow_name="train")
+    assert kept.node == "here" and kept.devices == ("d", "e", "f")
+    assert kept.places == (("here", ("d",)), ("n2", ("e", "f")), ("n3", ()))
+    assert [part["role"] for part in kept.parts] == ["worker", "worker", "server"]

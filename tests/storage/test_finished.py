@@ -46,6 +46,14 @@ def test_a_run_that_ran_out_of_memory_teaches_its_memory_alone() -> None:
 # what the row says, memory of one device
 MEMORY: dict[str, tuple[dict[str, Any], float | None]] = {
     "of each of its devices": ({"devices": ("a", "b"), "device_memory_peak_bytes": 8, "rss_peak_bytes": 3}, 4.0),
+    "of each device of a gang's first instance, which reports": (
+        {
+            "devices": ("a", "b", "c", "d"),
+            "device_memory_peak_bytes": 8,
+            "parts": tuple({"node": n, "devices": d, "role": "worker"} for n, d in (("n1", ("a", "b")), ("n2", "cd"))),
+        },
+        4.0,
+    ),
     "of the process on a virtual device": ({"devices": ("v",), "virtual": True, "rss_peak_bytes": 3}, 3.0),
     "not of the process on a real device": ({"devices": ("a",), "rss_peak_bytes": 3}, None),
 }

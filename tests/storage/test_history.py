@@ -14,6 +14,7 @@ from sqlalchemy import Connection, create_engine, inspect, select, text
 from prefect_gpu.storage import schema
 from prefect_gpu.storage.engine import parse_url, writing
 from prefect_gpu.storage.history import History, HistoryError, HistoryRow
+from prefect_gpu.storage.row import Part
 from prefect_gpu.storage.schema import runs_table
 
 
@@ -193,11 +194,12 @@ def test_rows_of_version_1_are_kept_with_what_was_not_known_then(history_url: st
     with History(history_url) as history:
         history.record(row())
         with history._writer.begin() as connection:  # as version 1 had it
-            for name in (*schema._ADDED_IN_2, *schema._ADDED_IN_3):
+            for name in (*schema._ADDED_IN_2, *schema._ADDED_IN_3, *schema._ADDED_IN_4):
                 connection.execute(text(f"ALTER TABLE prefect_gpu_runs DROP COLUMN {name}"))
             connection.execute(schema.version_table.update().values(version=1))
     with History(history_url) as history:
         [old] = history.rows()
+        assert old.parts == () and old.places == (((old.node or ""), old.devices),)
         assert (old.out_of_memory, old.neighbours, dict(old.estimate), old.device_util_std) == (False, (), {}, None)
         assert (dict(old.pace), old.prepared_behind, old.gate_wait_s, dict(old.slowdowns)) == ({}, False, None, {})
         new = row("run-2", out_of_memory=True, neighbours=("bert",), estimate={"training_s": [1.0, 0.5, 2.0]})
@@ -205,7 +207,20 @@ def test_rows_of_version_1_are_kept_with_what_was_not_known_then(history_url: st
         assert history.rows()[-1] == new or history.rows()[0] == new
 
 
-@pytest.mark.parametrize("damage", ["parameters = '{\"lr\": '", "outcome = 'vanished'"])
+def test_a_gang_is_one_row_with_the_places_of_all_its_instances(history_url: str) -> None:
+    parts = (
+        Part(node="n1", devices=("n1/virtual-0", "n1/virtual-1"), role="worker"),
+        Part(node="n2", devices=(), role="server"),
+    )
+    kept = row(node="n1", devices=parts[0]["devices"], parts=parts)
+    with History(history_url) as history:
+        history.record(kept)
+        [found] = history.rows()
+    assert found == kept
+    assert found.places == (("n1", ("n1/virtual-0", "n1/virtual-1")), ("n2", ()))
+
+
+@pytest.mark.parametrize("damage", ["parts = '[{}]'", "parameters = '{\"lr\": '", "outcome = 'vanished'"])
 def test_a_row_that_cannot_be_read_is_left_out_with_one_warning(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:

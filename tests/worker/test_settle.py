@@ -149,6 +149,35 @@ async def test_a_cancelled_run_of_which_nothing_is_left_is_cancelled() -> None:
     assert prefect.shown[0] == "cancelled"
 
 
+@pytest.mark.parametrize("container", ["0123456789ab", "999999999999"])
+async def test_a_container_on_a_node_that_is_called_as_this_machine_is_no_process_of_it(container: str) -> None:
+    prefect = OneRun(Running())
+    prefect.run.infrastructure_pid = f"{HOST_PREFIX}{container}"
+    await bury(prefect)
+    assert prefect.shown[0] == "running"
+    prefect = OneRun(Running(), Cancelling())
+    prefect.run.infrastructure_pid = f"{HOST_PREFIX}{container}"
+    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX)
+    assert prefect.shown[0] == "cancelling"
+
+
+async def test_a_cancellation_is_finished_where_the_process_was() -> None:
+    prefect = OneRun(Running(), Cancelling())
+    await settlement(prefect).cancel_if_ours(prefect.as_read(), "elsewhere:")
+    assert prefect.shown[0] == "cancelling"
+    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX)
+    assert prefect.shown[0] == "cancelled"
+
+
+async def test_a_cancellation_is_finished_by_who_leads_where_the_container_was() -> None:
+    prefect = claimed_for("swarm-1", Running(), Cancelling())
+    prefect.run.infrastructure_pid = "node:0123456789ab"
+    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX, "swarm-2")
+    assert prefect.shown[0] == "cancelling"
+    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX, "swarm-1")
+    assert prefect.shown[0] == "cancelled"
+
+
 @pytest.mark.parametrize("end", [Completed(), Cancelled(), Failed(), Pending()])
 async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan(end: State) -> None:
     prefect = OneRun(Running())

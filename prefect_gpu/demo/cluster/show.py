@@ -9,7 +9,6 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -55,7 +54,7 @@ class ClusterShow:
         self._prefix, self._subnet = prefix, subnet
         self._folder = _WORKSHOP / f"prefect-gpu-{prefix}"
         self._console: Console = make_console()
-        self._places: dict[tuple[str, int], Places] = {}  # by run and try
+        self._launched: set[tuple[str, int]] = set()  # runs and tries
 
     def run(self) -> int:
         """Show everything, and stop everything.
@@ -122,10 +121,10 @@ class ClusterShow:
         runs, rows = self._watch(stage, lab, lost, sweep)
         self._say("")
         results = stage.results({row.run_id for row in rows})
-        self._console.print(results_table(rows, self._places, results))
+        self._console.print(results_table(rows, results))
         stage.save_history(self._output / "history.db")
         write_timeline(
-            self._by_node(rows), png=self._output / "timeline.png", html=self._output / "timeline.html",
+            rows, png=self._output / "timeline.png", html=self._output / "timeline.html",
             title="The cluster demo: what the nodes' virtual devices did",
             outages=[lost.outage] if lost.outage is not None else [],
         )  # fmt: skip
@@ -160,7 +159,7 @@ class ClusterShow:
                         board.ended(row, goes_on=row.outcome != "completed" and row.run_id not in ended)
                 known = {(row.run_id, row.attempt) for row in rows}
                 over = not searching and not places and all(run.final for run in runs)
-                if over and self._places.keys() <= known:
+                if over and self._launched <= known:
                     return runs, rows
                 if time.monotonic() > deadline:
                     left = ", ".join(f"{run.name} ({run.state}: {run.why})" for run in runs if not run.final)
@@ -168,20 +167,15 @@ class ClusterShow:
                 time.sleep(_POLL_S)
 
     def _look_where(self, stage: ClusterStage) -> dict[str, Places]:
-        """Where the runs are that have been launched; the history keeps only where a gang's first instance was."""
+        """Where the runs are that have been launched."""
         found = {}
         for run, record in stage.records().items():
             devices: dict[str, tuple[str, ...]] = defaultdict(tuple)
             for part in record.placement.parts:
                 devices[part.node] += part.devices
-            found[run] = self._places[run, record.attempt] = tuple(devices.items())
+            found[run] = tuple(devices.items())
+            self._launched.add((run, record.attempt))
         return found
-
-    def _by_node(self, rows: list[HistoryRow]) -> Iterator[HistoryRow]:
-        """The rows, with one for each node of a gang."""
-        for row in rows:
-            for node, devices in self._places.get((row.run_id, row.attempt), ((row.node or "", row.devices),)):
-                yield replace(row, node=node, devices=devices)
 
     def _problems(
         self, stage: ClusterStage, runs: list[Seen], rows: list[HistoryRow], lost: LostNode, sweep: Process

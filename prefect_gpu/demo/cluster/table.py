@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_gpu.demo.closing import best_model, shown_path
-from prefect_gpu.demo.cluster.outage import Places
 from prefect_gpu.estimation.submission import RESUMED_AT
 from prefect_gpu.storage.row import HistoryRow
 
 
-def results_table(
-    rows: Sequence[HistoryRow], places: Mapping[tuple[str, int], Places], results: Mapping[str, Any]
-) -> Table:
+def results_table(rows: Sequence[HistoryRow], results: Mapping[str, Any]) -> Table:
     """One line per run, in the order of their first start.
 
     Args:
         rows: One per try.
-        places: Where each try was.
         results: What each run has returned.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
@@ -39,7 +36,7 @@ def results_table(
         tries.setdefault(row.run_id, []).append(row)
     for run_id, own in tries.items():
         last = own[-1]
-        nodes = " → ".join(_nodes_of(row, places) for row in own)
+        nodes = " → ".join(_nodes_of(row) for row in own)
         resumed = last.features.get(RESUMED_AT) if len(own) > 1 else None
         table.add_row(
             Text(last.run_name or run_id), Text(nodes), Text(str(len(own))),
@@ -73,9 +70,11 @@ def closing_words(output: Path, rows: Sequence[HistoryRow], lost: str) -> str:
     return "\n".join(lines)
 
 
-def _nodes_of(row: HistoryRow, places: Mapping[tuple[str, int], Places]) -> str:
-    place = places.get((row.run_id, row.attempt), ((row.node or "?", row.devices),))
-    return ", ".join(f"{node} ×{len(devices)}" if len(devices) > 1 else node for node, devices in place)
+def _nodes_of(row: HistoryRow) -> str:
+    counts: Counter[str] = Counter()
+    for node, devices in row.places:
+        counts[node or "?"] += len(devices)
+    return ", ".join(f"{node} ×{count}" if count > 1 else node for node, count in counts.items())
 
 
 def _accuracy(result: Any) -> str:

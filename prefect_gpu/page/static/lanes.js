@@ -1,29 +1,48 @@
 // The devices as lanes over time. A bar is a run; its height while training is its share of the device.
 
-import { bytes, seconds } from "./words.js";
+import { bytes, called, instances, seconds, STATES } from "./words.js";
 
-const LABEL = 190, TRACK = 24, GAP = 4, HEAD = 13, AXIS = 24, AHEAD = 0.12;
+const LABEL = 190, TRACK = 24, GAP = 4, HEAD = 13, AXIS = 24, AHEAD = 0.12, NODE = 26;
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
 
-/** Runs by device, in tracks that do not overlap. */
+/** Runs by device, in tracks that do not overlap; with several nodes, what is of one node together below its name. */
 function arranged(pool, from) {
-  const lanes = new Map(pool.devices.map((device) => [device.id, { device, runs: [] }]));
-  const without = { device: null, runs: [] };
+  const several = pool.nodes.length > 1;
+  const groups = new Map((several ? pool.nodes : [null]).map((node) => [node?.id ?? "", { node, lanes: [], runs: 0 }]));
+  const group = (node) => groups.get(several ? node : "");
+  const lanes = new Map(), without = new Map();
+  for (const device of pool.devices) {
+    const lane = { device, own: several, runs: [], group: group(device.node) };
+    lanes.set(device.id, lane);
+    lane.group?.lanes.push(lane);
+  }
   for (const run of pool.runs.values()) {
     if ((run.ended ?? Infinity) < from || !run.spans.length) continue;
-    for (const id of run.devices) lanes.get(id)?.runs.push(run);
-    if (!run.devices.length) without.runs.push(run);
+    instances(run).forEach((part, rank) => {
+      const found = part.devices.map((id) => lanes.get(id));
+      const at = group(part.node);
+      if (!found.length && at) {
+        if (!without.has(at)) without.set(at, { device: null, runs: [], group: at });
+        found.push(without.get(at));
+      }
+      for (const lane of found) if (lane?.group) { lane.runs.push({ run, rank }); lane.group.runs++; }
+    });
   }
-  const all = [...lanes.values()];
-  if (without.runs.length) all.push(without);
+  for (const [at, lane] of without) at.lanes.push(lane);
+  const all = [];
+  for (const { node, lanes: own, runs } of groups.values()) {
+    if (node) all.push({ node });
+    if (node?.state !== "gone" || runs) all.push(...own);
+  }
   for (const lane of all) {
-    lane.runs.sort((one, other) => one.spans[0][1] - other.spans[0][1] || one.n - other.n);
+    if (lane.node) continue;
+    lane.runs.sort((one, other) => one.run.spans[0][1] - other.run.spans[0][1] || one.run.n - other.run.n || one.rank - other.rank);
     const free = [];
-    lane.placed = lane.runs.map((run) => {
+    lane.placed = lane.runs.map(({ run, rank }) => {
       let track = free.findIndex((end) => end <= run.spans[0][1]);
       if (track < 0) track = free.length;
       free[track] = run.ended ?? Infinity;
-      return { run, track };
+      return { run, rank, track };
     });
     lane.tracks = Math.max(1, free.length);
   }
@@ -32,7 +51,7 @@ function arranged(pool, from) {
 
 /** When anybody trained on the lane, as [start, end], joined. */
 function trained(runs, now) {
-  const spans = runs.flatMap((run) => run.spans.filter((span) => span[0] === "training").map((span) => [span[1], span[2] ?? now]));
+  const spans = runs.flatMap(({ run }) => run.spans.filter((span) => span[0] === "training").map((span) => [span[1], span[2] ?? now]));
   spans.sort((one, other) => one[0] - other[0]);
   const joined = [];
   for (const span of spans) {
@@ -62,9 +81,9 @@ export class Lanes {
     this.boxes = []; // what is where, for the pointer
   }
 
-  /** The run at a place of the canvas, in CSS pixels. */
+  /** What is at a place of the canvas, in CSS pixels: a run, and which of its instances; or null. */
   at(x, y) {
-    return this.boxes.findLast((box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h)?.run ?? null;
+    return this.boxes.findLast((box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h) ?? null;
   }
 
   draw(pool, now) {
@@ -75,7 +94,7 @@ export class Lanes {
     const from = now - span, to = now + span * AHEAD;
     const lanes = arranged(pool, from);
     const width = this.canvas.parentElement.clientWidth;
-    const heights = lanes.map((lane) => HEAD + lane.tracks * TRACK + GAP * 2 + (lane.device && lane.tracks === 1 ? 18 : 8));
+    const heights = lanes.map((lane) => lane.node ? NODE : HEAD + lane.tracks * TRACK + GAP * 2 + (lane.device && lane.tracks === 1 ? 18 : 8));
     const height = heights.reduce((sum, one) => sum + one, AXIS);
     const scale = globalThis.devicePixelRatio || 1;
     if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
@@ -92,12 +111,17 @@ export class Lanes {
     this.#axis(draw, colour, { from, to, width, height, x });
     let top = 0;
     lanes.forEach((lane, index) => {
+      if (lane.node) {
+        this.#node(draw, colour, lane.node, top, width);
+        top += heights[index];
+        return;
+      }
       this.#label(draw, colour, lane, top, now);
       const base = top + HEAD;
       draw.fillStyle = colour("track");
       for (let track = 0; track < lane.tracks; track++) draw.fillRect(LABEL, base + track * TRACK + GAP, width - LABEL, TRACK - GAP);
       if (lane.device) this.#idle(draw, colour, lane, top + 5, inside, from, now);
-      for (const { run, track } of lane.placed) this.#bar(draw, colour, run, base + track * TRACK + GAP, TRACK - GAP, inside, now);
+      for (const { run, rank, track } of lane.placed) this.#bar(draw, colour, run, rank, base + track * TRACK + GAP, TRACK - GAP, inside, now);
       this.#gates(draw, colour, lane, base, inside, from);
       top += heights[index];
       draw.fillStyle = colour("line");
@@ -125,13 +149,32 @@ export class Lanes {
     draw.textAlign = "left";
   }
 
-  #label(draw, colour, { device, runs }, top, now) {
+  /** A node's name, place and state, above its lanes. */
+  #node(draw, colour, node, top, width) {
+    draw.fillStyle = colour("paper");
+    draw.fillRect(0, top, width, NODE - 2);
+    draw.fillStyle = colour(node.state);
+    draw.beginPath();
+    draw.arc(9, top + 12, 4, 0, 2 * Math.PI);
+    draw.fill();
+    draw.fillStyle = colour("ink");
+    draw.font = "650 13px system-ui, 'Liberation Sans', sans-serif";
+    draw.fillText(node.id, 20, top + 16);
+    const after = 20 + draw.measureText(node.id).width + 10;
+    const said = [STATES[node.state], node.rack && `rack ${node.rack}`, node.domain && `domain ${node.domain}`, `${node.cores} cores`];
+    draw.fillStyle = colour(node.state === "up" ? "quiet" : "ink");
+    draw.font = "12px system-ui, 'Liberation Sans', sans-serif";
+    draw.fillText(said.filter(Boolean).join(" · "), after, top + 16);
+  }
+
+  #label(draw, colour, { device, own }, top, now) {
+    const id = own ? device.id.replace(`${device.node}/`, "") : device?.id;
     draw.fillStyle = colour("ink");
     draw.font = "600 13px system-ui, 'Liberation Sans', sans-serif";
-    draw.fillText(device ? (device.id.length > 22 ? `${device.id.slice(0, 21)}…` : device.id) : "No device", 0, top + 17, LABEL - 12);
+    draw.fillText(device ? (id.length > 22 ? `${id.slice(0, 21)}…` : id) : "No device", 0, top + 17, LABEL - 12);
     draw.fillStyle = colour("quiet");
     draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
-    if (!device) return draw.fillText("runs that only need cores", 0, top + 32, LABEL - 12);
+    if (!device) return draw.fillText("what only needs cores", 0, top + 32, LABEL - 12);
     draw.fillText(`${device.virtual ? "virtual, not a GPU" : device.kind} · ${bytes(device.memory_bytes)}`, 0, top + 32, LABEL - 12);
     const mean = device.gaps ? `idle ${seconds(device.idle_s / device.gaps)} per hand-over (${device.gaps})` : "no hand-over yet";
     draw.fillText(mean, 0, top + 47, LABEL - 12);
@@ -153,7 +196,7 @@ export class Lanes {
     });
   }
 
-  #bar(draw, colour, run, y, h, inside, now) {
+  #bar(draw, colour, run, rank, y, h, inside, now) {
     const start = inside(run.spans[0][1]), end = inside(run.ended ?? now);
     for (const [phase, began, over] of run.spans) {
       const until = over ?? run.ended ?? now, left = inside(began), right = inside(until);
@@ -166,7 +209,7 @@ export class Lanes {
           if (weight < 1) { draw.globalAlpha = 0.25; draw.fillRect(x, y, w, h); draw.globalAlpha = 1; }
           draw.fillRect(x, y + h - high, w, high);
         }
-        this.#name(draw, colour, run, Math.max(left, inside(began)), right, y, h);
+        this.#name(draw, colour, run, rank, Math.max(left, inside(began)), right, y, h);
       } else if (phase === "gate") this.#hatched(draw, colour("gate"), left, y, right - left, h);
       else draw.fillRect(left, y + (phase === "saving" ? 0 : h * 0.2), right - left, phase === "saving" ? h : h * 0.6);
     }
@@ -180,10 +223,10 @@ export class Lanes {
       draw.fillRect(end, y, inside(run.expected_end) - end, h);
       draw.globalAlpha = 1;
     }
-    this.boxes.push({ x: start, y, w: Math.max(3, end - start), h, run });
+    this.boxes.push({ x: start, y, w: Math.max(3, end - start), h, run, rank });
   }
 
-  #name(draw, colour, run, left, right, y, h) {
+  #name(draw, colour, run, rank, left, right, y, h) {
     if (right - left < 46) return;
     draw.save();
     draw.beginPath();
@@ -191,7 +234,7 @@ export class Lanes {
     draw.clip();
     draw.fillStyle = newestWeight(run) < 1 ? colour("ink") : colour("on-training");
     draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
-    draw.fillText(run.name, left + 5, y + h / 2 + 4);
+    draw.fillText(run.parts.length ? `${run.name} · ${called(run, rank)}` : run.name, left + 5, y + h / 2 + 4);
     draw.restore();
   }
 

@@ -2,12 +2,12 @@
 
 import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
-import { bytes, clock, doing, element, newest, number, PHASES, seconds, sentence, spent } from "./words.js";
+import { bytes, called, clock, doing, element, instances, newest, nodesLine, number, PHASES, place, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25;
 const $ = (id) => document.getElementById(id);
 
-const pool = { runs: new Map(), version: 0, epoch: "", devices: [], queue: [], queued: 0 };
+const pool = { runs: new Map(), version: 0, epoch: "", nodes: [], devices: [], queue: [], queued: 0 };
 const lanes = new Lanes(document.querySelector("#lanes canvas"));
 let skew = 0, opened = null, drawn = "", drawnQueue = "";
 const now = () => Date.now() / 1000 + skew;
@@ -38,7 +38,8 @@ function show() {
   const over = all.filter((run) => run.outcome).sort((one, other) => other.ended - one.ended);
   document.title = `${pool.pool} · GPU pool`;
   $("pool").textContent = `Pool ${pool.pool}`;
-  $("where").textContent = `${pool.nodes.length === 1 ? pool.nodes[0].id : `${pool.nodes.length} nodes`} · ${pool.nodes.reduce((sum, node) => sum + node.cores, 0)} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
+  const cores = pool.nodes.reduce((sum, node) => sum + (node.state === "up" ? node.cores : 0), 0);
+  $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
   showNumbers(active, over);
   showRunning(active);
   // Much text that seldom changes: written anew only when it did.
@@ -76,7 +77,7 @@ function showRunning(active) {
     if (weight === 0) title.append(element("span", { class: "chip plain" }, "paused"));
     else if (weight < 1) title.append(element("span", { class: "chip plain" }, `gives way: ${Math.round(weight * 100)} %`));
     if (run.finishing) title.append(element("span", { class: "chip plain" }, "ends early"));
-    const on = [run.devices.join(", ") || "no device", `${newest(run.cores, 0)} core${newest(run.cores, 0) === 1 ? "" : "s"}`];
+    const on = [place(run, pool.nodes.length > 1) || "no device", `${newest(run.cores, 0)} core${newest(run.cores, 0) === 1 ? "" : "s"}`];
     if (run.neighbours.length && run.shared) on.push("shares");
     const card = element("div", { class: "run", tabindex: "0", "data-launch": run.n, role: "button" }, title, element("div", { class: "said" }, [run.flow, ...on].filter(Boolean).join(" · ")));
     const line = doing(run, now());
@@ -123,7 +124,7 @@ function showFinished(over) {
       seconds(spent(run, "training", run.ended)), seconds(run.idle_before_s), number(run.best_loss)];
     return element("tr", { "data-launch": run.n, tabindex: "0" },
       element("td", {}, clock(run.ended)), element("td", { class: "name" }, run.name),
-      element("td", {}, element("span", { class: bad ? "chip failed" : "chip plain" }, run.outcome)), element("td", {}, run.devices.join(", ") || "–"),
+      element("td", {}, element("span", { class: bad ? "chip failed" : "chip plain" }, run.outcome)), element("td", {}, place(run, pool.nodes.length > 1) || "–"),
       ...cells.map((cell) => element("td", { class: "figure" }, cell)));
   });
   const heads = [["Ended"], ["Run"], ["Outcome"], ["Device"], ["Waited", "figure"], ["At the gate", "figure"], ["Trained", "figure"], ["Device idle before", "figure"], ["Best loss", "figure"]];
@@ -143,9 +144,11 @@ async function showRun(launch) {
   }
   if (opened !== launch) return;
   $("run-title").textContent = run.name;
+  $("run-link").hidden = !/^https?:/.test(run.prefect ?? "");
+  $("run-link").href = run.prefect ?? "";
   const from = run.submitted ?? run.granted, weight = newest(run.weights, 1);
   const facts = [
-    ["Flow", run.flow || "–"], ["State", run.outcome ?? PHASES[run.phase] ?? "–"], ["Devices", run.devices.join(", ") || "none"],
+    ["Flow", run.flow || "–"], ["State", run.outcome ?? PHASES[run.phase] ?? "–"], ["Devices", place(run, pool.nodes.length > 1) || "none"],
     ["Memory granted", run.memory_bytes ? bytes(run.memory_bytes) : "whole devices"], ["Cores", String(newest(run.cores, 0))], ["Share of its devices", `${Math.round(weight * 100)} %`],
     ["Waited", seconds(Math.max(0, run.granted - from))], ["Trained", seconds(spent(run, "training", now()))],
     ["Prepared behind", run.behind ?? "–"], ["Waited at the gate", seconds(spent(run, "gate", now()))],
@@ -157,6 +160,10 @@ async function showRun(launch) {
   const large = curve(run.losses, { width: 800, height: 230, axes: true });
   if (large) body.push(large);
   body.push(element("dl", {}, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))));
+  if (run.parts.length) {
+    const parts = run.parts.map((part, rank) => element("tr", {}, element("td", { class: "figure" }, String(rank)), element("td", {}, sentence(part.role)), element("td", {}, part.node), element("td", {}, part.devices.join(", ") || "none")));
+    body.push(element("h3", {}, "Its instances"), table([["#", "figure"], ["Role"], ["Node"], ["Devices"]], parts));
+  }
   if (run.message && run.outcome !== "completed") body.push(element("h3", {}, "How it ended"), element("p", {}, run.message));
   const rows = run.story.map(([at, words]) => element("tr", {}, element("td", { class: "figure" }, `+${seconds(Math.max(0, at - from))}`), element("td", {}, sentence(words))));
   if (rows.length) body.push(element("h3", {}, "What happened, and why"), table([["After its submission", "figure"], ["Event"]], rows));
@@ -195,15 +202,17 @@ $("close").addEventListener("click", () => $("run").close());
 $("run").addEventListener("click", (event) => { if (event.target === $("run")) $("run").close(); });
 $("run").addEventListener("close", () => { opened = null; });
 lanes.canvas.addEventListener("click", (event) => {
-  const run = lanes.at(event.offsetX, event.offsetY);
-  if (run) open(run.n);
+  const box = lanes.at(event.offsetX, event.offsetY);
+  if (box) open(box.run.n);
 });
 lanes.canvas.addEventListener("pointermove", (event) => {
-  const run = lanes.at(event.offsetX, event.offsetY), tip = $("tip");
-  lanes.canvas.style.cursor = run ? "pointer" : "default";
-  tip.hidden = !run;
-  if (!run) return;
+  const box = lanes.at(event.offsetX, event.offsetY), tip = $("tip");
+  lanes.canvas.style.cursor = box ? "pointer" : "default";
+  tip.hidden = !box;
+  if (!box) return;
+  const { run, rank } = box, part = instances(run)[rank];
   const lines = [run.name, `${run.flow} · ${run.outcome ?? PHASES[run.phase]}`];
+  if (run.parts.length) lines.push(`${sentence(called(run, rank))} of ${run.parts.length} instances, on ${part.node}: ${part.devices.join(", ") || "no device"}`);
   for (const [phase, start, end] of run.spans) lines.push(`${PHASES[phase] ?? phase}: ${seconds((end ?? run.ended ?? now()) - start)}`);
   if (run.behind) lines.push(`Prepared behind ${run.behind}`);
   for (const [since, weight] of run.weights) lines.push(`${clock(since)}: ${weight === 0 ? "paused" : weight < 1 ? `gives way: ${Math.round(weight * 100)} %` : "full share"}`);

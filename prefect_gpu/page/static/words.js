@@ -39,6 +39,37 @@ export function number(value) {
   return value === null || value === undefined ? "–" : String(+Number(value).toPrecision(4));
 }
 
+/** A run's instances, each with node, devices and role: those of a gang, or the run itself. */
+export const instances = (run) => (run.parts.length ? run.parts : [{ node: run.node, devices: run.devices, role: "worker" }]);
+
+/** What an instance of a gang is called; its number is RANK, as in the log. Empty for a run that is no gang. */
+export const called = (run, rank) => (run.parts.length ? `${run.parts[rank].role} ${rank}` : "");
+
+/** Where a run is, in a few words. several: whether there are several nodes, which all names of devices need not say. */
+export function place(run, several) {
+  if (!run.parts.length) {
+    const devices = run.devices.join(", ");
+    if (!several || run.devices.every((id) => id.startsWith(`${run.node}/`)) && devices) return devices;
+    return devices ? `${run.node}: ${devices}` : `no device, on ${run.node}`;
+  }
+  const servers = run.parts.filter((part) => part.role === "server").length, workers = run.parts.length - servers;
+  const counts = [[workers, "worker"], [servers, "server"]].filter(([count]) => count);
+  const nodes = [...new Set(run.parts.map((part) => part.node))];
+  return `${counts.map(([count, role]) => `${count} ${role}${count === 1 ? "" : "s"}`).join(" and ")} on ${nodes.join(", ")}`;
+}
+
+/** What a node is, beside its name. */
+export const STATES = { up: "up", closed: "closed: takes no work, its runs go on", gone: "gone: down or cut off" };
+
+/** All nodes in a line; of many only those that do not take work by name. */
+export function nodesLine(nodes) {
+  if (!nodes.length) return "no node";
+  const name = (node) => (node.state === "up" ? node.id : `${node.id} (${node.state})`);
+  if (nodes.length === 1) return name(nodes[0]);
+  const named = nodes.length <= 8 ? nodes : nodes.filter((node) => node.state !== "up");
+  return `${nodes.length} nodes${named.length ? `: ${named.map(name).join(", ")}` : ""}`;
+}
+
 /** The newest value of a list of [since, value]. */
 export const newest = (changes, before) => (changes.length ? changes[changes.length - 1][1] : before);
 

@@ -55,6 +55,9 @@ class LaunchSpec:
         cpus: Core numbers that it is bound to; empty leaves it unbound.
         node: The node that it is started on, for a driver that has several.
         meets: Whether other instances of its gang have to reach it.
+        told_at: Names of two variables, for port and token, by which its program learns where it is told of a
+            cancellation before SIGTERM, for a driver whose runs cannot reach the worker for that; empty: it does not
+            listen.
         instance_argv: The command of a gang's further instances, if it is another one.
         stream_output: Whether the worker repeats the process's output.
         label: The name that streamed lines and messages call the run by.
@@ -73,6 +76,7 @@ class LaunchSpec:
     label: str = ""
     node: str = ""
     meets: bool = False
+    told_at: tuple[str, str] | tuple[()] = ()
     instance_argv: tuple[str, ...] = ()
     shares: tuple[Path, ...] = ()
     container: ContainerSpec | None = None
@@ -143,6 +147,10 @@ class RunHandle(abc.ABC):
         """Processor time of what the run has started and is still there, seconds; None: unknown."""
         return None
 
+    async def announce_cancellation(self) -> None:
+        """Tell the run that :meth:`stop`, which follows, means its cancellation, if it is the driver who can."""
+        return
+
     @abc.abstractmethod
     async def stop(self, grace_seconds: float) -> None:
         """Send SIGTERM, and after the grace SIGKILL to whatever is left; return when nothing is left."""
@@ -155,6 +163,8 @@ class Driver(abc.ABC):
         local: Whether runs are processes of this machine, which see its files and its channel as the worker does.
         files: The folder in which a run finds what :meth:`RunHandle.give` puts there; None: it sees the worker's.
         locks: The folder of the devices' locks, as runs see it; None: it is the worker's.
+        closed_nodes: Nodes that are there and take no work now, as of the last answer of :meth:`nodes`; what runs there
+            goes on.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the lead since the launch began.
     """
@@ -162,6 +172,7 @@ class Driver(abc.ABC):
     local = True
     files: Path | None = None
     locks: Path | None = None
+    closed_nodes: Sequence[Node] = ()
     may_start: Callable[[], bool] = staticmethod(lambda: True)
 
     async def nodes(self) -> Sequence[Node] | None:
@@ -188,7 +199,7 @@ class Driver(abc.ABC):
             return "127.0.0.1", int(probe.getsockname()[1])
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
-        """Say which nodes there are now, and whenever that has changed, until cancelled.
+        """Say which nodes there are now, and whenever that or :attr:`closed_nodes` has changed, until cancelled.
 
         Called once everything that is to be adopted has been, and the rest was swept away. A driver of one machine says
         nothing: whoever made it knows.

@@ -11,7 +11,7 @@ import pytest
 from prefect_gpu.lab import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import eventually
+from tests.live.pool import DEADLINE_S, eventually
 from tests.live.test_preemption import result_of, steps_of, undisturbed
 
 STEPS = 200
@@ -47,13 +47,22 @@ async def node_of(swarm: ClusterPool, run_id: object) -> LabNode:
     async def known() -> str | None:
         return (await swarm.read(run_id)).infrastructure_pid  # type: ignore[arg-type]
 
-    name = str(await eventually(known, "the run's place")).split(":")[1]
+    name = str(await eventually(known, "the run's place")).split(":")[0]
     return next(node for node in swarm.lab.nodes if node.name == name)
 
 
 def words_of(trace: Path, column: int) -> set[str]:
     """What stands in a column of the trace."""
     return {line.split()[column] for line in trace.read_text().splitlines()}
+
+
+def tries(trace: Path) -> list[list[int]]:
+    """The steps of each container, in their order."""
+    found: dict[str, list[int]] = {}
+    for line in trace.read_text().splitlines():
+        step, container, _ = line.split()
+        found.setdefault(container, []).append(int(step))
+    return list(found.values())
 
 
 def went_on(trace: Path) -> None:
@@ -68,11 +77,12 @@ async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool
     await trains(trace)
     node, pid = await node_of(swarm, run_id), (await swarm.read(run_id)).infrastructure_pid
     client = Endpoint(node.url).connect()
-    client.api.kill(str(pid).split(":")[2])
+    client.api.kill(str(pid).split(":")[1])
     client.close()
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)
-    assert min(steps_of(trace)[20:]) > 0 or len(steps_of(trace)) < STEPS + 40
+    first, second = tries(trace)
+    assert 0 < second[0] <= first[-1] + 1, "it carried on from a checkpoint"
 
 
 async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool, trace: Path) -> None:
@@ -114,4 +124,17 @@ async def test_a_run_is_cancelled(swarm: ClusterPool, trace: Path) -> None:
     run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
     await trains(trace)
     await swarm.cancel(run_id)
-    await swarm.until(run_id, "Cancelled")  # for a moment, the flow's own word for its end may stand there
+    state = await swarm.until(run_id)
+    assert state.name == "Cancelled"
+    assert "Crashed" not in await swarm.names(run_id), "whoever waits for the run would take it for the end"
+
+
+async def test_a_run_that_was_taken_over_is_cancelled_as_well(swarm: ClusterPool, trace: Path) -> None:
+    first = swarm.start_worker()
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
+    await trains(trace)
+    first.kill()
+    swarm.start_worker().wait_for_output("adopted it", timeout_s=DEADLINE_S)
+    await swarm.cancel(run_id)
+    assert (await swarm.until(run_id)).name == "Cancelled"
+    assert "Crashed" not in await swarm.names(run_id)

@@ -12,6 +12,7 @@ from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import eventually
+from tests.live.test_page import told
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,6 +45,10 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     await eventually(trains, "the gang's training")
     places = instances(swarm)
     assert len(places) == 3 and len({node for node, _ in places}) > 1
+    page = await told(swarm)
+    assert [node["state"] for node in page["nodes"]] == ["up"] * 3
+    [shown] = page["runs"]
+    assert [part["node"] for part in shown["parts"]] == [node for node, _ in places] and len(shown["devices"]) == 3
     node, container = places[-1]
     url = next(one.url for one in swarm.lab.nodes if one.name == node)
     client = Endpoint(url).connect()
@@ -55,3 +60,5 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     rows = await swarm.rows([run_id], attempts=2)
     assert [row.outcome for row in rows] == ["crashed", "completed"]
     assert "of 3 ended first, so all were stopped" in (rows[0].message or "")
+    assert [node for node, _ in rows[0].places] == [node for node, _ in places]
+    assert len(set(rows[0].devices)) == 3, "the history has the devices of all instances"

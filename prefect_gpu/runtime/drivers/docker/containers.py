@@ -16,7 +16,7 @@ from docker.errors import ImageNotFound, NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import cut_off, inside
+from prefect_gpu.runtime.drivers.docker import cut_off, inside, intent
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -128,6 +128,7 @@ def create(
         "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
         "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
         "mark": mark,
+        "told_at": list(spec.told_at),
     }
     try:
         api.put_archive(made["Id"], "/", _archive(_files_of(job, contacts)))
@@ -161,6 +162,7 @@ def _files_of(job: dict[str, Any], contacts: bytes) -> dict[str, bytes]:
     """Our files, and the job."""
     return {
         "inside.py": Path(inside.__file__).read_bytes(),
+        "intent.py": Path(intent.__file__).read_bytes(),
         "supervisor.py": Path(supervisor.__file__).read_bytes(),
         "cut_off.py": Path(cut_off.__file__).read_bytes(),
         **({cut_off.FILE: contacts} if contacts else {}),

@@ -20,7 +20,7 @@ from docker.errors import APIError, DockerException, NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
-from prefect_gpu.runtime.drivers.docker import containers, inside
+from prefect_gpu.runtime.drivers.docker import containers, inside, intent
 from prefect_gpu.runtime.drivers.docker.said import Lines
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ class ContainerHandle(RunHandle):
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
+
+    async def announce_cancellation(self) -> None:
+        await self.give(intent.CANCELLED, b"")
 
     async def stop(self, grace_seconds: float) -> None:
         if grace_seconds > 0 and not self._watcher.done():

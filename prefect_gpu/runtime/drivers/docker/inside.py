@@ -1,10 +1,11 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
-This file, the supervisor and :mod:`.cut_off` are put into the container when it is made, so that an image needs nothing
-of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``. As the first process, it
-alone gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run as SIGTERM. A
-SIGTERM comes from an Engine that is shut down, or from ``docker stop``: the run is then over at once, and lost, before
-it could tell Prefect of an end that is none of its own. When this process ends, the kernel ends whatever is left.
+This file, the supervisor, :mod:`.cut_off` and :mod:`.intent` are put into the container when it is made, so that an image
+needs nothing of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``. As the first
+process, it alone gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run as
+SIGTERM. A SIGTERM comes from an Engine that is shut down, or from ``docker stop``: the run is then over at once, and
+lost, before it could tell Prefect of an end that is none of its own. When this process ends, the kernel ends whatever is
+left.
 
 What it says are lines that begin with the launch's mark, a random word: JSON with ``started`` or ``error`` first, and
 the supervisor's report as ``ended`` last. It also ends the run if its node is cut off (:mod:`.cut_off`).
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from typing import Any
 try:
     from prefect_gpu.runtime.drivers import supervisor  # whoever puts this file into a container has it
-    from prefect_gpu.runtime.drivers.docker import cut_off
+    from prefect_gpu.runtime.drivers.docker import cut_off, intent
 except ImportError:
     sys.path.insert(0, HERE)
     import cut_off  # type: ignore[import-not-found,no-redef]  # in the container
+    import intent  # type: ignore[import-not-found,no-redef]
     import supervisor  # type: ignore[import-not-found,no-redef]
-
 
 _STOPPED = "Its container was stopped from outside: its node's Engine was shut down, or somebody stopped the container."
 
@@ -46,9 +47,14 @@ def main() -> int:
     os.makedirs(RUN, exist_ok=True)
     os.symlink(f"/proc/{os.getpid()}/fd/1", f"{RUN}/{supervisor.OUTPUT}")  # the run's output is the container's
     stopping: list[bool] = []
+    listener = intent.Listener() if job["told_at"] else None
+    if listener is not None:
+        job["env"] |= listener.variables(*job["told_at"])
 
     def stop(*_: object) -> None:
         stopping.append(True)
+        if listener is not None and os.path.exists(f"{HERE}/{intent.CANCELLED}"):
+            listener.cancel()
         _hand_on()
 
     signal.signal(STOP, stop)
@@ -59,9 +65,13 @@ def main() -> int:
         os.close(answer)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(STOP, signal.SIG_DFL)
+        if listener is not None:
+            listener.close()
         trouble = supervisor.supervise({"id": 0, "run_dir": RUN, **job}, reply, warm=False)
         supervisor.begin(job, trouble)
     os.close(reply)
+    if listener is not None:
+        listener.listen()
     with open(answer) as lines:
         first = json.loads(lines.readline() or '{"error": "its supervisor died"}')
     _say(job["mark"], {key: first[key] for key in ("started", "error") if key in first})

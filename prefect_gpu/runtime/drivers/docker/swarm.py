@@ -117,19 +117,22 @@ class SwarmDriver(Driver):
             driver = self._drivers.pop(name)
             await driver.lose(f"Its node {name} is gone: it is down, or cut off from the Swarm's manager.")
             await driver.close()
-        nodes = await asyncio.gather(*(self._admit(node) for node in found))
-        return tuple(sorted((node for node in nodes if node is not None), key=lambda node: node.id))
+        admitted = await asyncio.gather(*(self._admit(node) for node in found))
+        told = [(node, it.open) for node, it in zip(admitted, found, strict=True) if node is not None]
+        told.sort(key=lambda one: one[0].id)
+        self.closed_nodes = tuple(node for node, is_open in told if not is_open)
+        return tuple(node for node, is_open in told if is_open)
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`."""
-        known: tuple[Node, ...] | None = None
+        known: tuple[Sequence[Node], Sequence[Node]] | None = None
         for count in itertools.count(1):
             if count % round(SWEEP_S / _EVERY_S) == 0:  # see DockerDriver.watch_nodes
                 await self.sweep()
             with contextlib.suppress(EngineError):  # the manager restarts: the nodes are what they were
                 nodes = await self.nodes()
-                if nodes != known:
-                    known = nodes
+                if (nodes, self.closed_nodes) != known:
+                    known = nodes, self.closed_nodes
                     tell(nodes)
             await asyncio.sleep(_EVERY_S)
 
@@ -184,7 +187,7 @@ class SwarmDriver(Driver):
         return ContainerHandle.of_ended(run_id, made, report or lost)
 
     async def _admit(self, node: SwarmNode) -> Node | None:
-        """Make sure of a node's own Engine. None if it takes no work, or cannot be reached."""
+        """Make sure of a node's own Engine. None if the node cannot be used."""
         try:
             told = node.as_node()
             if node.name not in self._drivers:
@@ -198,7 +201,7 @@ class SwarmDriver(Driver):
                 self._logger.error("Node %s cannot be used: %s", node.name, error)
             return None
         self._told.pop(node.name, None)
-        return told if node.open else None
+        return told
 
     async def _connect(self, node: SwarmNode) -> DockerDriver:
         url = node.label("endpoint") or self._node_url.format(address=node.address, name=node.name)

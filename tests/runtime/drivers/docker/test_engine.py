@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -71,6 +72,38 @@ class TestOneEngine(DriverConformance):
         spec = with_container(make_spec("x = bytearray(400 << 20)"), memory_bytes=100 * MIB, tmp_path=tmp_path)
         report = await (await driver.launch(spec)).wait()
         assert report.returncode == -9 and "more memory than its container's limit" in report.cause
+
+    @pytest.mark.parametrize("announced", [True, False])
+    async def test_a_cancellation_is_told_before_the_signal(
+        self, driver: Driver, make_spec: MakeSpec, announced: bool
+    ) -> None:
+        code = """
+            import os, signal, socket, threading
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            def connect(token):
+                line = socket.create_connection(("127.0.0.1", int(os.environ["AT"])))
+                line.sendall(token.encode() + bytes([10]))
+                return line
+            assert connect("guess").recv(1) == b""
+            line = connect(os.environ["WITH"])
+            line.sendall(bytes([0]) + b"PF" + bytes([2, 1]))
+            assert line.recv(5, socket.MSG_WAITALL) == bytes([0]) + b"PF" + bytes([1, 0]), "the first version will do"
+            def told():
+                print(line.recv(1).decode(), flush=True)
+                line.sendall(b"a")
+            threading.Thread(target=told, daemon=True).start()
+            open("ready", "w").close()
+            signal.sigwait([signal.SIGTERM])
+            print("SIGTERM")
+        """
+        spec = dataclasses.replace(make_spec(code), told_at=("AT", "WITH"))
+        handle = await driver.launch(spec)
+        await until((spec.cwd / "ready").exists)
+        if announced:
+            await handle.announce_cancellation()
+        await handle.stop(60)
+        report = await handle.wait()
+        assert (report.returncode, report.tail) == (0, ("c", "SIGTERM") if announced else ("SIGTERM",))
 
     async def test_an_image_that_is_not_there_is_a_launch_error(
         self, driver: Driver, make_spec: MakeSpec, tmp_path: Path

@@ -78,6 +78,41 @@ async def test_its_nodes_are_found_with_their_labels(cluster: Lab, driver: Any) 
     assert all(node.cpus for node in nodes)
 
 
+async def test_a_node_that_is_drained_takes_no_work_and_what_runs_there_goes_on(
+    cluster: Lab, driver: Any, make_spec: MakeSpec
+) -> None:
+    name = cluster.nodes[1].name
+    code = "import time; open('ready', 'w').close(); time.sleep(3600)"
+    spec = dataclasses.replace(make_spec(code), node=name)
+    handle = await driver.launch(spec)
+    await until((spec.cwd / "ready").exists)
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def tell(nodes: Sequence[Node]) -> None:
+        seen.append(([node.id for node in nodes], [node.id for node in driver.closed_nodes]))
+
+    watching = asyncio.ensure_future(driver.watch_nodes(tell))
+    manager = Endpoint(cluster.nodes[0].url).connect()
+    told = next(node for node in manager.nodes.list() if node.attrs["Description"]["Hostname"] == name)
+    others = [node.name for node in cluster.nodes if node.name != name]
+    try:
+        told.update({**told.attrs["Spec"], "Availability": "drain"})
+        await until(lambda: seen and seen[-1] == (others, [name]))
+    finally:
+        told.reload()
+        told.update({**told.attrs["Spec"], "Availability": "active"})
+        await until(lambda: seen and seen[-1][1] == [])
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+        client = Endpoint(cluster.nodes[1].url).connect()
+        running = client.containers.list(filters={"label": f"prefect-gpu.run={spec.run_id}"})
+        await handle.stop(0)
+        client.close()
+        manager.close()
+    assert len(running) == 1, "it went on"
+
+
 async def test_a_gang_meets_across_nodes(driver: Driver, make_spec: MakeSpec, tmp_path: Path) -> None:
     code = """
         import os, socket

@@ -1,0 +1,53 @@
+"""One Prefect server and one S3 server for the tests of blocks, both within the reach of containers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+from prefect_gpu.sandbox import Sandbox
+from prefect_gpu.worker import GpuWorker
+from tests.live.pool import LivePool
+from tests.radosgw import S3Server, missing, s3_server
+from tests.support import require
+
+
+@pytest.fixture(scope="package")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path_factory.mktemp("sandbox"), host="0.0.0.0") as box:
+        yield box
+
+
+@pytest.fixture
+def sandbox(prefect_server: Sandbox) -> Iterator[Sandbox]:
+    """The server, which this process uses, too."""
+    with temporary_settings({PREFECT_API_URL: prefect_server.api_url, PREFECT_HOME: prefect_server.home}):
+        yield prefect_server
+
+
+@pytest.fixture(scope="package")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    lacking = missing()
+    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
+    with s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
+    """A gpu pool without a worker yet."""
+    name = f"pool-{abs(hash(request.node.nodeid)) % 10**8}"
+    async with get_client() as client:
+        template = GpuWorker.get_default_base_job_template()
+        await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+        live = LivePool(sandbox, client, name, tmp_path)
+        yield live
+        await asyncio.to_thread(live.stop_workers)
+        await client.delete_work_pool(name)
