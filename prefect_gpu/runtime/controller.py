@@ -343,14 +343,16 @@ class Controller:
         meeting = self._driver.meeting_point(run.run_id, run.folder) if len(parts) > 1 else None
         specs = []
         for rank, part in enumerate(parts):
+            devices = self.fleet.devices_of(part)
             own = run_environment(
                 run_id=run.run_id,
-                devices=self.fleet.devices_of(part),
+                devices=devices,
                 cpus=part.cpus,
                 checkpoints=self._checkpoints.of(run.run_id),
                 locks=self._driver.locks or self._locks,
                 shared=run.record.placement.shared,
                 memory_bytes=run.record.placement.memory_bytes,
+                local=self._driver.local,
             )
             if rank == 0:
                 own |= channel_environment(
@@ -370,6 +372,7 @@ class Controller:
                     argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
                     env=spec.env | own,
                     cpus=part.cpus,
+                    gpus=tuple(device.id for device in devices if not device.virtual),
                     shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
                     node=part.node,
                     meets=meeting is not None,
