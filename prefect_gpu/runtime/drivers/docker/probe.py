@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FILE = "probe_inside.py"
 _LONGEST_S = 60.0  # a driver that hangs answers never
-_PATIENCE_S = 20.0  # for the first answer: without it, a worker that starts would not know what its old runs are on
+_PATIENCE_S = 60.0  # for the first answer: without it, a worker that starts would not know what its old runs are on
 _AGAIN_S = 60.0  # after one that failed: the image may have been loaded meanwhile, or the driver repaired
 _REMEDY = (
     "Or state the GPUs: by labels of the node (prefect-gpu.gpus=GPU-...,GPU-... and prefect-gpu.gpu-memory=80GiB), in "

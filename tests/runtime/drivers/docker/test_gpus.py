@@ -1,7 +1,7 @@
 """GPUs of containers, on two real Engines with a stand-in for NVIDIA's container toolkit.
 
 The stand-in (:mod:`tests.nvidia_toolkit`) is at the hardware border: that something works on a GPU, nothing here shows.
-The first Engine has only the toolkit's hook, the second its runtime; both ways are as dockerd has them for the real one.
+The first Engine has only the toolkit's hook, the second its runtime; dockerd has both ways for the real one.
 """
 
 from __future__ import annotations
@@ -93,6 +93,12 @@ def gpu_lab() -> Iterator[GpuLab]:
                 plain.remove()
                 client.close()
             yield GpuLab(lab, toolkit)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, the first answer is waited for."""
+    monkeypatch.setattr(probe, "_PATIENCE_S", 600.0)
 
 
 @contextlib.asynccontextmanager
