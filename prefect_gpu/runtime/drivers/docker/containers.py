@@ -103,7 +103,10 @@ def create(
     declared, folder = ensure_image(client, how.image, how.pull)
     told = client.api.info()
     cores = bool(spec.cpus) and max(spec.cpus) < int(told["NCPU"])  # else the machine has no such cores
-    access = gpu_access(spec.gpus, told.get("Runtimes") or (), {**declared, **spec.env})
+    environment = {**declared, **spec.env}
+    access = gpu_access(spec.gpus, told.get("Runtimes") or (), environment)
+    # The job must be told the same as the toolkit; one that neither has nor was told of GPUs gets what it was given.
+    environment |= {name: value for name, value in access.environment.items() if spec.gpus or name in environment}
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
     api = client.api
     limits = api.create_host_config(
@@ -127,7 +130,7 @@ def create(
     )
     job = {
         "argv": list(spec.argv),
-        "env": {**declared, **spec.env, **access.environment},
+        "env": environment,
         "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
         "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
         "mark": mark,

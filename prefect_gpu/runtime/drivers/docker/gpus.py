@@ -22,7 +22,7 @@ class GpuAccess:
     """What gives a container its GPUs, and no others.
 
     Attributes:
-        environment: For the container, and for the job in it: both must say the same.
+        environment: What the container's environment must say; what is in it may say nothing else.
         runtime: The OCI runtime, or None for the Engine's default.
         requests: Devices, where they have to be requested.
     """

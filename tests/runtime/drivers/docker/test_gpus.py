@@ -87,7 +87,7 @@ def gpu_lab() -> Iterator[GpuLab]:
         ) as lab:
             for node in lab.nodes:
                 client = Endpoint(node.url).connect()
-                greedy = {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute"]}
+                greedy = {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"]}
                 plain = client.containers.create(IMAGE, "true")
                 plain.commit(*GREEDY.split(":"), conf=greedy)
                 plain.remove()
