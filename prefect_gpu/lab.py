@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -55,6 +56,8 @@ class LabNode:
         address: Its address on the bridge.
         url: Its Engine's endpoint.
         rack: Its rack's name; empty in a lab without racks.
+        options: More options for its Engine, from its next start on.
+        path: A folder in which its Engine looks for programs first.
     """
 
     name: str
@@ -62,6 +65,8 @@ class LabNode:
     folder: Path
     process: Process | None = None
     rack: str = ""
+    options: tuple[str, ...] = ()
+    path: Path | None = None
 
     @property
     def url(self) -> str:
@@ -204,8 +209,12 @@ class Lab:
         log.unlink(missing_ok=True)  # it would say of the Engine before that it listens
         command = ["nsenter", f"--net=/var/run/netns/{node.name}", "unshare", "--uts", "sh", "-c"]
         engine = (f"hostname {node.name}; exec dockerd --host={node.url} --data-root={node.folder / 'data'} "
-                  f"--exec-root={node.folder / 'exec'} --pidfile={node.folder / 'docker.pid'}")  # fmt: skip
-        node.process = Process([*command, engine], log=log, env=_environment(), cwd=self.folder)
+                  f"--exec-root={node.folder / 'exec'} --pidfile={node.folder / 'docker.pid'} "
+                  f"{shlex.join(node.options)}")  # fmt: skip
+        env = _environment()
+        if node.path is not None:
+            env["PATH"] = f"{node.path}:{env['PATH']}"
+        node.process = Process([*command, engine], log=log, env=env, cwd=self.folder)
         node.process.wait_for_output("API listen on", timeout_s=90.0)
 
     def stop_engine(self, node: LabNode, *, kill: bool = False) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import prefect_gpu
@@ -37,7 +37,13 @@ def image_is_made() -> bool:
 
 @contextlib.contextmanager
 def started(
-    folder: Path, *, nodes: int = 3, prefix: str, subnet: str, labels: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    nodes: int = 3,
+    prefix: str,
+    subnet: str,
+    labels: Mapping[str, str] | None = None,
+    prepare: Callable[[lab.Lab], None] = lambda _: None,
 ) -> Iterator[lab.Lab]:
     """The Engines, joined to one Swarm, with the image on each.
 
@@ -46,6 +52,7 @@ def started(
         nodes: How many.
         prefix, subnet: See :class:`.Lab`.
         labels: Of every node.
+        prepare: Called before the nodes start.
 
     Raises:
         SandboxError: Something is missing on this machine, or does not start.
@@ -54,6 +61,7 @@ def started(
     laid_out = lab.Lab(folder, nodes=nodes, prefix=prefix, subnet=subnet)
     laid_out.stop()  # what was killed before it could stop: its Engines' data would be taken for this lab's
     shutil.rmtree(folder, ignore_errors=True)
+    prepare(laid_out)
     try:
         with laid_out as running:
             for node in running.nodes:

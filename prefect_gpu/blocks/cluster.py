@@ -25,6 +25,7 @@ class ClusterNode(BaseModel):
         cores: How many of its cores runs may use, counted from 0.
         virtual_devices: Virtual devices, on a node without GPUs. They are not GPUs.
         virtual_device_memory: Memory of each of them, such as ``8GiB``.
+        gpus: UUIDs of its GPUs, if neither a probe nor its Engine's generic resources are to say which it has.
         gpu_memory: Memory of each GPU, such as ``80GiB``.
         gpu_kind: Product name of its GPUs.
         network_bytes_per_s: Bandwidth of its network link, such as ``1.25GB`` for 10 Gbit/s.
@@ -39,6 +40,7 @@ class ClusterNode(BaseModel):
     cores: int | None = Field(default=None, ge=1)
     virtual_devices: int | None = Field(default=None, ge=0)
     virtual_device_memory: str | None = None
+    gpus: list[str] | None = None
     gpu_memory: str | None = None
     gpu_kind: str | None = None
     network_bytes_per_s: str | None = None
@@ -66,7 +68,8 @@ class ClusterNode(BaseModel):
     def labels(self) -> dict[str, str]:
         """What the node's labels would be, if it had been labelled: ``{"prefect-gpu.rack": "a", ...}``."""
         stated = self.model_dump(exclude={"name"}, exclude_none=True)
-        return {f"prefect-gpu.{name.replace('_', '-')}": str(value) for name, value in stated.items()}
+        texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in stated.items()}
+        return {f"prefect-gpu.{name.replace('_', '-')}": text for name, text in texts.items()}
 
 
 class GpuCluster(StrictBlock):

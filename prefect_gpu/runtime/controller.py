@@ -344,14 +344,16 @@ class Controller:
         meeting = self._driver.meeting_point(run.run_id, run.folder) if len(parts) > 1 else None
         specs = []
         for rank, part in enumerate(parts):
+            devices = self.fleet.devices_of(part)
             own = run_environment(
                 run_id=run.run_id,
-                devices=self.fleet.devices_of(part),
+                devices=devices,
                 cpus=part.cpus,
                 checkpoints=self._checkpoints.of(run.run_id),
                 locks=self._driver.locks or self._locks,
                 shared=run.record.placement.shared,
                 memory_bytes=run.record.placement.memory_bytes,
+                local=self._driver.local,
             )
             if rank == 0:
                 own |= channel_environment(
@@ -372,6 +374,7 @@ class Controller:
                     env=spec.env | own,
                     told_at=spec.told_at if rank == 0 else (),
                     cpus=part.cpus,
+                    gpus=tuple(device.id for device in devices if not device.virtual),
                     shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
                     node=part.node,
                     meets=meeting is not None,

@@ -22,6 +22,7 @@ def run_environment(
     locks: Path,
     shared: bool = False,
     memory_bytes: int | None = None,
+    local: bool = True,
 ) -> dict[str, str]:
     """What each instance of a run is told of its place.
 
@@ -33,6 +34,8 @@ def run_environment(
         shared: Whether others may train on its devices.
         memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
             by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
+        local: Whether it is a process of this machine. An MPS daemon is nothing to a container, which sees neither its
+            pipes nor the shared memory of the machine.
     """
     gpus = [device.id for device in devices if not device.virtual]
     return {
@@ -47,7 +50,7 @@ def run_environment(
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
         **({protocol.ENV_SHARED: "1"} if shared else {}),
         **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),
-        **(_limits(devices, memory_bytes) if shared and gpus and memory_bytes is not None else {}),
+        **(_limits(devices, memory_bytes, local) if shared and gpus and memory_bytes is not None else {}),
     }
 
 
@@ -71,7 +74,7 @@ def channel_environment(
     }
 
 
-def _limits(devices: Sequence[Device], memory_bytes: int) -> dict[str, str]:
+def _limits(devices: Sequence[Device], memory_bytes: int, local: bool) -> dict[str, str]:
     """What holds frameworks to their part of each GPU, as far as they read it at their start."""
     smallest = min(device.memory_bytes for device in devices)
     limits = {
@@ -80,7 +83,7 @@ def _limits(devices: Sequence[Device], memory_bytes: int) -> dict[str, str]:
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
-    if mps_runs(os.environ):
+    if local and mps_runs(os.environ):
         mebibytes = max(1, memory_bytes >> 20)
         limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(f"{at}={mebibytes}M" for at in range(len(devices)))
     return limits

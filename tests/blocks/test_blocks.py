@@ -66,15 +66,15 @@ def test_a_wrong_storage_is_explained(fields: dict[str, Any], said: str) -> None
 
 
 def test_a_cluster_states_its_nodes_as_labels() -> None:
-    node = ClusterNode(name="n1", rack="a", domain="d", cores=4, gpu_memory="80GiB", network_bytes_per_s="1.25GB")
+    node = ClusterNode(name="n1", rack="a", domain="d", cores=4, gpus=["GPU-1", "GPU-2"], gpu_memory="80GiB")
     cluster = GpuCluster(nodes=[node, ClusterNode(name="n2", virtual_devices=2, endpoint="tcp://n2:2376")])
     assert cluster.labels == {
         "n1": {
             "prefect-gpu.rack": "a",
             "prefect-gpu.domain": "d",
             "prefect-gpu.cores": "4",
+            "prefect-gpu.gpus": "GPU-1,GPU-2",
             "prefect-gpu.gpu-memory": "80GiB",
-            "prefect-gpu.network-bytes-per-s": "1.25GB",
         },
         "n2": {"prefect-gpu.virtual-devices": "2", "prefect-gpu.endpoint": "tcp://n2:2376"},
     }

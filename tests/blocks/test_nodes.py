@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from prefect_gpu.blocks import ClusterNode
-from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
+from prefect_gpu.runtime.drivers.docker.nodes import Gpu, SwarmNode
 
 GIB = 1024**3
 NODE = SwarmNode("id", "n1", "10.0.0.1", True, True, {"prefect-gpu.rack": "a", "prefect-gpu.domain": "d"}, 8, 64 * GIB)
@@ -27,8 +28,38 @@ def test_what_is_stated_counts_and_the_rest_stays() -> None:
 
 def test_gpus_are_described() -> None:
     stated = ClusterNode(name="n1", gpu_memory="80GiB", gpu_kind="A100")
-    (device,) = replace(NODE, gpus=("GPU-1",)).stated(stated.labels).as_node().devices
+    (device,) = replace(NODE, gpus=(Gpu("GPU-1"),)).stated(stated.labels).as_node().devices
     assert (device.id, device.kind, device.memory_bytes, device.virtual) == ("GPU-1", "A100", 80 * GIB, False)
+
+
+def test_gpus_that_are_stated_count_more_than_those_that_the_engine_declares() -> None:
+    stated = ClusterNode(name="n1", gpus=["GPU-2", "MIG-3"], gpu_memory="80GiB")
+    node = replace(NODE, gpus=(Gpu("GPU-1"),)).stated(stated.labels)
+    assert [device.id for device in node.as_node().devices] == ["GPU-2", "MIG-3"]
+    none = replace(NODE, gpus=(Gpu("GPU-1"),)).stated(ClusterNode(name="n1", gpus=[], virtual_devices=1).labels)
+    assert [device.id for device in none.as_node().devices] == ["n1/virtual-0"]
+
+
+@pytest.mark.parametrize("stated", [{"gpus": ["0"], "gpu_memory": "80GiB"}, {"gpus": ["GPU-1"]}])
+def test_gpus_of_which_too_little_is_stated_are_refused(stated: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Node n1 has .*(UUID|state the memory)"):
+        NODE.stated(ClusterNode(name="n1", **stated).labels).as_node()
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (NODE, True),
+        (replace(NODE, virtual={"prefect-gpu.virtual-devices": "2"}), True),
+        (NODE.stated({"prefect-gpu.gpu-memory": "80GiB"}), True),
+        (NODE.stated({"prefect-gpu.virtual-devices": "2"}), False),
+        (NODE.stated({"prefect-gpu.gpus": ""}), False),
+        (replace(NODE, gpus=(Gpu("GPU-1"),)), False),
+    ],
+    ids=["nothing", "the settings' virtual devices", "memory", "virtual devices", "no GPUs", "declared GPUs"],
+)
+def test_a_probe_is_needed_where_nobody_says_which_devices_there_are(node: SwarmNode, expected: bool) -> None:
+    assert node.needs_probe is expected
 
 
 def test_a_node_of_which_nothing_is_stated_is_as_it_was() -> None:

@@ -4,8 +4,8 @@
  * It tests how we handle what NVML answers. It does not test a GPU, and nothing that passes with it shows that
  * something works on one.
  *
- * What it answers stands in the text file that NVML_STUB_STATE names, read anew at every call, so that a test can
- * change it under a running process. One line per thing, of key=value fields separated by '|':
+ * What it answers stands in the text file that NVML_STUB_STATE names, else in /run/nvml-stub, read anew at every call,
+ * so that a test can change it under a running process. One line per thing, of key=value fields separated by '|':
  *
  *     driver|init=0|count_error=0
  *     gpu|uuid=GPU-1|name=NVIDIA Test|total=1000|reserved=10|used=20|util=50|mig=1|cores=ff|mode=0
@@ -28,7 +28,7 @@ static int open_sessions = 0;
 /* The line of the driver (gpu < 0), of a GPU, or of a GPU's MIG instance (slot >= 0). */
 static int find_line(int gpu, int slot, char *out) {
     const char *path = getenv("NVML_STUB_STATE");
-    FILE *file = path ? fopen(path, "r") : NULL;
+    FILE *file = fopen(path ? path : "/run/nvml-stub", "r");
     char line[LINE], wanted[32];
     int seen = -1, found = 0;
     if (!file) return 0;

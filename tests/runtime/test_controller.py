@@ -138,6 +138,7 @@ async def test_a_run_gets_its_devices_its_channel_and_what_the_host_wants(tmp_pa
         assert first["MINE"] == "1" and first[protocol.ENV_RUN_ID] == "a"
         assert first["CUDA_VISIBLE_DEVICES"] == "GPU-1"
         assert second["CUDA_VISIBLE_DEVICES"] == "", "a run on a virtual device sees no GPU"
+        assert [spec.gpus for spec in bench.driver.specs] == [("GPU-1",), ()]
         assert json.loads(second[protocol.ENV_DEVICES])[0]["id"] == "virtual-0"
         assert first[protocol.ENV_TOKEN] != second[protocol.ENV_TOKEN]
         channel_file = read_json(first[protocol.ENV_CHANNEL_FILE])

@@ -49,6 +49,8 @@ def test_where_mps_runs_the_driver_is_told_the_limit(tmp_path: Path, pipes: Path
     env = environment(tmp_path, GPU, OTHER, shared=True, memory_bytes=1 << 30)
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1024M,1=1024M"
     assert mps_runs({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) is False
+    elsewhere = environment(tmp_path, GPU, OTHER, shared=True, memory_bytes=1 << 30, local=False)
+    assert elsewhere.keys() == env.keys() - {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}, "no container sees this daemon"
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ class LaunchSpec:
         env: The whole environment of the process (nothing is inherited).
         cwd: Its working directory; one that is not absolute is an image's own.
         cpus: Core numbers that it is bound to; empty leaves it unbound.
+        gpus: UUIDs of the real GPUs that it was granted, for drivers whose processes see no others than they are given.
         node: The node that it is started on, for a driver that has several.
         meets: Whether other instances of its gang have to reach it.
         told_at: Names of two variables, for port and token, by which its program learns where it is told of a
@@ -72,6 +73,7 @@ class LaunchSpec:
     env: dict[str, str]
     cwd: Path
     cpus: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
     stream_output: bool = True
     label: str = ""
     node: str = ""

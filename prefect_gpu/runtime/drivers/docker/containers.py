@@ -17,6 +17,7 @@ from docker.errors import ImageNotFound, NotFound
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
 from prefect_gpu.runtime.drivers.docker import cut_off, inside, intent
+from prefect_gpu.runtime.drivers.docker.gpus import gpu_access
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -93,8 +94,8 @@ def create(
 ) -> str:
     """Create the container, with everything that its first process needs in it.
 
-    The job, which may hold secrets, is a file that is read and removed there: neither the container's environment nor
-    its labels show anything of it.
+    The job, which may hold secrets, is a file that is read and removed there: neither the container's environment, in
+    which only NVIDIA's container toolkit looks for something, nor its labels show anything of it.
 
     Args:
         mark: See :mod:`.inside`.
@@ -108,7 +109,12 @@ def create(
         docker.errors.DockerException: The engine refuses it.
     """
     declared, folder = ensure_image(client, how.image, how.pull)
-    cores = _cores(client, spec.cpus)
+    told = client.api.info()
+    cores = bool(spec.cpus) and max(spec.cpus) < int(told["NCPU"])  # else the machine has no such cores
+    environment = {**declared, **spec.env}
+    access = gpu_access(spec.gpus, told.get("Runtimes") or (), environment)
+    # The job must be told the same as the toolkit; one that neither has nor was told of GPUs gets what it was given.
+    environment |= {name: value for name, value in access.environment.items() if spec.gpus or name in environment}
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
     api = client.api
     limits = api.create_host_config(
@@ -118,13 +124,21 @@ def create(
         memswap_limit=how.memory_bytes,  # the sum of both: no swap, which would only make it slow
         shm_size=how.shm_bytes,
         network_mode=how.network or (network if spec.meets else None),
+        runtime=access.runtime,
+        device_requests=list(access.requests) or None,
     )
     made = api.create_container(
-        how.image, entrypoint=list(_COMMAND), name=name, labels=labels, host_config=limits, working_dir="/"
+        how.image,
+        entrypoint=list(_COMMAND),
+        name=name,
+        labels=labels,
+        environment=dict(access.environment),
+        host_config=limits,
+        working_dir="/",
     )
     job = {
         "argv": list(spec.argv),
-        "env": {**declared, **spec.env},
+        "env": environment,
         "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
         "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
         "mark": mark,
@@ -142,11 +156,6 @@ def remove(client: DockerClient, container: str) -> None:
     """Remove a container, running or not; nothing if there is none."""
     with contextlib.suppress(NotFound):
         client.api.remove_container(container, force=True, v=True)
-
-
-def _cores(client: DockerClient, cpus: tuple[int, ...]) -> bool:
-    """Whether the engine's machine has these cores, so that the container may be held to them."""
-    return bool(cpus) and max(cpus) < int(client.api.info()["NCPU"])
 
 
 def give(client: DockerClient, container: str, name: str, content: bytes) -> None:

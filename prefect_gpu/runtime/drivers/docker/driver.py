@@ -20,7 +20,8 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError,
 from prefect_gpu.runtime.drivers.docker import containers, cut_off
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
-from prefect_gpu.runtime.drivers.docker.nodes import node_of_engine
+from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode, node_of_engine
+from prefect_gpu.runtime.drivers.docker.probe import Discovery
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -45,7 +46,8 @@ class DockerDriver(Driver):
         network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
         contacts: Whom the containers must be able to reach: see :mod:`.cut_off`. By default, nobody.
-        virtual: Labels that count where the engine has none of their names; see :mod:`.nodes`.
+        virtual: Labels of virtual devices that count where the engine has none of their names, if it has no GPUs; see
+            :mod:`.nodes`.
         stated: Labels by the machine's name that count more than the engine's own.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
@@ -86,6 +88,7 @@ class DockerDriver(Driver):
         self._network = network
         self._contacts = contacts
         self._handles: set[ContainerHandle] = set()
+        self._discovery: Discovery | None = None
         self._ours: set[str] = set()  # names of containers that are being started, or followed
 
     async def start(self) -> None:
@@ -96,10 +99,13 @@ class DockerDriver(Driver):
         """
         self._client = await asyncio.to_thread(self._endpoint.connect)
         await asyncio.to_thread(self._set_up)
+        self._discover_anew()
 
     async def close(self) -> None:
         for handle in tuple(self._handles):
             handle.release()
+        if self._discovery is not None:
+            self._discovery.close()
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
@@ -110,7 +116,17 @@ class DockerDriver(Driver):
     async def nodes(self) -> Sequence[Node] | None:
         with explained(self._endpoint, "say what it is"):
             told = await asyncio.to_thread(self._engine.info)
-        return (node_of_engine(told, self._node, self._virtual).stated(self._stated.get(self._node)).as_node(),)
+        node = node_of_engine(told, self._node, self._virtual).stated(self._stated.get(self._node))
+        return ((await self.with_gpus(node)).as_node(),)
+
+    async def with_gpus(self, node: SwarmNode) -> SwarmNode:
+        """The engine's node with the GPUs that a probe finds, if nobody has stated them; see :class:`.Discovery`.
+
+        Raises:
+            ValueError: A label's value makes no sense.
+        """
+        assert self._discovery is not None, "the driver has not been started"
+        return await self._discovery.complete(node)
 
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
         return containers.meeting_point(run_id, run_dir)
@@ -200,11 +216,25 @@ class DockerDriver(Driver):
                 await asyncio.sleep(_AGAIN_S)
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
-        """See :meth:`.Driver.watch_nodes`. The engine stays what it is, but is swept now and then.
+        """See :meth:`.Driver.watch_nodes`. An engine that was away may have come back with other GPUs.
 
-        A worker that led before may have started something in the very moment in which it lost the lead.
+        It is swept now and then: a worker that led before may have started something in the very moment in which it
+        lost the lead.
         """
+        known: Sequence[Node] | None = None
+        said = ""
         while True:
+            try:
+                nodes = await self.nodes()
+                if nodes is not None and nodes != known:
+                    known = nodes
+                    tell(nodes)
+                said = ""
+            except EngineError:
+                self._discover_anew()
+            except ValueError as error:
+                if said != (said := str(error)):
+                    self._logger.error("Node %s stays as it was: %s", self._node, error)
             await asyncio.sleep(SWEEP_S)
             await self.sweep()
 
@@ -227,6 +257,14 @@ class DockerDriver(Driver):
             cause: What their users are told.
         """
         await asyncio.gather(*(handle.lose(cause) for handle in tuple(self._handles)))
+
+    def _discover_anew(self) -> None:
+        """Forget what the probe found: the engine was away, and its machine may have been changed."""
+        if self._discovery is not None:
+            self._discovery.close()
+            self._ours.discard(self._discovery.container)
+        self._discovery = Discovery(self._engine, self._endpoint, self._node, self._default, self._pool, self._logger)
+        self._ours.add(self._discovery.container)
 
     # -- in threads ---------------------------------------------------------------------------------------------------
 

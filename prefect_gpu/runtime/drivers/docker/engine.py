@@ -29,6 +29,8 @@ _REMEDIES = (
     ("no space left on device", "The node's disk is full: remove old images and containers (`docker system prune`)."),
     ("cannot allocate memory", "The node's memory is used up: fewer runs at once, or a lower memory limit."),
     ("executable file not found", "The image must have Python 3.9 or newer, as `python3` on its PATH."),
+    ("unknown device", "The node has no such GPU any more: see `nvidia-smi -L` there, and what is stated of its GPUs."),
+    ("nvidia-container-cli", "NVIDIA's driver fails on the node: see `nvidia-smi` there."),
     ("could not select device driver", "Install the NVIDIA container toolkit on the node."),
     ("unknown or invalid runtime", "Install the NVIDIA container toolkit on the node."),
     ("certificate", "Check the certificates of the endpoint: its own, ours, and the authority that signed both."),

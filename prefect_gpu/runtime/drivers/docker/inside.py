@@ -1,11 +1,11 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
-This file, the supervisor, :mod:`.cut_off` and :mod:`.intent` are put into the container when it is made, so that an image
-needs nothing of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``. As the first
-process, it alone gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run as
-SIGTERM. A SIGTERM comes from an Engine that is shut down, or from ``docker stop``: the run is then over at once, and
-lost, before it could tell Prefect of an end that is none of its own. When this process ends, the kernel ends whatever is
-left.
+This file, the supervisor, :mod:`.cut_off` and :mod:`.intent` are put into the container when it is made, so that an
+image needs nothing of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``. As the
+first process, it alone gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run
+as SIGTERM. A SIGTERM comes from an Engine that is shut down, or from ``docker stop``: the run is then over at once, and
+lost, before it could tell Prefect of an end that is none of its own. When this process ends, the kernel ends whatever
+is left.
 
 What it says are lines that begin with the launch's mark, a random word: JSON with ``started`` or ``error`` first, and
 the supervisor's report as ``ended`` last. It also ends the run if its node is cut off (:mod:`.cut_off`).

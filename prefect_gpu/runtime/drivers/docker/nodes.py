@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefect_gpu.scheduling.cluster import Device, Node
@@ -14,26 +14,41 @@ GPU_RESOURCES = ("NVIDIA-GPU", "gpu", "GPU")  # the names that dockerd's node-ge
 _DEFAULT_MEMORY = "8GiB"
 
 
-def node_of_engine(told: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> SwarmNode:
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, or one MIG instance, as far as it is known.
+
+    Attributes:
+        uuid: ``GPU-...`` or ``MIG-...``.
+        kind: Product name; empty if unknown.
+        memory_bytes: What runs can use of its memory; 0 if unknown.
+    """
+
+    uuid: str
+    kind: str = ""
+    memory_bytes: int = 0
+
+
+def node_of_engine(told: Mapping[str, Any], name: str, virtual: Mapping[str, str]) -> SwarmNode:
     """A single Engine as a node.
 
     Args:
         told: What the Engine says of itself.
         name: What it is called.
-        labels: Those that count where the Engine has none of their names.
+        virtual: Labels of virtual devices that count where no others of their names do, if it has no GPU.
     """
     own = dict(entry.partition("=")[::2] for entry in told.get("Labels") or ())
-    named = (entry.get("NamedResourceSpec") for entry in told.get("GenericResources") or ())
     return SwarmNode(
         id=told["ID"],
         name=name,
         address="",
         up=True,
         open=True,
-        labels={**labels, **own},
+        labels=own,
         cores=int(told["NCPU"]),
         memory_bytes=int(told["MemTotal"]),
-        gpus=tuple(one["Value"] for one in named if one and one["Kind"] in GPU_RESOURCES),
+        gpus=_declared(told),
+        virtual=virtual,
     )
 
 
@@ -50,7 +65,8 @@ class SwarmNode:
         labels: Those of its Engine, and over them those that the manager gave it.
         cores: How many.
         memory_bytes: Main memory.
-        gpus: UUIDs of its GPUs, if its Engine declares them as generic resources.
+        gpus: Its GPUs, if its Engine declares them as generic resources, or once a probe has found them.
+        virtual: Labels of virtual devices that count where ``labels`` has none of their names, if it has no GPU.
     """
 
     id: str
@@ -61,14 +77,14 @@ class SwarmNode:
     labels: Mapping[str, str]
     cores: int
     memory_bytes: int
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    virtual: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> SwarmNode:
         """Read what the manager's API says of a node."""
         described, spec, status = told["Description"], told["Spec"], told["Status"]
         resources = described["Resources"]
-        named = (entry.get("NamedResourceSpec") for entry in resources.get("GenericResources") or ())
         return cls(
             id=told["ID"],
             name=described["Hostname"],
@@ -78,7 +94,7 @@ class SwarmNode:
             labels={**(described.get("Engine", {}).get("Labels") or {}), **(spec.get("Labels") or {})},
             cores=int(resources["NanoCPUs"] // 1_000_000_000),
             memory_bytes=int(resources["MemoryBytes"]),
-            gpus=tuple(one["Value"] for one in named if one and one["Kind"] in GPU_RESOURCES),
+            gpus=_declared(resources),
         )
 
     def stated(self, labels: Mapping[str, str] | None) -> SwarmNode:
@@ -87,7 +103,22 @@ class SwarmNode:
 
     def label(self, name: str, default: str = "") -> str:
         """The value of one of our labels."""
-        return self.labels.get(PREFIX + name, default)
+        return self.labels.get(PREFIX + name, self.virtual.get(PREFIX + name, default))
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether neither its Engine nor its labels say which devices it has, so that a probe has to find out.
+
+        Raises:
+            ValueError: As :meth:`as_node`.
+        """
+        own = replace(self, virtual={})  # those are an assumption, and no word of the node
+        return not self.gpus and PREFIX + "gpus" not in self.labels and own._count("virtual-devices") == 0
+
+    def with_gpus(self, gpus: tuple[Gpu, ...]) -> SwarmNode:
+        """The same node, and what a probe has found there. One that should have GPUs has no virtual devices instead:
+        who pays for them must not find out from slow runs that these were on the CPU."""
+        return replace(self, gpus=gpus, virtual={})
 
     def as_node(self) -> Node:
         """The node, for the scheduler.
@@ -95,10 +126,12 @@ class SwarmNode:
         Raises:
             ValueError: A label's value makes no sense. The message names node, label, value and remedy.
         """
-        if self.gpus:
-            memory = self._bytes("gpu-memory", "state the memory of each of its GPUs, such as 80GiB")
-            kind = self.label("gpu-kind", "NVIDIA GPU")
-            devices = tuple(Device(uuid, kind, memory) for uuid in self.gpus)
+        gpus = self.gpus
+        if PREFIX + "gpus" in self.labels:
+            named = (uuid.strip() for uuid in self.label("gpus").split(","))
+            gpus = tuple(Gpu(uuid) for uuid in named if uuid)
+        if gpus:
+            devices = tuple(self._device(gpu) for gpu in gpus)
         else:
             memory = self._bytes("virtual-device-memory", "state the memory of each, such as 8GiB", _DEFAULT_MEMORY)
             devices = tuple(
@@ -113,6 +146,18 @@ class SwarmNode:
             domain=self.label("domain"),
             network_bps=self._bytes("network-bytes-per-s", "state bytes per second, such as 125MB", "0B") + 0.0,
         )
+
+    def _device(self, gpu: Gpu) -> Device:
+        """A GPU, for the scheduler: what labels say of it counts more than what was found."""
+        if not gpu.uuid.startswith(("GPU-", "MIG-")):  # a number means another GPU in a container than on its node
+            raise ValueError(
+                f"Node {self.name} has a GPU named {gpu.uuid!r}: its Engine's generic resources, or the label "
+                f"{PREFIX}gpus, must name GPUs by UUID, as `nvidia-smi -L` does."
+            )
+        memory = gpu.memory_bytes
+        if not memory or self.label("gpu-memory"):
+            memory = self._bytes("gpu-memory", "state the memory of each of its GPUs, such as 80GiB")
+        return Device(gpu.uuid, self.label("gpu-kind") or gpu.kind or "NVIDIA GPU", memory)
 
     def _bytes(self, name: str, remedy: str, default: str | None = None) -> int:
         value = self.label(name, default or "")
@@ -136,3 +181,9 @@ class SwarmNode:
         if not value.isdigit():
             raise ValueError(f"Node {self.name} has the label {PREFIX}{name}={value!r}: give a whole number.")
         return int(value)
+
+
+def _declared(resources: Mapping[str, Any]) -> tuple[Gpu, ...]:
+    """The GPUs among the generic resources of an Engine, which are no more than names there."""
+    named = (entry.get("NamedResourceSpec") for entry in resources.get("GenericResources") or ())
+    return tuple(Gpu(one["Value"]) for one in named if one and one["Kind"] in GPU_RESOURCES)

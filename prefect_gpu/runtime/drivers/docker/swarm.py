@@ -189,12 +189,13 @@ class SwarmDriver(Driver):
     async def _admit(self, node: SwarmNode) -> Node | None:
         """Make sure of a node's own Engine. None if the node cannot be used."""
         try:
-            told = node.as_node()
+            node.as_node()  # what its labels say makes sense
             if node.name not in self._drivers:
                 driver = await self._connect(node)
                 if not self._adopting:  # it comes back, or is new: nothing old may go on there
                     await driver.sweep()
                 self._drivers[node.name] = driver
+            told = (await self._drivers[node.name].with_gpus(node)).as_node()
         except (EngineError, ValueError) as error:
             if self._told.get(node.name) != str(error):
                 self._told[node.name] = str(error)
