@@ -112,6 +112,7 @@ class SwarmNode:
             rack=self.label("rack"),
             domain=self.label("domain"),
             network_bps=self._bytes("network-bytes-per-s", "state bytes per second, such as 125MB", "0B") + 0.0,
+            uplink_bps=self._bytes("uplink-bytes-per-s", "state bytes per second, such as 125MB", "0B") + 0.0,
         )
 
     def _bytes(self, name: str, remedy: str, default: str | None = None) -> int:
