@@ -4,7 +4,7 @@ Four nodes in two racks on this machine: network namespaces, with links of 1 Gbi
 between the racks (``tc tbf``). Gangs of 2 and 3 workers, PyTorch's DistributedDataParallel over gloo, arrive one by one
 (immediate mode) or all at once (batch mode), under our profile ``ahead``, under Liquid's policies as published, and
 under three others, by turns. Beside what was measured stands what the simulator says; it is told only how long gangs'
-steps take alone. The scheduler is told that, too, as in a pool that has seen the programs before; only ``ahead`` uses it.
+steps take alone. The scheduler is told that, too, as in a pool that has seen the programs before: ``ahead`` uses it.
 
     python -m benchmarks.network_placement [--repeats N] [--containers] [--json] [--quick]
 """
