@@ -90,6 +90,7 @@ def course(
     running: Sequence[Member],
     order: Sequence[Member],
     near: Collection[str] = (),
+    never_passed: Collection[str] = (),
 ) -> Course | None:
     """Start jobs in order as soon as there is room, later ones passing those for which there is none.
 
@@ -103,6 +104,7 @@ def course(
         running: Jobs that have their places, each with a plan.
         order: Jobs that wait.
         near: Names of those that start in one rack or not at all.
+        never_passed: Names of those before whom nobody starts who comes later in the order.
 
     Returns:
         What would come of it; None if somebody would never start.
@@ -114,7 +116,7 @@ def course(
     starts: dict[str, tuple[float, Plan]] = {}
     now = 0.0
     while True:
-        waiting = _start(waiting, room, sites, near, active, starts, now)
+        waiting = _start(waiting, room, sites, near, never_passed, active, starts, now)
         if not active:
             return None if waiting else Course(ends, starts)
         pace = _paces(active)
@@ -195,21 +197,24 @@ def _start(
     room: list[int],
     sites: Sites,
     near: Collection[str],
+    never_passed: Collection[str],
     active: list[_Active],
     starts: dict[str, tuple[float, Plan]],
     now: float,
 ) -> list[Member]:
     """Start those for which there is room; the others, in their order."""
     left = sum(room)
-    rest = []
+    rest: list[Member] = []
     tried: set[tuple[int, int, bool]] = set()  # what found no room: who asks for the same finds none either
-    for member in waiting:
+    for at, member in enumerate(waiting):
         shape = (member.workers, member.gpus, member.name in near)
         plan = None
         if member.workers * member.gpus <= left and shape not in tried:
             plan = _room(*shape, room, sites)
             if plan is None:
                 tried.add(shape)
+        if plan is None and member.name in never_passed:
+            return [*rest, *waiting[at:]]
         if plan is None:
             rest.append(member)
             continue

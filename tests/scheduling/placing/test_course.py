@@ -106,3 +106,13 @@ def test_no_node_ever_holds_more_than_it_has(drawn: list[Member], data: st.DataO
                 for node in plan:
                     held[node] += one.gpus
         assert all(held[node] <= FREE[node] for node in range(4))
+
+
+def test_nobody_passes_one_that_is_never_to_be_passed() -> None:
+    there = Member("there", 1, 1, 5.0, plan=(1,))
+    order = (gang("a", 4), gang("b", 1, 4.0, 0.0))
+    passed = course(Sites((0, 0), (0,), (0.0, 0.0), (0.0,)), (2, 1), (there,), order)
+    kept = course(Sites((0, 0), (0,), (0.0, 0.0), (0.0,)), (2, 1), (there,), order, (), ("a",))
+    assert passed is not None and kept is not None
+    assert (passed.starts["b"][0], passed.starts["a"][0]) == (0.0, pytest.approx(5.0))
+    assert (kept.starts["a"][0], kept.starts["b"][0]) == (pytest.approx(5.0), pytest.approx(15.0))

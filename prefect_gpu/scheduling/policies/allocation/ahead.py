@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -54,11 +54,12 @@ class Ahead(BatchWindow):
 
     1. The best plan is the one with the smallest product of mean completion time and last end, of those that are
        expected to be worse in neither than starting all in order of arrival.
-    2. Nobody waits for ever. Who could start now is promised an end: ``delay`` times as far from now beyond the one
-       that he would have if he did. A plan that ends him later is not followed, now or at any later decision. And as
-       soon as somebody has lost patience (``Profile.patience_s``), nothing is planned.
+    2. Nobody waits for ever. Each job is promised an end when it comes: the one that is expected if all start in order
+       of arrival, and ``delay`` times as far away again. No plan is followed that ends it later, and once starting in
+       order of arrival would, it comes first in all plans and nobody passes it. And as soon as somebody has lost
+       patience (``Profile.patience_s``), nothing is planned.
     3. Those that the plan starts now are placed by the profile's placement. The free devices on which somebody is to
-       start later, who could have started before, are kept from jobs that are not planned.
+       start who could have started before, or is late, are kept from jobs that are not planned.
 
     Jobs that share or span nodes, or whose length nobody knows, are :class:`Backfill`'s. If nothing can be planned it
     is all as in a batch window. It is planned anew at each decision, so an estimate that was wrong does not last.
@@ -89,7 +90,8 @@ class Ahead(BatchWindow):
         if slow < 1 or delay < 0 or budget < 1:
             raise ValueError(f"slow={slow}, delay={delay}, budget={budget}: give 1 or more, 0 or more, and 1 or more")
         self._slow, self._delay, self._budget = slow, delay, budget
-        self._promised: dict[str, float] = {}  # the latest end of those that could have started, on the clock
+        self._promised: dict[str, float] = {}  # the latest end of each waiting job, on the clock
+        self._stood_back: set[str] = set()  # those that could have started
         self._expected: dict[str, float] = {}  # service of each job as it was estimated before it trained
 
     def decide(self, desk: Desk) -> None:
@@ -97,20 +99,23 @@ class Ahead(BatchWindow):
         state = desk.state
         self._promised = {job: at for job, at in self._promised.items() if job in state.jobs}
         self._expected = {job: at for job, at in self._expected.items() if job in state.jobs}
+        self._stood_back = {job for job in self._stood_back if job in state.jobs}
         lines, jobs = self._plannable(desk)
         for job in jobs:
             self._expected[job.id] = job.estimate.service_s or 0.0
-        plans = self._plans(jobs, desk) if jobs and state.free_count else []
+        plans = self._plans(jobs, (), desk) if jobs and state.free_count else []
+        late = self._late(plans[0], desk.now) if plans else []
+        if late:
+            plans = self._plans(jobs, late, desk)
         if not plans:
             super().decide(desk)
             return
-        self._promise(plans[0], desk.now)
         best = min((plan for plan in plans if self._fair(plan, plans[0], desk.now)), key=_worth)
         best = best if _worth(best) < _worth(plans[0]) - _BETTER else plans[0]
         if not self._follow(best, desk):
             super().decide(desk)
             return
-        kept = self._hold(best, plans[0], lines, desk)
+        kept = self._hold(best, plans[0], lines, late, desk)
         self._others.fill(desk, lines, kept)
 
     # -- what is known ------------------------------------------------------------------------------------------------
@@ -184,23 +189,27 @@ class Ahead(BatchWindow):
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    def _plans(self, jobs: Sequence[Job], desk: Desk) -> list[_Plan]:
-        """All plans, that of starting in order of arrival first; none if that would not start everybody."""
+    def _plans(self, jobs: Sequence[Job], late: Collection[str], desk: Desk) -> list[_Plan]:
+        """All plans, that of starting in order of arrival first; none if that would not start everybody.
+
+        Args:
+            late: Names of those that come first in all of them, and that nobody passes.
+        """
         state, now = desk.state, desk.now
         sites = self._sites(state)
         free = [len(books.free) for books in state.numbered]
         running = self._running(sites, desk)
-        waiting = [_member(job) for job in jobs]
+        waiting = sorted((_member(job) for job in jobs), key=lambda one: one.name not in late)
         came = {job.id: job.submitted_at for job in jobs} | {
             one.name: state.jobs[one.name].submitted_at for one in running
         }
         slowed = frozenset(one.name for one in waiting if stretch_across(one, sites) > self._slow)
         everybody = frozenset(one.name for one in waiting)
         found: list[_Plan] = []
-        by_work = sorted(waiting, key=_work)
-        orders = dict.fromkeys((tuple(waiting), tuple(reversed(by_work)), tuple(by_work)))
+        first, rest = waiting[: len(late)], sorted(waiting[len(late) :], key=_work)
+        orders = dict.fromkeys((tuple(waiting), (*first, *reversed(rest)), (*first, *rest)))
         for order, near in itertools.product(orders, dict.fromkeys((frozenset[str](), slowed, everybody))):
-            what = course(sites, free, running, order, near)
+            what = course(sites, free, running, order, near, late)
             if what is not None:
                 mean_s = sum(now + end - came[name] for name, end in what.ends.items()) / len(what.ends)
                 found.append(_Plan(order, near, what, mean_s, max(what.ends.values())))
@@ -208,10 +217,12 @@ class Ahead(BatchWindow):
                 return []
         return found
 
-    def _promise(self, first: _Plan, now: float) -> None:
-        for name, (start, _) in first.course.starts.items():
-            if start == 0.0:
-                self._promised.setdefault(name, now + (1.0 + self._delay) * first.course.ends[name])
+    def _late(self, first: _Plan, now: float) -> list[str]:
+        """Promise an end to those who have none; who would end later than was promised if all start as they came."""
+        ends = {name: first.course.ends[name] for name in first.course.starts}
+        for name, end in ends.items():
+            self._promised.setdefault(name, now + (1.0 + self._delay) * end)
+        return [name for name, end in ends.items() if now + end > self._promised[name] * (1.0 + _BETTER)]
 
     def _fair(self, plan: _Plan, first: _Plan, now: float) -> bool:
         """Whether a plan is expected to be worse for nobody than it may be."""
@@ -243,8 +254,10 @@ class Ahead(BatchWindow):
             )
         return True
 
-    def _hold(self, plan: _Plan, first: _Plan, lines: Sequence[Line], desk: Desk) -> list[Reservation]:
-        """Tell the others why they wait. Returns what is to be kept for those that could have started before."""
+    def _hold(
+        self, plan: _Plan, first: _Plan, lines: Sequence[Line], late: Collection[str], desk: Desk
+    ) -> list[Reservation]:
+        """Tell the others why they wait. Returns what is to be kept for those that could have started, or are late."""
         state, kept = desk.state, []
         everybody = [(line, job) for line in lines for _, job in line.entries]
         for line, job in everybody:
@@ -256,13 +269,14 @@ class Ahead(BatchWindow):
                 code, reason = why_not(desk, line, self.capability)
                 desk.hold(job, code, reason())
             else:
+                self._stood_back.add(job.id)
                 end, otherwise = plan.course.ends[job.id], first.course.ends[job.id]
                 words = f"it is to start in {start:.0f} s and expected to have ended in {end:.0f} s"
                 if end < otherwise:
                     desk.hold(job, "contention", f"{words}, or {otherwise - end:.0f} s later if it starts now")
                 else:
                     desk.hold(job, "order", f"{words}, and all in {plan.last_s:.0f} s instead of {first.last_s:.0f} s")
-            if job.id in self._promised:
+            if job.id in self._stood_back or job.id in late:
                 desk.look_again_at(desk.now + start)
                 kept.append(Reservation(job, _free_on(nodes, job.request.gpus, state), desk.now + start))
         return kept
