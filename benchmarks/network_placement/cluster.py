@@ -64,7 +64,7 @@ async def started(lab: Lab, *, containers: bool) -> AsyncIterator[Cluster]:
 
 
 def nodes_of(lab: Lab, cores: int = CORES) -> tuple[Node, ...]:
-    """The lab's nodes, with virtual devices.
+    """The lab's nodes, with virtual devices and the bandwidths that their links were given.
 
     Their cores are there for the rules that look at cores: on nodes without any, those of Kubernetes would see no
     difference between an empty node and a full one.
@@ -75,6 +75,8 @@ def nodes_of(lab: Lab, cores: int = CORES) -> tuple[Node, ...]:
             tuple(Device(f"{node.name}/virtual-{at}", "virtual", 8 << 30, virtual=True) for at in range(DEVICES)),
             tuple(range(cores)),
             rack=node.rack,
+            network_bps=LINK_BPS,
+            uplink_bps=UPLINK_BPS,
         )
         for node in lab.nodes
     )

@@ -25,7 +25,7 @@ from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import UNKNOWN, Request
+from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.training.protocol import ENV_CPUS
@@ -65,12 +65,17 @@ class Program:
 
 @dataclass(frozen=True)
 class Gang:
-    """One job: a program on so many workers, with one device each."""
+    """One job: a program on so many workers, with one device each.
+
+    Attributes:
+        estimate: What the scheduler is told of it.
+    """
 
     name: str
     program: Program
     workers: int
     submit_s: float = 0.0
+    estimate: Estimate = UNKNOWN
 
     def request(self, cores: int = CORES_ASKED) -> Request:
         """What it asks for, with so many cores for each worker."""
@@ -229,7 +234,7 @@ class Pool:
         now = time.time()
         self._times[gang.name] = {"submitted": now}
         self.controller.handle(
-            ev.JobSubmitted(gang.name, gang.request(self._cores), "default", now, now, gang.name, UNKNOWN)
+            ev.JobSubmitted(gang.name, gang.request(self._cores), "default", now, now, gang.name, gang.estimate)
         )
 
     def _outcome(self, gang: Gang, began: float) -> Outcome:

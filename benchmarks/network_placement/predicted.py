@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks.network_placement.cluster import Cluster
 from benchmarks.network_placement.pool import PLACING_ALONE, Fixed, Gang, Outcome, Program
+from prefect_gpu.scheduling.jobs import Estimate
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.links import Iteration, SharedLinks
 from prefect_gpu.simulation.model import JobModel
@@ -73,6 +74,25 @@ async def measure(cluster: Cluster, kinds: Iterable[tuple[Program, int]], steps:
     return Alone(iterations, statistics.median(launching), statistics.median(saving))
 
 
+def told(gangs: Sequence[Gang], alone: Alone) -> list[Gang]:
+    """The gangs with the estimates that a pool has of them which has seen each program before, alone on one node.
+
+    What an instance sends is what an all-reduce in a ring sends: 2 (n - 1) / n of the gradient in each step.
+    """
+    return [replace(gang, estimate=_estimate(gang, alone)) for gang in gangs]
+
+
+def _estimate(gang: Gang, alone: Alone) -> Estimate:
+    step_s = alone.iterations[gang.program.name, gang.workers].node_s
+    sent_bytes = 2.0 * (gang.workers - 1) / gang.workers * gang.program.gradient_bytes
+    return Estimate(
+        gang.program.steps * step_s,
+        alone.launching_s,
+        alone.saving_s,
+        sent_bps=sent_bytes / step_s,
+    )
+
+
 def simulate(gangs: Sequence[Gang], profile: Profile, cluster: Cluster, alone: Alone) -> tuple[float, float]:
     """Mean JCT and makespan in seconds, as :func:`figures` takes them."""
     jobs = [
@@ -83,6 +103,7 @@ def simulate(gangs: Sequence[Gang], profile: Profile, cluster: Cluster, alone: A
             gang.request(cluster.cores_asked),
             launching_s=alone.launching_s,
             saving_s=alone.saving_s,
+            estimate=gang.estimate,
             kind=gang.program.name,
         )
         for gang in sorted(gangs, key=lambda one: one.submit_s)

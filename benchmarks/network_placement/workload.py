@@ -49,10 +49,14 @@ def gangs(mode: str, seed: int, quick: bool = False) -> list[Gang]:
 
 
 def profiles(mode: str, quick: bool = False) -> dict[str, Callable[[], Profile]]:
-    """Ours, by the name ``ours``, and those that it is compared with."""
+    """Ours, by the name ``ours``; the one that Liquid's paper states, ``liquid``; and those both are compared with.
+
+    Ours is the same in both modes: it needs no window, as it plans anew with each gang that comes.
+    """
     window_s = WINDOW_S * (QUICK_PART if quick else 1.0)
-    ours = {"immediate": lambda: get_profile("liquid-immediate"), "batch": lambda: _batch(window_s)}[mode]
-    return {"ours": ours, **{name: lambda name=name: get_profile(name) for name in OTHERS}}  # type: ignore[misc]
+    liquid = {"immediate": lambda: get_profile("liquid-immediate"), "batch": lambda: _batch(window_s)}[mode]
+    others = {name: lambda name=name: get_profile(name) for name in OTHERS}
+    return {"ours": lambda: get_profile("ahead"), "liquid": liquid, **others}  # type: ignore[dict-item]
 
 
 def _batch(window_s: float) -> Profile:

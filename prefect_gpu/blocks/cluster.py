@@ -29,6 +29,7 @@ class ClusterNode(BaseModel):
         gpu_memory: Memory of each GPU, such as ``80GiB``.
         gpu_kind: Product name of its GPUs.
         network_bytes_per_s: Bandwidth of its network link, such as ``1.25GB`` for 10 Gbit/s.
+        uplink_bytes_per_s: Bandwidth between its rack and the others, which the nodes of the rack share.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -44,6 +45,7 @@ class ClusterNode(BaseModel):
     gpu_memory: str | None = None
     gpu_kind: str | None = None
     network_bytes_per_s: str | None = None
+    uplink_bytes_per_s: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -52,7 +54,7 @@ class ClusterNode(BaseModel):
             refuse_unknown(values, set(cls.model_fields), f"node {values.get('name', '?')}")
         return values
 
-    @field_validator("virtual_device_memory", "gpu_memory", "network_bytes_per_s")
+    @field_validator("virtual_device_memory", "gpu_memory", "network_bytes_per_s", "uplink_bytes_per_s")
     @classmethod
     def _valid_size(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:

@@ -32,6 +32,7 @@ class Node:
         rack: Nodes of one rack reach each other at a lower cost (Liquid, eq. 2).
         domain: No gang straddles two domains.
         network_bps: Bandwidth of the node's network link, bytes per second; 0 if unknown.
+        uplink_bps: Bandwidth between its rack and the others, which all nodes of the rack share; likewise.
         memory_bps: Bandwidth of the node's main memory, bytes per second; 0 if unknown.
     """
 
@@ -41,6 +42,7 @@ class Node:
     rack: str = ""
     domain: str = ""
     network_bps: float = 0.0
+    uplink_bps: float = 0.0
     memory_bps: float = 0.0
 
 

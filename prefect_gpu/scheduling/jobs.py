@@ -79,6 +79,8 @@ class Estimate:
         throughput: Steps per second on 1, 2, 3 … devices (F-scheduling's f_M); 0 where it cannot run.
         stages_s: Seconds of each iteration on each of several resources (Muri's resource model).
         iteration_s: Seconds of one iteration alone; with ``stages_s``.
+        sent_bps: Bytes per second that each instance of a gang sends to the others while it trains, and receives of
+            them; None: unknown.
         waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
     """
 
@@ -90,6 +92,7 @@ class Estimate:
     throughput: tuple[float, ...] = ()
     stages_s: tuple[float, ...] = ()
     iteration_s: float = 0.0
+    sent_bps: float | None = None
     waits: bool = True
 
 

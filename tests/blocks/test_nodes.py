@@ -16,10 +16,17 @@ NODE = SwarmNode("id", "n1", "10.0.0.1", True, True, {"prefect-gpu.rack": "a", "
 
 def test_what_is_stated_counts_and_the_rest_stays() -> None:
     stated = ClusterNode(
-        name="n1", rack="b", cores=6, virtual_devices=2, virtual_device_memory="4GiB", network_bytes_per_s="125MB"
+        name="n1",
+        rack="b",
+        cores=6,
+        virtual_devices=2,
+        virtual_device_memory="4GiB",
+        network_bytes_per_s="125MB",
+        uplink_bytes_per_s="25MB",
     )
     node = NODE.stated(stated.labels).as_node()
-    assert (node.rack, node.domain, node.cpus, node.network_bps) == ("b", "d", tuple(range(6)), 125e6)
+    assert (node.rack, node.domain, node.cpus) == ("b", "d", tuple(range(6)))
+    assert (node.network_bps, node.uplink_bps) == (125e6, 25e6)
     assert [(device.id, device.memory_bytes, device.virtual) for device in node.devices] == [
         ("n1/virtual-0", 4 * GIB, True),
         ("n1/virtual-1", 4 * GIB, True),

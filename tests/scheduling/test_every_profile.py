@@ -59,6 +59,7 @@ estimates = st.builds(
     throughput=st.sampled_from([(), (1.0, 1.8, 2.4, 2.8)]),
     stages_s=st.sampled_from([(), (0.1, 0.2, 0.1), (0.3, 0.1, 0.0)]),
     iteration_s=st.just(0.3),
+    sent_bps=st.sampled_from([None, 0.0, 30.0]),
 )
 job_ids = st.sampled_from(JOBS)
 steps = st.one_of(
@@ -82,14 +83,16 @@ steps = st.one_of(
 
 
 def nodes(names: str) -> tuple[Node, ...]:
-    """Nodes of four devices; the third is in a domain of its own."""
+    """Nodes of four devices, each in a rack of its own; the third is in another domain."""
     return tuple(
         Node(
             name,
             tuple(Device(f"{name}{number}", "test", size) for number, size in enumerate(SIZES[name])),
             tuple(range(8)),
-            rack="r",
+            rack=name,
             domain="far" if name == "c" else "near",
+            network_bps=100.0,
+            uplink_bps=10.0,
         )
         for name in names
     )

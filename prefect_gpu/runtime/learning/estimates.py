@@ -13,6 +13,7 @@ from prefect_gpu.estimation.online import Outlook, Training
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
     MEMORY_BYTES,
+    NETWORK_BYTES_PER_S,
     NOTHING_KNOWN,
     SAVING_S,
     TRAINING_S,
@@ -149,7 +150,8 @@ def to_plan(estimate: RunEstimate) -> Estimate:
     """What the scheduler plans with: medians of times, and for memory the upper end of the interval.
 
     Memory and utilisation decide about company on a device, so that they are only told where runs of the same program
-    have shown them: a run of which nothing is known gets whole devices.
+    have shown them: a run of which nothing is known gets whole devices. So is what a run sends, for which a gang may
+    wait: half of what passed its network, since the instances of a gang send as much as they receive.
     """
     if not estimate.targets:
         return NOTHING_TOLD
@@ -157,12 +159,14 @@ def to_plan(estimate: RunEstimate) -> Estimate:
     own = estimate.from_runs > 0 or estimate.ran_out_of_memory
     memory = found.get(MEMORY_BYTES) if own else None
     use = found.get(UTILISATION) if own else None
+    network = found.get(NETWORK_BYTES_PER_S) if own else None
     return Estimate(
         service_s=found[TRAINING_S].median if TRAINING_S in found else None,
         launching_s=found[LAUNCHING_S].median if LAUNCHING_S in found else 0.0,
         saving_s=found[SAVING_S].median if SAVING_S in found else 0.0,
         utilisation=use.median if use is not None else None,
         memory_bytes=int(memory.high) if memory is not None else None,
+        sent_bps=network.median / 2.0 if network is not None else None,
         waits=estimate.from_runs > 0 and LAUNCHING_S in found and TRAINING_S in found,
     )
 

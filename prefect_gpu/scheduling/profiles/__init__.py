@@ -1,14 +1,15 @@
-"""Profiles: named compositions of policies, one module for each paper, one for the baselines, and ours."""
+"""Profiles: named compositions of policies, one module for each paper, one for the baselines, two of ours."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.profiles import adaptive, baselines, coda, deepshare, fscheduling, liquid, specon
+from prefect_gpu.scheduling.profiles import adaptive, ahead, baselines, coda, deepshare, fscheduling, liquid, specon
 from prefect_gpu.scheduling.profiles.profile import Profile
 
 PROFILES: dict[str, Callable[[], Profile]] = {
     **adaptive.PROFILES,
+    **ahead.PROFILES,
     **baselines.PROFILES,
     **liquid.PROFILES,
     **specon.PROFILES,

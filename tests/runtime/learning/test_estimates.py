@@ -10,6 +10,7 @@ from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
     MEMORY_BYTES,
+    NETWORK_BYTES_PER_S,
     SAVING_S,
     STEP_S,
     TRAINING_S,
@@ -94,11 +95,13 @@ def test_times_are_medians_and_memory_is_the_upper_end() -> None:
         TRAINING_S: Interval(10.0, 5.0, 20.0),
         MEMORY_BYTES: Interval(1e9, 5e8, 3e9),
         UTILISATION: Interval(0.5, 0.4, 0.6),
+        NETWORK_BYTES_PER_S: Interval(2e8, 1e8, 3e8),
     }
     plan = to_plan(RunEstimate(targets, from_runs=5))
     assert (plan.service_s, plan.memory_bytes, plan.utilisation) == (10.0, 3_000_000_000, 0.5)
     unseen = to_plan(RunEstimate(targets, from_runs=0))
     assert (unseen.service_s, unseen.memory_bytes, unseen.utilisation) == (10.0, None, None)
+    assert (plan.sent_bps, unseen.sent_bps) == (1e8, None)
     failed = to_plan(RunEstimate(targets, from_runs=0, ran_out_of_memory=True))
     assert failed.memory_bytes == 3_000_000_000
 

@@ -145,6 +145,7 @@ class SwarmNode:
             rack=self.label("rack"),
             domain=self.label("domain"),
             network_bps=self._bytes("network-bytes-per-s", "state bytes per second, such as 125MB", "0B") + 0.0,
+            uplink_bps=self._bytes("uplink-bytes-per-s", "state bytes per second, such as 125MB", "0B") + 0.0,
         )
 
     def _device(self, gpu: Gpu) -> Device:

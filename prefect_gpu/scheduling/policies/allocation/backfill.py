@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.jobs import Job
 from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
-from prefect_gpu.scheduling.policies.allocation.reservations import Reservations, expected_start
+from prefect_gpu.scheduling.policies.allocation.reservations import Reservation, Reservations, expected_start
 from prefect_gpu.scheduling.verbs import names
 from prefect_gpu.scheduling.waiting import Line
 
@@ -38,18 +38,30 @@ class Backfill(Allocation):
 
     def allocate(self, desk: Desk) -> None:
         """See the class."""
+        self.fill(desk)
+
+    def fill(self, desk: Desk, without: Collection[Line] = (), kept: Sequence[Reservation] = ()) -> None:
+        """Place the jobs of all lines but some.
+
+        Args:
+            without: Lines that somebody else decides about.
+            kept: What is kept for jobs of those.
+        """
         tell_early(desk)
         again = True
         while again:
-            again = self._pass(desk)
+            again = self._pass(desk, without, kept)
 
-    def _pass(self, desk: Desk) -> bool:
+    def _pass(self, desk: Desk, without: Collection[Line], kept: Sequence[Reservation]) -> bool:
         """Go through the lines once. True if another pass is needed, because starts have changed the order."""
         state, profile = desk.state, desk.profile
-        reservations = Reservations()
+        reservations = Reservations(kept)
         walk = state.queue_of_waiting.in_order()
         limits: dict[str, tuple[str, str] | None] = {}
         for line, job in walk:
+            if line in without:
+                walk.leave()
+                continue
             if line.queue not in limits:
                 limits[line.queue] = state.limit_on(line.queue)
             limit = limits[line.queue]

@@ -60,8 +60,11 @@ class BatchWindow(Allocation):
         if self._gathers(desk):
             tell_early(desk)
             return
-        state = desk.state
-        if state.free_count:
+        self.decide(desk)
+
+    def decide(self, desk: Desk) -> None:
+        """Place the batch, and then all others. No window is open."""
+        if desk.state.free_count:
             jobs, impatient = self._batch(desk)
             if len(jobs) > 1 and not impatient:
                 self._place(jobs, desk)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Container, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from prefect_gpu.scheduling.jobs import Job
 
@@ -12,12 +12,22 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.state import State
 
 
+class Reservation(NamedTuple):
+    """Devices that are kept for a job which is expected to start at that time; ``inf`` if nobody knows."""
+
+    job: Job
+    devices: frozenset[str]
+    start: float
+
+
 class Reservations:
     """What is kept for whom, in one look at the jobs."""
 
-    def __init__(self) -> None:
-        self._kept: list[tuple[Job, frozenset[str], float]] = []
+    def __init__(self, already: Iterable[Reservation] = ()) -> None:
+        self._kept: list[Reservation] = []
         self.any_known = False
+        for one in already:
+            self.keep(*one)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
@@ -25,7 +35,7 @@ class Reservations:
     def keep(self, job: Job, devices: frozenset[str], start: float) -> None:
         """Keep the devices for the job, which is expected to start at that time; ``inf`` if nobody knows."""
         if devices:
-            self._kept.append((job, devices, start))
+            self._kept.append(Reservation(job, devices, start))
             self.any_known |= start != math.inf
 
     def devices(self) -> frozenset[str]:
