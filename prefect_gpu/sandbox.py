@@ -147,6 +147,7 @@ class Sandbox:
             "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
             "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(self.home / "gpu"),
             "DO_NOT_TRACK": "1",
+            "COLUMNS": "200",  # logs are searched for words, which must not be parted by the end of a line
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             **(settings or {}),
         }
