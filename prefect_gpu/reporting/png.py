@@ -88,9 +88,9 @@ def _draw_nodes(axes: Axes, heights: dict[str, tuple[float, float]]) -> None:
     """The nodes' names, each beside a line along its lanes."""
     for node, (bottom, top) in heights.items():
         where = axes.get_yaxis_transform()
-        axes.plot([-0.082, -0.082], [bottom, top], transform=where, color="0.6", lw=1.2, clip_on=False)
+        axes.plot([-0.088, -0.088], [bottom, top], transform=where, color="0.6", lw=1.2, clip_on=False)
         axes.text(
-            -0.088, (bottom + top) / 2, node, transform=where, ha="right", va="center", fontsize=11, fontweight="bold",
+            -0.094, (bottom + top) / 2, node, transform=where, ha="right", va="center", fontsize=11, fontweight="bold",
             parse_math=False,
         )  # fmt: skip
 

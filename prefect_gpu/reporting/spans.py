@@ -113,7 +113,7 @@ class Timeline:
     """All of it.
 
     Attributes:
-        lanes: One per device, in order of their names, then one for runs without a device if there are any.
+        lanes: Of each node one per device, in order of their names, then one for who held none if there is anybody.
         waiting: (time, number of runs that wait from then on), in order of time; ends with 0.
         outages: Of nodes that are shown.
     """
@@ -170,12 +170,12 @@ def build_timeline(
     bars.sort(key=lambda bar: (bar.start, bar.end))
     if not bars:
         return None
-    lanes: dict[tuple[bool, str, str], Lane] = {}
+    lanes: dict[tuple[str, bool, str], Lane] = {}
     for bar in bars:
         row = bar.row
         for node, device in _held(row, without_device):
             lane = lanes.setdefault(
-                (not device, node, device), Lane(device, node, row.device_kind or "", row.virtual and bool(device))
+                (node, not device, device), Lane(device, node, row.device_kind or "", row.virtual and bool(device))
             )
             lane.add(bar)
     shown = [lanes[key] for key in sorted(lanes)]

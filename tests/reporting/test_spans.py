@@ -94,7 +94,7 @@ def test_the_share_of_a_phase_counts_no_moment_twice() -> None:
 
 
 def test_a_gang_on_two_nodes_is_in_the_lanes_of_both_and_waits_once() -> None:
-    row = a_gang("gang", 0, ("n1", 1), ("n2", 1), ("n2", 0))
+    row = a_gang("gang", 0, ("n1", 1), ("n2", 1), ("n1", 0))
     timeline = build_timeline([row])
     assert timeline is not None
     assert [(lane.node, lane.label) for lane in timeline.lanes] == [("n1", "virtual-0"), ("n2", "virtual-0")]
@@ -102,7 +102,8 @@ def test_a_gang_on_two_nodes_is_in_the_lanes_of_both_and_waits_once() -> None:
     assert sum(bar.end - bar.start for bar in timeline.bars) == pytest.approx(2 * 6.5), "both devices' seconds count"
     timeline = build_timeline([row], without_device=True)
     assert timeline is not None
-    assert [(lane.node, lane.device) for lane in timeline.lanes][-1] == ("n2", ""), "its parameter server"
+    lanes = [(lane.node, lane.label) for lane in timeline.lanes]
+    assert lanes == [("n1", "virtual-0"), ("n1", "no device"), ("n2", "virtual-0")], "with its parameter server"
 
 
 def test_outages_are_those_of_nodes_that_are_shown() -> None:
