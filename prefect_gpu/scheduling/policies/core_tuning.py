@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.policies.cores import STEP_S, CoreHistory, CoreTuner
 from prefect_gpu.scheduling.policies.eliminator import BANDWIDTH_LIMIT
@@ -70,7 +69,8 @@ class CoreTuning(Reaction):
       its speed more than its cores do. The median counts: an evaluation now and then is no change of speed.
 
     Only runs on one node are tuned, for those on several need two cores at most (§IV.B). A number of cores that was
-    asked for is kept to where nobody can be stopped: what is given to others could not be taken back when it is missed.
+    asked for is kept to unless the run itself and all others on its node may be stopped: what is given to one that may
+    not be could not be taken back when it is missed.
 
     Args:
         history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
@@ -214,6 +214,16 @@ def _tunable(job: Job, desk: Desk) -> bool:
     placement = job.placement
     if placement is None or placement.others or not placement.devices or not placement.cpus:
         return False
-    if job.request.cpus is not None and desk.abilities.preemption is Preemption.NONE:
+    if job.request.cpus is not None and not (desk.can_stop(job) and _all_stop(placement.node, desk)):
         return False
     return job.status is Status.TRAINING and job.behind is None and placement.node in desk.state.nodes
+
+
+def _all_stop(node: str, desk: Desk) -> bool:
+    """Whether all that runs on a node may be stopped."""
+    state = desk.state
+    return not state.firm_count or all(
+        job.request.preemptible
+        for job in state.running.values()
+        if job.placement is not None and node in job.placement.nodes
+    )
