@@ -1,7 +1,7 @@
 """CODA's CPU array (§V.C) where nobody is stopped for cores: which ones CPU flows get, and who gives way to them.
 
-CODA aborts a CPU job that has borrowed cores when a GPU job needs them. Most jobs may not be stopped; cores change hands
-instead: a training run that never asked for so many gives some up while a CPU flow uses them, and gets them back.
+CODA aborts a CPU job that has borrowed cores when a GPU job needs them. Most jobs may not be stopped; cores change
+hands instead: a training run that never asked for so many gives some up while a CPU flow uses them, and gets them back.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from prefect_gpu.scheduling.policies.cores import CoreHistory
 from prefect_gpu.scheduling.policies.cpu_array import CpuArray
 
 if TYPE_CHECKING:
+    from prefect_gpu.scheduling.jobs import Request
     from prefect_gpu.scheduling.state import State
     from prefect_gpu.scheduling.verbs import Desk
     from prefect_gpu.scheduling.waiting import Line
@@ -25,10 +26,10 @@ class Adaptive(Allocation):
 
     - Moving is free: :class:`Interleaved` if all jobs that wait or run may share and say how long their stages take;
       else :class:`Filling`, the set of jobs that is worth most.
-    - Jobs that only need cores are about, cores can be changed, and all jobs are such as CODA's arrays assume (see
-      below): :class:`MultiArray`, CODA's. Otherwise those jobs are placed by :class:`.CpuArray`, and all others as ever.
-    - :class:`Displace`: a job starts where it fits, devices are kept for those who have waited long, and jobs that may be
-      stopped make room for one that is clearly better, because stopping them costs something.
+    - Jobs that only need cores are about, cores can be changed, and all jobs are such as CODA's arrays assume:
+      :class:`MultiArray`, CODA's. Otherwise those jobs are placed by :class:`.CpuArray`, and all others as ever.
+    - :class:`Displace`: a job starts where it fits, devices are kept for those who have waited long, and jobs that may
+      be stopped make room for one that is clearly better, because stopping them costs something.
     - Gangs wait, or some job may not be stopped: :class:`BatchWindow`, Liquid's, without a window, before that: a burst
       is placed together, since where these start is where they stay.
 
@@ -78,16 +79,21 @@ class Adaptive(Allocation):
 def _as_in_arrays(desk: Desk, lines: list[Line]) -> bool:
     """Whether all jobs, which may all be stopped, are also otherwise such as CODA's arrays assume.
 
-    None shares devices, none comes before others by its queue, and none has lost patience: the arrays know of no such
-    things. Whoever borrows cores or devices can then be made to give them back.
+    All say whose they are, for the arrays are divided fairly between owners. None shares devices, none comes before
+    others by its queue, and none has lost patience: the arrays know of no such things. Whoever borrows cores or devices
+    can then be made to give them back.
     """
     state = desk.state
     queues = {line.queue for line in lines} | {job.queue for job in state.running.values()}
     return (
         len({state.queue(queue).priority for queue in queues}) <= 1
-        and not any(line.request.shareable or line.entries[0][1].impatient for line in lines)
-        and not any(job.request.shareable for job in state.running.values())
+        and all(_fits_arrays(line.request) and not line.entries[0][1].impatient for line in lines)
+        and all(_fits_arrays(job.request) for job in state.running.values())
     )
+
+
+def _fits_arrays(request: Request) -> bool:
+    return bool(request.owner) and not request.shareable
 
 
 def _all_interleave(desk: Desk) -> bool:

@@ -24,8 +24,8 @@ class BatchWindow(Allocation):
     1. The first job that arrives opens a window. Nobody is placed until it closes, unless somebody waits already
        who came in an earlier one: then there is a batch without waiting.
     2. The jobs that wait, in their order, are a batch; the grouping genetic algorithm places those that fit.
-    3. All others (runs that share, that span nodes, or for which there is no room) are left to another allocation. It is
-       also alone as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such
+    3. All others (runs that share, that span nodes, or for which there is no room) are left to another allocation. It
+       is also alone as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such
        thing.
 
     Args:
