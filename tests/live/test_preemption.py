@@ -26,7 +26,7 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     await pool.client.create_work_queue(name="urgent", work_pool_name=pool.name, priority=1)
     default = await pool.client.read_work_queue_by_name("default", work_pool_name=pool.name)
     await pool.client.update_work_queue(default.id, priority=5)
-    pool.start_worker(virtual_devices="1", preemption="true")
+    pool.start_worker(virtual_devices="1")
     trace = tmp_path / "trace"
     long = await pool.submit(
         "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=300, step_s=0.03

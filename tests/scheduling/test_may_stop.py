@@ -105,9 +105,9 @@ class Twins(Outside):
     def carry_out_memory(self, job: str, request: Request) -> None:
         """A sharing job needs its devices alone; its placement changes by that event and by no instruction."""
         if request.shareable and not self.running[job].others:
-            devices = self.scheduler.state
-            whole = min(devices.device(device).memory_bytes for device in self.running[job].all_devices)
-            self.running[job] = replace(self.running[job], memory_bytes=whole, shared=False)
+            state, place = self.scheduler.state, self.running[job]
+            sizes = [state.device(device).memory_bytes for device in place.all_devices]
+            self.running[job] = replace(place, memory_bytes=min(sizes, default=place.memory_bytes), shared=False)
             self.requests[job] = replace(request, exclusive=True)
         self.send(ev.MemoryExhausted(job))
 
