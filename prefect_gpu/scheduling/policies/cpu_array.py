@@ -120,6 +120,8 @@ class Lending(Reaction):
             request, placement = job.request, job.placement
             if placement is None or placement.others or not placement.devices or request.cpus is not None:
                 continue
+            if placement.node not in state.nodes:  # it was lost, and nobody can be told anything there
+                continue
             least = max(len(placement.devices), self._history.needs.get(job.id, 0))
             kept = [core for core in placement.cpus if (placement.node, core) not in lent]
             kept += [core for core in placement.cpus if core not in kept][: max(0, least - len(kept))]
