@@ -50,8 +50,8 @@ class CpuArray(PlacementPolicy):
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
-        nodes = [books.node for books in state.numbered if books.node.cpus]
-        if not in_array(job) or not nodes:
+        nodes = [books.node for books in state.numbered if books.node.cpus] if in_array(job) else []
+        if not nodes:
             return self._otherwise.place(job, state, sharing, kept)
         wanted = job.request.cpus or 1
         best: tuple[int, Node] | None = None
@@ -112,7 +112,7 @@ class Lending(Reaction):
             return
         state = desk.state
         self._full = {name: cores for name, cores in self._full.items() if name in state.running}
-        flows = [job for job in state.running.values() if in_array(job)]
+        flows = [job for job in state.running.values() if in_array(job)] if state.deviceless_count else []
         if not flows and not self._full:
             return
         lent = {(job.placement.node, core) for job in flows if job.placement for core in job.placement.cpus}
