@@ -271,6 +271,16 @@ def test_a_shorter_run_of_the_same_queue_has_to_wait_for_that_from_the_first() -
     assert world.stopped == ["long"] and "short" in world.places
 
 
+def test_a_run_whose_launch_is_expected_to_take_long_is_left_alone_for_longer() -> None:
+    world = live(8)
+    world.submit("long", request=STOPS, queue="usual", estimate=Estimate(10_000.0, launching_s=80.0))
+    world.submit("short", queue="usual", service_s=100.0)
+    world.wait(239.0)
+    assert not world.stopped
+    world.wait(1.0)
+    assert world.stopped == ["long"]
+
+
 def test_a_run_that_is_not_stopped_may_be_prepared_behind_one_that_is_and_keeps_it_from_being_stopped() -> None:
     world = live(8)
     world.submit("stops", request=STOPS, queue="usual", service_s=100.0)

@@ -22,13 +22,14 @@ def left_alone_until(job: Job) -> float:
     """Until when a run is not to be stopped for others, as seconds on the clock of events.
 
     It is left alone until it has trained for three times as long as it took to get there, for five minutes at most; one
-    that does not train yet, for a minute after its launch. So whoever is stopped again and again still trains for most
-    of the time that it holds its devices. Of a run whose launch was not seen, long ago.
+    that does not train yet, for a minute after its launch, or three times as long as a launch is expected to take, five
+    minutes at most. So whoever is stopped again and again still trains for most of the time that it holds its devices.
+    Of a run whose launch was not seen, long ago.
     """
     if job.launched_at is None:
         return -math.inf
     if job.trains_since is None:
-        return job.launched_at + PREPARES_S
+        return job.launched_at + min(MOST_S, max(PREPARES_S, PROTECTED_LAUNCHES * job.estimate.launching_s))
     return job.trains_since + min(MOST_S, PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at))
 
 
