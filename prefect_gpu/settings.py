@@ -95,10 +95,9 @@ class GpuSettings(PrefectBaseSettings):
         "is free. It needs memory and some CPU time of the node meanwhile.",
     )
     preemption: bool = Field(
-        default=False,
+        default=True,
         description="Stop or move runs that say `preemptible` where others need their devices; they carry on from "
-        "their checkpoint. As long as it is on, runs without devices borrow no cores from those with, and none are "
-        "kept for a run that fits nowhere.",
+        "their checkpoint. All other runs are never stopped for others, whatever this says.",
     )
     page: bool = Field(
         default=True,

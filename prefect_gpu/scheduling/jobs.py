@@ -135,6 +135,7 @@ class Job:
         room_bytes: Memory that its devices must have for what it is expected to need, as of its last wait; 0: any.
         launched_at: When its process was last told to start: by its launch, or by a move.
         trains_since: Since when it has trained after that; None: it does not yet.
+        gave_way_at: When it last gave way and waited again: it loses patience as late as if it had come then.
     """
 
     id: str
@@ -159,6 +160,7 @@ class Job:
     room_bytes: int = 0
     launched_at: float | None = None
     trains_since: float | None = None
+    gave_way_at: float = float("-inf")
 
     @property
     def active(self) -> bool:

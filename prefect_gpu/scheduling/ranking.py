@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 
 class Ranking:
-    """Running jobs that may be stopped, by size; those of one size by the order's anchor, the last in order last."""
+    """Running jobs that may be stopped, each among its like, by the order's anchor: the last in order last.
+
+    Alike are jobs of one size and one queue, whose lengths are all known, or all unknown: only their anchors compare.
+    """
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self.by_size: dict[int, list[tuple[float, str, Job]]] = {}
-        self._entry: dict[str, tuple[int, tuple[float, str, Job]]] = {}
+        self.alike: dict[tuple[int, str, bool], list[tuple[float, str, Job]]] = {}
+        self._entry: dict[str, tuple[tuple[int, str, bool], tuple[float, str, Job]]] = {}
 
     def add(self, job: Job) -> None:
         """A job runs, or its anchor may have changed. Jobs that cannot be stopped are left out."""
@@ -28,17 +31,17 @@ class Ranking:
         if anchor is None:
             return
         entry = (anchor, job.id, job)
-        size = job.request.total_gpus
-        insort(self.by_size.setdefault(size, []), entry)
-        self._entry[job.id] = (size, entry)
+        kind = (job.request.total_gpus, job.queue, job.estimate.service_s is None)
+        insort(self.alike.setdefault(kind, []), entry)
+        self._entry[job.id] = (kind, entry)
 
     def remove(self, job: Job) -> None:
         """A job runs no more."""
         found = self._entry.pop(job.id, None)
         if found is None:
             return
-        size, entry = found
-        ranked = self.by_size[size]
+        kind, entry = found
+        ranked = self.alike[kind]
         del ranked[bisect_left(ranked, entry)]
         if not ranked:
-            del self.by_size[size]
+            del self.alike[kind]

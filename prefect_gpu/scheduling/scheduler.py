@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.instructions import Instruction
@@ -40,10 +38,8 @@ class Scheduler:
         self.profile = get_profile(profile) if isinstance(profile, str) else profile
         self.abilities = abilities
         stops = abilities.preemption is not Preemption.NONE
-        # Patience keeps a stream of small runs from starving a large one, which only happens where nobody makes room.
-        patience_s = math.inf if stops else self.profile.patience_s
         self.state = State(
-            self.profile.order, patience_s, ranks_running=stops and self.profile.allocation.ranks_running
+            self.profile.order, self.profile.patience_s, ranks_running=stops and self.profile.allocation.ranks_running
         )
         self._next_due: float | None = None
         self.profile.allocation.bind(self.state)
@@ -151,6 +147,7 @@ class Scheduler:
                 if job.active:  # an earlier worker had told it to stop
                     self._free(job, desk)
                 job.story.append((now, "has stopped and waits again"))
+                job.gave_way_at = now
                 state.admit(job, now)
                 return True, True
             case ev.DrainRequested():

@@ -43,6 +43,8 @@ class State(DeviceBooks):
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
         self.draining = False
+        self.firm_count = 0  # running jobs that do not say that they may be stopped
+        self.deviceless_count = 0  # running jobs that need no device
         self.queue_of_waiting = Waiting(order, patience_s)
         self._queues: dict[str, Queue] = {}
         self._unknown: dict[str, Queue] = {}
@@ -152,6 +154,7 @@ class State(DeviceBooks):
         if behind is not None:
             self._behind[behind] = job.id
         self.running[job.id] = job
+        self._count(job, 1)
         self._active_in[job.queue] += 1
         self._enter(job, 1)
         if self.ranking is not None:
@@ -190,6 +193,7 @@ class State(DeviceBooks):
         job.attained_s, job.done_s = job.attained(now), job.done(now)
         self._enter(job, -1)
         del self.running[job.id]
+        self._count(job, -1)
         self._active_in[job.queue] -= 1
         if job.behind is not None:
             self._behind.pop(job.behind, None)
@@ -208,6 +212,10 @@ class State(DeviceBooks):
         for job, placement in moves:
             job.placement = placement
             self._enter(job, 1)
+
+    def _count(self, job: Job, sign: int) -> None:
+        self.firm_count += sign * (not job.request.preemptible)
+        self.deviceless_count += sign * (not job.request.total_gpus)
 
     def _enter(self, job: Job, sign: int) -> None:
         placement = job.placement
@@ -299,6 +307,10 @@ class State(DeviceBooks):
         active = [job for job in self.jobs.values() if job.active]
         if {job.id for job in active} != set(self.running):
             raise InvariantError("the running jobs are not those that hold a placement")
+        if self.firm_count != sum(not job.request.preemptible for job in active):
+            raise InvariantError("the count of jobs that may not be stopped is wrong")
+        if self.deviceless_count != sum(not job.request.total_gpus for job in active):
+            raise InvariantError("the count of jobs without devices is wrong")
         if +self._active_in != Counter(job.queue for job in active):
             raise InvariantError("the counts of active jobs are wrong")
         if self._behind != {job.behind: job.id for job in active if job.behind is not None}:

@@ -60,11 +60,20 @@ class Desk:
             job.story.append((self.now, f"waits: {reason}"))
             self.instructions.append(Hold(job.id, code, reason))
 
+    def can_stop(self, job: Job) -> bool:
+        """Whether the job says that it may be stopped, and the outside world can do it."""
+        return job.request.preemptible and self.abilities.preemption is not Preemption.NONE
+
     def may_stop(self, job: Job) -> bool:
         """Whether the job can be preempted or moved. One that another is prepared behind is about to end anyway."""
-        if self.abilities.preemption is Preemption.NONE or not job.request.preemptible:
+        return self.can_stop(job) and job.behind is None and self.state.successor(job.id) is None
+
+    def may_give_way(self, job: Job) -> bool:
+        """Whether the job can be preempted, together with whoever is prepared behind it."""
+        if not self.can_stop(job) or job.behind is not None:
             return False
-        return job.behind is None and self.state.successor(job.id) is None
+        successor = self.state.successor(job.id)
+        return successor is None or self.can_stop(successor)
 
     def preempt(self, job: Job, reason: str) -> None:
         """Stop a running job to make room; it waits again when it has stopped. Whoever was behind it goes too."""
@@ -78,6 +87,7 @@ class Desk:
         job.stops += 1
         job.story.append((self.now, f"stopped: {reason}"))
         if self.abilities.preemption is Preemption.INSTANT:
+            job.gave_way_at = self.now
             self.state.admit(job, self.now)
         else:
             job.status = Status.STOPPING

@@ -110,7 +110,7 @@ class Waiting:
             if entry is None:
                 continue
             line, _, job = entry
-            if not job.impatient and job.not_before + self._patience_s <= now:
+            if not job.impatient and self._loses_patience_at(job) <= now:
                 untold = job.id in line.untold
                 self.remove(job)
                 job.impatient = True
@@ -156,7 +156,7 @@ class Waiting:
         line = self._lines.get(stands)
         if line is None:
             line = self._lines[stands] = Line(*stands)
-        impatient_at = job.not_before + self._patience_s
+        impatient_at = self._loses_patience_at(job)
         job.impatient = impatient_at <= now
         if not job.impatient and impatient_at != float("inf"):
             heapq.heappush(self._impatient_at, (impatient_at, job.id))
@@ -165,6 +165,9 @@ class Waiting:
         self._entry[job.id] = (line, key, job)
         if untold or job.hold != line.told:
             line.untold[job.id] = job
+
+    def _loses_patience_at(self, job: Job) -> float:
+        return max(job.not_before, job.gave_way_at) + self._patience_s
 
     def _key(self, job: Job, state: State, now: float) -> Key:
         priority = state.queue(job.queue).priority

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from tests.live.pool import LivePool, eventually
 
+STEPS = 1500  # enough for another run to be submitted meanwhile, also where the server is slow
+
 
 def undisturbed(steps: int) -> float:
     weight = 1.0
@@ -26,10 +28,10 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     await pool.client.create_work_queue(name="urgent", work_pool_name=pool.name, priority=1)
     default = await pool.client.read_work_queue_by_name("default", work_pool_name=pool.name)
     await pool.client.update_work_queue(default.id, priority=5)
-    pool.start_worker(virtual_devices="1", preemption="true")
+    pool.start_worker(virtual_devices="1")
     trace = tmp_path / "trace"
     long = await pool.submit(
-        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=300, step_s=0.03
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03
     )
 
     async def trains() -> bool:
@@ -39,12 +41,12 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     urgent = await pool.submit("train", queue="urgent")
     assert (await pool.until(urgent)).is_completed()
     before = len(steps_of(trace))
-    assert before < 300, "the urgent run was to go first"
+    assert before < STEPS, "the urgent run was to go first"
     state = await pool.until(long)
-    assert state.is_completed() and result_of(trace) == undisturbed(300)
+    assert state.is_completed() and result_of(trace) == undisturbed(STEPS)
     names = await pool.names(long)
     assert names.count("AwaitingGpu") >= 1 and names.count("Running") == 2, names
     steps = steps_of(trace)
-    assert sorted(set(steps)) == list(range(300))
+    assert sorted(set(steps)) == list(range(STEPS))
     [row] = await pool.rows([long])
     assert row.outcome == "completed"

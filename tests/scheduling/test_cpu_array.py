@@ -101,3 +101,13 @@ def test_a_flow_that_says_nothing_of_cores_starts_at_once() -> None:
     submit(pool, "one", 1)
     said = pool.tell(ev.JobSubmitted("plain", Request(0), "q", pool.now, pool.now))
     assert launched(said) == ["plain"]
+
+
+def test_a_run_on_a_node_that_is_lost_gets_no_cores_back() -> None:
+    pool = Pool(cpus=4)
+    pool.start("training", Request())
+    submit(pool, "flow", 2)
+    assert len(cpus(pool, "training")) == 2
+    pool.tell(ev.NodesChanged(()))
+    pool.tell(ev.JobEnded("flow", "its node is gone"))
+    assert len(cpus(pool, "training")) == 2

@@ -180,12 +180,16 @@ def test_both_are_stopped_when_the_predecessor_has_to_make_room() -> None:
     assert not made.state.running
 
 
-def test_one_that_may_not_be_stopped_is_not_prepared_behind_one_that_may() -> None:
-    world = desk(Abilities(Preemption.GRACEFUL, gates=True))
+def test_one_that_may_not_be_stopped_may_be_prepared_behind_one_that_may_which_then_stays() -> None:
+    world = desk(Abilities(Preemption.GRACEFUL, gates=True), order=Priority(), allocation=Preemptive())
     world.submit("a", Request(preemptible=True))
     world.submit("b", Request(preemptible=False))
     world.phase("a", Status.TRAINING)
-    assert not world.wait_until(99.0)
+    world.wait_until(DUE)
+    made = world.scheduler
+    running = made.state.jobs["a"]
+    assert made.state.successor("a") is made.state.jobs["b"]
+    assert not Verbs(made.state, made.profile, made.abilities, world.now).may_give_way(running)
 
 
 def test_one_behind_a_late_predecessor_moves_to_a_device_that_is_free() -> None:

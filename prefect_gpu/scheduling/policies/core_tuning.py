@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.policies.cores import STEP_S, CoreHistory, CoreTuner
 from prefect_gpu.scheduling.policies.eliminator import BANDWIDTH_LIMIT
@@ -69,14 +68,16 @@ class CoreTuning(Reaction):
       so that a run of minutes profits too; a run that shares its devices is not measured, since its neighbours change
       its speed more than its cores do. The median counts: an evaluation now and then is no change of speed.
 
-    Only runs on one node are tuned, for those on several need two cores at most (§IV.B). A number of cores that was
-    asked for is kept to where nobody can be stopped: what is given to others could not be taken back when it is missed.
+    Only runs on one node are tuned, for those on several need two cores at most (§IV.B).
 
     Args:
         history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
         step_s: Seconds for which each count is measured at most.
         reports: Reports of the step rate with which it is measured at the latest.
         weights: Shares of runs: one that has less than a full share gives way, and its cores are left as they are.
+        keeps_asked: Keep to a number of cores that was asked for, unless the run itself and all others on its node may
+            be stopped: what is given to one that may not be could not be taken back when it is missed. CODA itself
+            tunes all runs, whatever they ask for.
     """
 
     def __init__(
@@ -85,9 +86,12 @@ class CoreTuning(Reaction):
         step_s: float = STEP_S,
         reports: int = REPORTS,
         weights: Weights | None = None,
+        *,
+        keeps_asked: bool = True,
     ) -> None:
         self.history = history if history is not None else CoreHistory()
         self._weights = weights if weights is not None else Weights()
+        self._keeps_asked = keeps_asked
         self._step_s = step_s
         self._reports = reports
         self._searches: dict[str, _Search] = {}
@@ -136,7 +140,7 @@ class CoreTuning(Reaction):
         return self._go_on(job, search, desk)
 
     def _tunable(self, job: Job, desk: Desk) -> bool:
-        return self._weights.of(job.id) >= 1.0 and _tunable(job, desk)
+        return self._weights.of(job.id) >= 1.0 and _tunable(job, desk, self._keeps_asked)
 
     def _paced(self, job: Job, speed: float, desk: Desk) -> bool:
         placement = job.placement
@@ -210,10 +214,20 @@ class CoreTuning(Reaction):
         return len(cpus) < len(own)
 
 
-def _tunable(job: Job, desk: Desk) -> bool:
+def _tunable(job: Job, desk: Desk, keeps_asked: bool) -> bool:
     placement = job.placement
     if placement is None or placement.others or not placement.devices or not placement.cpus:
         return False
-    if job.request.cpus is not None and desk.abilities.preemption is Preemption.NONE:
+    if keeps_asked and job.request.cpus is not None and not (desk.can_stop(job) and _all_stop(placement.node, desk)):
         return False
     return job.status is Status.TRAINING and job.behind is None and placement.node in desk.state.nodes
+
+
+def _all_stop(node: str, desk: Desk) -> bool:
+    """Whether all that runs on a node may be stopped."""
+    state = desk.state
+    return not state.firm_count or all(
+        job.request.preemptible
+        for job in state.running.values()
+        if job.placement is not None and node in job.placement.nodes
+    )

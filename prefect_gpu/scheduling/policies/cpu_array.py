@@ -1,7 +1,7 @@
-"""CODA's CPU array (§V.C) where nobody can be stopped: which cores runs without devices get, and who gives way to them.
+"""CODA's CPU array (§V.C) where nobody is stopped for cores: which ones CPU flows get, and who gives way to them.
 
-CODA aborts a CPU job that has borrowed cores when a GPU job needs them. Where that is impossible, cores change hands
-instead: a training run that never asked for so many gives some up while a CPU flow uses them, and gets them back.
+CODA aborts a CPU job that has borrowed cores when a GPU job needs them. Most jobs may not be stopped; cores change
+hands instead: a training run that never asked for so many gives some up while a CPU flow uses them, and gets them back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.policies.cores import CoreHistory
 from prefect_gpu.scheduling.policies.free_cores import free_cores
@@ -51,8 +50,8 @@ class CpuArray(PlacementPolicy):
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
-        nodes = [books.node for books in state.numbered if books.node.cpus]
-        if not in_array(job) or not nodes:
+        nodes = [books.node for books in state.numbered if books.node.cpus] if in_array(job) else []
+        if not nodes:
             return self._otherwise.place(job, state, sharing, kept)
         wanted = job.request.cpus or 1
         best: tuple[int, Node] | None = None
@@ -93,7 +92,7 @@ class Lending(Reaction):
     """Lets training runs give up cores that a CPU flow was placed on, and gives them back when nobody uses them.
 
     A run keeps what was found for it, else one core for each of its devices, and all that it asked for. It does nothing
-    where jobs can be stopped, or cores cannot be changed.
+    where cores cannot be changed, or where no flow is on a training run's cores, as in CODA's own arrays.
 
     Args:
         history: Knows what was found for running jobs.
@@ -109,17 +108,19 @@ class Lending(Reaction):
 
     def after(self, desk: Desk) -> None:
         """See the class."""
-        if desk.abilities.preemption is not Preemption.NONE or not desk.abilities.cores:
+        if not desk.abilities.cores:
             return
         state = desk.state
         self._full = {name: cores for name, cores in self._full.items() if name in state.running}
-        flows = [job for job in state.running.values() if in_array(job)]
+        flows = [job for job in state.running.values() if in_array(job)] if state.deviceless_count else []
         if not flows and not self._full:
             return
         lent = {(job.placement.node, core) for job in flows if job.placement for core in job.placement.cpus}
         for job in list(state.running.values()):
             request, placement = job.request, job.placement
             if placement is None or placement.others or not placement.devices or request.cpus is not None:
+                continue
+            if placement.node not in state.nodes:  # it was lost, and nobody can be told anything there
                 continue
             least = max(len(placement.devices), self._history.needs.get(job.id, 0))
             kept = [core for core in placement.cpus if (placement.node, core) not in lent]

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.policies.placement import choose_cpus
@@ -230,12 +229,12 @@ class Successor(Reaction):
     def _rescue(self, desk: Desk) -> None:
         """Whoever is prepared behind a run that does not end, while there is a place free, starts anew there."""
         state = desk.state
-        if desk.abilities.preemption is Preemption.NONE or not state.free_count:
+        if not state.free_count:
             return
         for job_id, launched in list(self._launched.items()):
             job = state.jobs.get(job_id)
             late = desk.now > launched.ends_at + self._patience * (launched.launching_s + self.margin.seconds)
-            if job is None or job.behind is None or not late or not job.request.preemptible:
+            if job is None or job.behind is None or not late or not desk.can_stop(job):
                 continue
             if desk.profile.placement.place(job, state, desk.profile.sharing) is not None:
                 self._drop_launch(job_id)
@@ -300,16 +299,15 @@ def _alone(job: Job, desk: Desk) -> bool:
 def _place_behind(job: Job, waiting: Job, desk: Desk) -> Placement | None:
     """The devices of a running job, or some of them, for the next one; None if that cannot take its place.
 
-    A job on several nodes is followed by one of the same shape only. One that may be stopped is followed only by one
-    that may be, too: both are stopped together.
+    A job on several nodes is followed by one of the same shape only. One that may be stopped, and is followed by one
+    that may not be, makes room for nobody any more: it is about to end anyway.
     """
     request, placement, state = waiting.request, job.placement, desk.state
     assert placement is not None
     if not waiting.estimate.waits:
         return None
     gpus = request.gpus
-    stops = desk.abilities.preemption is not Preemption.NONE and job.request.preemptible
-    if gpus == 0 or (stops and not request.preemptible):
+    if gpus == 0:
         return None
     devices = [state.device(id_) for id_ in placement.all_devices]
     least = waiting.least_bytes

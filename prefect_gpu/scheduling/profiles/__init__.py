@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from prefect_gpu.scheduling.profiles import adaptive, ahead, baselines, coda, deepshare, fscheduling, liquid, specon
 from prefect_gpu.scheduling.profiles.profile import Profile
@@ -18,7 +20,7 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     **coda.PROFILES,
 }
 
-__all__ = ["PROFILES", "Profile", "get_profile"]
+__all__ = ["PROFILES", "Profile", "get_profile", "without_patience"]
 
 
 def get_profile(name: str) -> Profile:
@@ -32,3 +34,12 @@ def get_profile(name: str) -> Profile:
     except KeyError:
         known = ", ".join(sorted(PROFILES))
         raise ValueError(f"profile={name!r} is not known: choose one of {known}.") from None
+
+
+def without_patience(profile: Profile | str) -> Profile:
+    """The profile, or a fresh one of that name, for a world in which jobs wait for ever, as in the papers' simulators.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    return replace(get_profile(profile) if isinstance(profile, str) else profile, patience_s=math.inf)

@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.policies.cores import CoreHistory
 from prefect_gpu.scheduling.policies.cpu_array import Lending
 from prefect_gpu.scheduling.policies.demotion import Demotion
 from prefect_gpu.scheduling.policies.elimination import Eliminator
+from prefect_gpu.scheduling.policies.grace import Grace
 from prefect_gpu.scheduling.policies.order import LeastService
 from prefect_gpu.scheduling.policies.relief import Relief
 from prefect_gpu.scheduling.policies.rotation import Spread
@@ -35,6 +36,7 @@ def _adaptive() -> Profile:
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
         reactions=(
             Protection(),
+            Grace(),
             Successor(),
             Speculation(),
             Separation(apart, weights),

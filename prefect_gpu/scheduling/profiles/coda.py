@@ -22,7 +22,7 @@ def _coda(name: str, *, eliminates: bool = True) -> Profile:
         sharing=NoSharing(),
         allocation=MultiArray(history),
         # The eliminator first: it is to see what a run did with the cores it was measured with.
-        reactions=(*((Eliminator(),) if eliminates else ()), CoreTuning(history)),
+        reactions=(*((Eliminator(),) if eliminates else ()), CoreTuning(history, keeps_asked=False)),
         patience_s=math.inf,
     )
 

@@ -22,8 +22,8 @@ class Profile:
         allocation: Who runs now, and who makes room?
         reactions: What happens to running jobs in between?
         patience_s: A due job that has waited this long is no longer overtaken: devices are kept for it. Without this,
-            a stream of small runs would starve a large one for ever. It counts where nobody can be stopped; elsewhere
-            a large job makes room for itself when it comes first in the order.
+            a stream of small runs would starve a large one for ever. It stops nobody: whoever may be stopped for a job
+            is stopped as soon as that comes first in the order.
     """
 
     name: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from prefect_gpu.scheduling.policies.cores import STEP_S
-from prefect_gpu.scheduling.profiles import PROFILES, Profile
+from prefect_gpu.scheduling.profiles import PROFILES, Profile, without_patience
 from prefect_gpu.simulation.effects.cores import Cores
 from prefect_gpu.simulation.effects.memory import MemoryBandwidth
 from prefect_gpu.simulation.physics import Slowdowns
@@ -105,7 +105,7 @@ def simulate(profile: Profile | str, days: float, *seeds: int, mix: Mix | None =
         world = _Sampled(
             cluster(),
             jobs(days, seed, mix or Mix()),
-            profile,
+            without_patience(profile),
             physics=Slowdowns(Cores(), MemoryBandwidth()),
             report_s=STEP_S,
             steady_report_s=HOUR_S,

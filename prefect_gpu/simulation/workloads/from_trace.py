@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.simulation.knowledge import Exact, Knowledge
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
@@ -173,7 +173,7 @@ def simulate(
     return World(
         hardware,
         models(jobs, restart_cost_s),
-        profile,
+        without_patience(profile),
         abilities=ABILITIES,
         keep_timeline=keep_timeline,
         progress=progress,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import PROFILES
+from prefect_gpu.scheduling.profiles import PROFILES, without_patience
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.workloads.comparison import Comparison
@@ -67,7 +67,7 @@ def jobs(slot: int | None = None) -> list[JobModel]:
 
 def run(profile: str, slot: int | None = None, *, keep_timeline: bool = False) -> Results:
     """The workload under a profile; with ``slot``, in static slots of so many GPUs."""
-    return World([machine()], jobs(slot), profile, keep_timeline=keep_timeline).run()
+    return World([machine()], jobs(slot), without_patience(profile), keep_timeline=keep_timeline).run()
 
 
 def compare(quick: bool = False) -> list[Comparison]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import PROFILES
+from prefect_gpu.scheduling.profiles import PROFILES, without_patience
 from prefect_gpu.simulation.effects.network import Network
 from prefect_gpu.simulation.effects.sharing import Interference
 from prefect_gpu.simulation.model import JobModel
@@ -308,7 +308,7 @@ def _run(
     world = World(
         nodes,
         jobs,
-        profile,
+        without_patience(profile),
         physics=Slowdowns(Network(), Interference()),
         abilities=ALL if gates else WITHOUT_GATES,
         heartbeat_s=heartbeat_s,

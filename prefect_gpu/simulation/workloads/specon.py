@@ -10,7 +10,7 @@ from functools import cache
 
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.profiles import PROFILES
+from prefect_gpu.scheduling.profiles import PROFILES, without_patience
 from prefect_gpu.simulation.effects.company import Company
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
@@ -114,7 +114,7 @@ def run(setting: Setting, profile: str, seed: int, *, keep_timeline: bool = Fals
     return World(
         cluster(setting.workers),
         jobs(setting, seed),
-        profile,
+        without_patience(profile),
         physics=Company(LOSS_IN_COMPANY),
         report_s=REPORT_S,
         keep_timeline=keep_timeline,

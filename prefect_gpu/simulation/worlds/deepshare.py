@@ -19,7 +19,7 @@ from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.instructions import Hold, Launch, Move, Preempt
 from prefect_gpu.scheduling.jobs import Estimate, Request, Status
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.simulation.results import Outcome, Results
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 from prefect_gpu.simulation.worlds.rounds import GPUS_PER_NODE, NODES, ROUND_S, RoundCluster, RoundJob
@@ -74,7 +74,7 @@ class DeepShareWorld:
         round_s: float = ROUND_S,
         flaw: bool = True,
     ) -> None:
-        self.scheduler = Scheduler(profile, ABILITIES)
+        self.scheduler = Scheduler(without_patience(profile), ABILITIES)
         self.cluster = RoundCluster(jobs, table, nodes, gpus_per_node, round_s=round_s, flaw=flaw)
         self.results = Results(nodes * gpus_per_node)
         self._nodes = tuple(

@@ -20,7 +20,7 @@ from prefect_gpu.scheduling.instructions import Hold, Launch, Move, Preempt
 from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.policies.interleaving import Interleaving
 from prefect_gpu.scheduling.policies.interleaving import Profile as StageTimes
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.simulation.results import Outcome, Results
 from prefect_gpu.simulation.traces import TraceJob
 
@@ -126,7 +126,7 @@ class MuriWorld:
         keep_timeline: bool = False,
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.scheduler = Scheduler(profile, ABILITIES)
+        self.scheduler = Scheduler(without_patience(profile), ABILITIES)
         self.results = Results(nodes * gpus_per_node, keep_timeline=keep_timeline)
         self._cluster = cluster(nodes, gpus_per_node)
         self._trace = sorted(jobs, key=lambda job: job.submit_s)

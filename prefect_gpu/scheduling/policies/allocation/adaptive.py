@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.policies.allocation.base import Allocation
 from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.policies.allocation.displace import Displace
@@ -16,8 +15,10 @@ from prefect_gpu.scheduling.policies.cores import CoreHistory
 from prefect_gpu.scheduling.policies.cpu_array import CpuArray
 
 if TYPE_CHECKING:
+    from prefect_gpu.scheduling.jobs import Request
     from prefect_gpu.scheduling.state import State
     from prefect_gpu.scheduling.verbs import Desk
+    from prefect_gpu.scheduling.waiting import Line
 
 
 class Adaptive(Allocation):
@@ -25,11 +26,15 @@ class Adaptive(Allocation):
 
     - Moving is free: :class:`Interleaved` if all jobs that wait or run may share and say how long their stages take;
       else :class:`Filling`, the set of jobs that is worth most.
-    - Jobs that only need cores are about, and cores can be changed: :class:`MultiArray`, CODA's; where nobody can be
-      stopped, those jobs are placed by :class:`.CpuArray`, and all others as ever.
-    - Gangs wait, or nobody can be stopped: :class:`BatchWindow`, Liquid's, without a window: a burst of gangs is
-      placed together, and everybody else by backfilling, with reservations for those who have waited long.
-    - Else :class:`Displace`: a job makes room for one that is clearly better, because stopping it costs something.
+    - Jobs that only need cores are about, cores can be changed, and all jobs are such as CODA's arrays assume:
+      :class:`MultiArray`, CODA's. Otherwise those jobs are placed by :class:`.CpuArray`, and all others as ever.
+    - :class:`Displace`: a job starts where it fits, devices are kept for those who have waited long, and jobs that may
+      be stopped make room for one that is clearly better, because stopping them costs something.
+    - Gangs wait, or some job may not be stopped: :class:`BatchWindow`, Liquid's, without a window, before that: a burst
+      is placed together, since where these start is where they stay.
+
+    What decides is what the jobs say, those that run and those that wait, and not what the world could do: where no job
+    may be stopped, nothing else happens than in a world that stops nobody.
 
     Args:
         history: What cores jobs needed; shared with the tuning.
@@ -39,10 +44,10 @@ class Adaptive(Allocation):
     ranks_running = True
 
     def __init__(self, history: CoreHistory | None = None, advantage: float = 0.5) -> None:
-        self._displace = Displace(advantage)
+        self._displace = Displace(advantage, grace=True)
         self._interleaved, self._filling = Interleaved(), Filling()
-        self._batch, self._arrays = BatchWindow(window_s=0.0), MultiArray(history)
-        self._needs_arrays = False
+        self._batch, self._arrays = BatchWindow(window_s=0.0, others=self._displace), MultiArray(history)
+        self._cpu_jobs_seen = False
         self._history = history if history is not None else CoreHistory()
 
     def bind(self, state: State) -> None:
@@ -54,7 +59,7 @@ class Adaptive(Allocation):
     def allocate(self, desk: Desk) -> None:
         """See the class."""
         how, profile = self._how(desk), desk.profile
-        if how is self._batch and desk.abilities.cores and desk.abilities.preemption is Preemption.NONE:
+        if how in (self._batch, self._displace) and desk.abilities.cores:
             desk.profile = replace(profile, placement=CpuArray(profile.placement, self._history))
         how.allocate(desk)
         desk.profile = profile
@@ -63,14 +68,32 @@ class Adaptive(Allocation):
         if desk.abilities.free_moves:
             return self._interleaved if _all_interleave(desk) else self._filling
         lines = desk.state.queue_of_waiting.lines()
-        stops = desk.abilities.preemption is not Preemption.NONE
-        if desk.abilities.cores and stops and not self._needs_arrays:
-            self._needs_arrays = any(line.request.gpus == 0 and line.request.cpus for line in lines)
-        if self._needs_arrays:
+        if not self._cpu_jobs_seen:
+            self._cpu_jobs_seen = any(line.request.gpus == 0 and line.request.cpus for line in lines)
+        all_stop = not desk.state.firm_count and all(desk.can_stop(line.entries[0][1]) for line in lines)
+        if all_stop and self._cpu_jobs_seen and desk.abilities.cores and _as_in_arrays(desk, lines):
             return self._arrays
-        if not stops or any(line.request.is_gang for line in lines):
-            return self._batch
-        return self._displace
+        return self._displace if all_stop and not any(line.request.is_gang for line in lines) else self._batch
+
+
+def _as_in_arrays(desk: Desk, lines: list[Line]) -> bool:
+    """Whether all jobs, which may all be stopped, are also otherwise such as CODA's arrays assume.
+
+    All say whose they are, for the arrays are divided fairly between owners. None shares devices, none comes before
+    others by its queue, and none has lost patience: the arrays know of no such things. Whoever borrows cores or devices
+    can then be made to give them back.
+    """
+    state = desk.state
+    queues = {line.queue for line in lines} | {job.queue for job in state.running.values()}
+    return (
+        len({state.queue(queue).priority for queue in queues}) <= 1
+        and all(_fits_arrays(line.request) and not line.entries[0][1].impatient for line in lines)
+        and all(_fits_arrays(job.request) for job in state.running.values())
+    )
+
+
+def _fits_arrays(request: Request) -> bool:
+    return bool(request.owner) and not request.shareable
 
 
 def _all_interleave(desk: Desk) -> bool:

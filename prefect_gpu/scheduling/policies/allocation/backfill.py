@@ -71,6 +71,8 @@ class Backfill(Allocation):
                 continue
             found = self._first_that_fits(desk, line, job, reservations)
             if found is None:
+                if self._make_room(desk, job, reservations):
+                    return True
                 walk.leave()
                 self._blocked(desk, line, reservations)
                 continue
@@ -81,7 +83,13 @@ class Backfill(Allocation):
                 return True
         return False
 
+    def _make_room(self, desk: Desk, job: Job, reservations: Reservations) -> bool:
+        """Stop others for a job that finds no place, and start it there. True if it did: the order has changed."""
+        return False
+
     def _place(self, desk: Desk, job: Job, reservations: Reservations) -> Placement | None:
+        if desk.state.free_count < job.request.total_gpus and not job.request.shareable:
+            return None
         kept = reservations.kept_from(job, desk.now) if reservations else ()
         return desk.profile.placement.place(job, desk.state, desk.profile.sharing, kept)
 

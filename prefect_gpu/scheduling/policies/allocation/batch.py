@@ -24,18 +24,25 @@ class BatchWindow(Allocation):
     1. The first job that arrives opens a window. Nobody is placed until it closes, unless somebody waits already
        who came in an earlier one: then there is a batch without waiting.
     2. The jobs that wait, in their order, are a batch; the grouping genetic algorithm places those that fit.
-    3. All others (runs that share, that span nodes, or for which there is no room) are :class:`Backfill`'s. It is also
-       alone as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such thing.
+    3. All others (runs that share, that span nodes, or for which there is no room) are left to another allocation. It
+       is also alone as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such
+       thing.
 
     Args:
         window_s: How long a window is open, seconds.
         most_jobs: Jobs in a batch at most.
         genetic: The algorithm and its settings.
         seed: Of its chance.
+        others: Starts all others; None: :class:`Backfill`.
     """
 
     def __init__(
-        self, window_s: float = 5.0, most_jobs: int = 64, genetic: Genetic | None = None, seed: int = 0
+        self,
+        window_s: float = 5.0,
+        most_jobs: int = 64,
+        genetic: Genetic | None = None,
+        seed: int = 0,
+        others: Allocation | None = None,
     ) -> None:
         if window_s < 0 or most_jobs < 1:
             raise ValueError(
@@ -45,7 +52,8 @@ class BatchWindow(Allocation):
         self._most_jobs = most_jobs
         self._genetic = genetic or Genetic()
         self._seed = seed
-        self._others = Backfill()
+        self._others = others or Backfill()
+        self.ranks_running = self._others.ranks_running
         self._closes_at: float | None = None
         self._seen: set[str] = set()  # jobs that were there when a window closed
         self._view = ClusterView()

@@ -2,108 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cluster import UNLIMITED, Node
+from prefect_gpu.scheduling.abilities import Preemption
+from prefect_gpu.scheduling.cluster import Node
 from prefect_gpu.scheduling.jobs import Job
-from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_early, tell_line, why_not
-from prefect_gpu.scheduling.verbs import names
+from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
+from prefect_gpu.scheduling.policies.allocation.reservations import Reservations
+from prefect_gpu.scheduling.policies.grace import left_alone_until
 from prefect_gpu.scheduling.waiting import Key
 
 if TYPE_CHECKING:
+    from prefect_gpu.scheduling.cluster import Placement
     from prefect_gpu.scheduling.verbs import Desk
 
 _MOST_VICTIMS = 512
+_MOST_TRIALS = 16
 
 
-class Displace(Allocation):
-    """Preemptive scheduling where stopping a job costs something.
+class Displace(Backfill):
+    """Preemptive scheduling where stopping a job costs something: :class:`Backfill`, and jobs that make room.
 
-    One pass over the waiting jobs, in order. A job that fits is started. For one that does not, running jobs that come
-    later in the order are looked at, the last one first, until those seen on one node (or, for a job larger than a
-    node, on enough nodes) leave enough room; these are stopped, and the job is started in their place. Then the pass
-    begins anew, because those that were stopped wait now.
+    For a job that finds no place, running jobs that may be stopped and come later in the order are looked at, the last
+    one first, until those seen on one node (or, for a job larger than a node, on enough nodes) leave enough room. If
+    the job then has a place in fact, these are stopped, and it is started in their place; otherwise nobody is. Then the
+    pass begins anew, because those that were stopped wait now. Where no running job may be stopped this is
+    :class:`Backfill`, and nothing else: a job that has lost patience has devices kept for it, and stops nobody by that.
 
     Args:
         advantage: A job makes room only for one whose key is smaller by this factor (less than 1: it must be clearly
             better, so that two jobs that are nearly equal do not take turns).
+        grace: Whether jobs are left alone for a while after each launch, where stopping them takes time
+            (:func:`~prefect_gpu.scheduling.policies.grace.left_alone_until`). One of a queue with a better priority
+            need not wait for that until a job has been stopped before.
     """
 
     ranks_running = True
 
-    def __init__(self, advantage: float = 1.0) -> None:
+    def __init__(self, advantage: float = 1.0, *, grace: bool = False) -> None:
+        super().__init__()
         self._advantage = advantage
+        self._grace = grace
 
-    def allocate(self, desk: Desk) -> None:
+    def _make_room(self, desk: Desk, job: Job, reservations: Reservations) -> bool:
         """See the class."""
-        tell_early(desk)
-        in_vain: set[str] = set()  # jobs that others made room for, and that found no place all the same
-        while self._pass(desk, in_vain):
-            pass
+        kept: Container[str] = reservations.kept_from(job, desk.now) if reservations else ()
+        victims = self._victims(desk, job, kept)
+        if not victims:
+            return False
+        for victim in victims:
+            desk.preempt(victim, f"{job.label} comes first in the order")
+        placement = self._place(desk, job, reservations)
+        assert placement is not None, "it had a place without them"
+        desk.launch(job, placement, f"it comes before {victims[0].label} in the order")
+        return True
 
-    def _pass(self, desk: Desk, in_vain: set[str]) -> bool:
-        state, profile = desk.state, desk.profile
-        walk = state.queue_of_waiting.in_order()
-        limited = state.draining or state.quotas != UNLIMITED
-        for line, job in walk:
-            limit = state.limit_on(line.queue) if limited else None
-            if limit is not None:
-                walk.leave()
-                tell_line(desk, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
-                continue
-            placement = None
-            if state.free_count >= job.request.total_gpus or job.request.shareable:
-                placement = profile.placement.place(job, state, profile.sharing)
-            if placement is not None:
-                desk.launch(job, placement, f"{names(placement.all_devices) or 'nothing it needs'} free")
-                continue
-            victims = [] if job.id in in_vain else self._victims(desk, job)
-            if victims:
-                for victim in victims:
-                    desk.preempt(victim, f"{job.label} comes first in the order")
-                placement = profile.placement.place(job, state, profile.sharing)
-                if placement is not None:
-                    desk.launch(job, placement, f"it comes before {victims[0].label} in the order")
-                else:
-                    in_vain.add(job.id)
-                return True
-            walk.leave()
-            if line.untold or line.told is None:
-                tell_line(desk, line, *why_not(desk, line, self.capability))
-        return False
-
-    def _victims(self, desk: Desk, job: Job) -> list[Job]:
+    def _victims(self, desk: Desk, job: Job, kept: Container[str]) -> list[Job]:
         """The jobs that make room for this one: the last in the order, as few nodes as it takes. None: no room."""
         request, state = job.request, desk.state
-        if state.ranking is None or request.total_gpus == 0:
+        if (
+            state.ranking is None
+            or not state.ranking.alike
+            or request.total_gpus == 0
+            or not self.capability.possible(request)
+        ):
             return []
-        key = state.queue_of_waiting.key_of(job)
-        assert key is not None
+        # Patience does not count here: two jobs that have lost it would take turns.
+        key = (state.queue(job.queue).priority, 1, *desk.profile.order.key(job, state, desk.now))
         room = _Room(desk, job)
+        trials = 0
         for count, victim in enumerate(self._later(desk, key)):
-            if count >= _MOST_VICTIMS:
+            if count >= _MOST_VICTIMS or trials >= _MOST_TRIALS:
                 return []
             found = room.with_(victim)
             if found is not None:
-                return found
+                if self._placed_without(found, desk, job, kept) is not None:
+                    return self._fewest(found, desk, job, kept)
+                trials += 1
         return []
 
+    def _fewest(self, found: list[Job], desk: Desk, job: Job, kept: Container[str]) -> list[Job]:
+        """Of jobs that share devices, those that need not go stay, the ones early in the order first."""
+        if not job.request.shareable:  # it needs the devices alone: they have been counted
+            return found
+        for victim in reversed(found):
+            fewer = [other for other in found if other is not victim]
+            if self._placed_without(fewer, desk, job, kept) is not None:
+                found = fewer
+        return found
+
+    @staticmethod
+    def _placed_without(victims: Sequence[Job], desk: Desk, job: Job, kept: Container[str]) -> Placement | None:
+        """Where the job would go if these were gone, and who is prepared behind them."""
+        state = desk.state
+        behind = [state.successor(victim.id) for victim in victims]
+        gone = [*victims, *(successor for successor in behind if successor is not None)]
+        for victim in gone:
+            state.vacate(victim)
+        placement = desk.profile.placement.place(job, state, desk.profile.sharing, kept)
+        for victim in gone:
+            state.occupy(victim)
+        return placement
+
     def _later(self, desk: Desk, key: Key) -> Iterator[Job]:
-        """Running jobs that come later in the order than a key, the last one first."""
+        """Running jobs that may give way and come later in the order than a key, the last one first."""
         state, order, now = desk.state, desk.profile.order, desk.now
         assert state.ranking is not None
         priorities: dict[str, int] = {}
 
         def last_of(ranked: list[tuple[float, str, Job]], at: int) -> tuple[Key, Job, int] | None:
-            candidate = ranked[at][2]
-            priority = priorities.get(candidate.queue)
-            if priority is None:
-                priority = priorities[candidate.queue] = state.queue(candidate.queue).priority
-            own = (priority, 1, *order.key(candidate, state, now))
-            return (own, candidate, at) if own > key and self._clearly(key, own) else None
+            while at >= 0:
+                candidate = ranked[at][2]
+                priority = priorities.get(candidate.queue)
+                if priority is None:
+                    priority = priorities[candidate.queue] = state.queue(candidate.queue).priority
+                own = (priority, 1, *order.key(candidate, state, now))
+                if not (own > key and self._clearly(key, own)):
+                    return None
+                if desk.may_give_way(candidate) and not self._spared(candidate, key, own, desk):
+                    return own, candidate, at
+                at -= 1
+            return None
 
-        lists = list(state.ranking.by_size.values())
+        lists = list(state.ranking.alike.values())
         heads = [(head, ranked) for ranked in lists if (head := last_of(ranked, len(ranked) - 1)) is not None]
         while heads:
             worst = 0
@@ -124,6 +146,17 @@ class Displace(Allocation):
         mine, theirs = key[2], other[2]
         return isinstance(mine, float) and isinstance(theirs, float) and mine < self._advantage * theirs
 
+    def _spared(self, victim: Job, key: Key, own: Key, desk: Desk) -> bool:
+        """Whether the job is left alone for a while yet. Asks to look again when that is over."""
+        if not self._grace or desk.abilities.preemption is Preemption.INSTANT:
+            return False
+        if key[0] != own[0] and not victim.stops:
+            return False
+        until = left_alone_until(victim)
+        if until > desk.now:
+            desk.look_again_at(until)
+        return until > desk.now
+
 
 class _Room:
     """How much room there would be on each node if the jobs seen so far were gone."""
@@ -137,6 +170,7 @@ class _Room:
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
         self._instances: dict[str, int] = {}  # domain: instances of a gang that would fit there
         self._fits: dict[str, int] = {}  # node: how many of them there
+        self._left: dict[str, int] = {}  # device: jobs that would still be there
         self._on_one_node = not request.is_gang and request.gpus <= desk.state.largest_node
 
     def with_(self, victim: Job) -> list[Job] | None:
@@ -149,15 +183,28 @@ class _Room:
             name = part.node
             if name not in free:
                 free[name], self._on[name] = state.free_on(name), []
-            free[name] += len(part.devices)
+            free[name] += sum(self._leaves(victim, device) for device in part.devices)
             if victim not in self._on[name][-1:]:  # a gang may have several parts there
                 self._on[name].append(victim)
             if self._on_one_node and free[name] < gpus:
+                if self._request.shareable and self._large_enough(name):
+                    return list(self._on[name])  # there may be room beside those that stay
                 continue
             found = self._enough_on(name)
             if found is not None:
                 return found
         return None
+
+    def _leaves(self, victim: Job, device: str) -> bool:
+        """Whether nobody would be left on the device, with the job gone and who is prepared behind it."""
+        state = self._state
+        left = self._left.get(device)
+        if left is None:
+            left = len(state.occupants(device))
+        successor = state.successor(victim.id)
+        left -= 1 + (successor is not None and any(other is successor for other in state.occupants(device)))
+        self._left[device] = left
+        return left == 0
 
     def _enough_on(self, name: str) -> list[Job] | None:
         gpus, node = self._request.gpus, self._state.nodes[name]
@@ -178,16 +225,28 @@ class _Room:
 
     def _fewest(self, name: str, gpus: int) -> list[Job]:
         """Of the jobs seen on a node, leave those that need not go, those early in the order first."""
-        spare = self._free[name] - gpus
-        chosen = []
-        for victim in reversed(self._on[name]):
-            assert victim.placement is not None
-            held = sum(len(part.devices) for part in victim.placement.parts if part.node == name)
-            if held <= spare:
-                spare -= held
-            else:
-                chosen.append(victim)
-        return chosen[::-1]
+        chosen = list(self._on[name])
+        for victim in self._on[name][::-1]:
+            fewer = [other for other in chosen if other is not victim]
+            if self._state.free_on(name) + self._freed(name, fewer) >= gpus:
+                chosen = fewer
+        return chosen
+
+    def _freed(self, name: str, jobs: list[Job]) -> int:
+        """Devices of a node that would be free with these jobs gone, and those prepared behind them."""
+        gone = {job.id for job in jobs}
+        state = self._state
+        devices = {
+            device
+            for job in jobs
+            if job.placement
+            for part in job.placement.parts
+            if part.node == name
+            for device in part.devices
+        }
+        return sum(
+            all(other.id in gone or other.behind in gone for other in state.occupants(device)) for device in devices
+        )
 
     def _enough_for_gang(self, node: Node) -> list[Job] | None:
         """For a gang: as many instances as it has, on the nodes of one domain as they would be with the jobs gone."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.abilities import Preemption
-from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
 from prefect_gpu.scheduling.policies.allocation.base import Allocation
 from prefect_gpu.scheduling.policies.allocation.displace import Displace
 from prefect_gpu.scheduling.policies.allocation.replan import Replan
@@ -16,24 +14,19 @@ if TYPE_CHECKING:
 
 
 class Preemptive(Allocation):
-    """:class:`Replan` where moving is free, :class:`Displace` where it costs, :class:`Backfill` if nobody stops."""
+    """:class:`Replan` where moving is free, else :class:`Displace`, which disturbs only who may be stopped."""
 
     ranks_running = True
 
     def __init__(self) -> None:
-        self._replan, self._displace, self._backfill = Replan(), Displace(), Backfill()
+        self._replan, self._displace = Replan(), Displace()
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""
         super().bind(state)
-        for one in (self._replan, self._displace, self._backfill):
-            one.bind(state)
+        self._replan.bind(state)
+        self._displace.bind(state)
 
     def allocate(self, desk: Desk) -> None:
         """See the class."""
-        if desk.abilities.preemption is Preemption.NONE:
-            self._backfill.allocate(desk)
-        elif desk.abilities.free_moves:
-            self._replan.allocate(desk)
-        else:
-            self._displace.allocate(desk)
+        (self._replan if desk.abilities.free_moves else self._displace).allocate(desk)
