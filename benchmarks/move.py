@@ -285,7 +285,6 @@ def main() -> int:
             "PRELOAD": "torch",
             "STATE_DIR": str(state),
             "LEARN": "false",
-            "PREEMPTION": "true",
         }
         env = {f"PREFECT_INTEGRATIONS_GPU_{name}": value for name, value in settings.items()}
         worker = sandbox.start_worker(POOL, env=env)

@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.placing import Genetic
 from prefect_gpu.scheduling.placing.course import Course, Member, Sites, course, is_across, stretch, stretch_across
 from prefect_gpu.scheduling.policies.allocation.base import why_not
+from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
 from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.policies.allocation.reservations import Reservation
 from prefect_gpu.scheduling.verbs import names
@@ -86,7 +87,8 @@ class Ahead(BatchWindow):
         delay: float = 1.0,
         budget: int = 100_000,
     ) -> None:
-        super().__init__(window_s, most_jobs, genetic, seed)
+        self._backfill = Backfill()
+        super().__init__(window_s, most_jobs, genetic, seed, self._backfill)
         if slow < 1 or delay < 0 or budget < 1:
             raise ValueError(f"slow={slow}, delay={delay}, budget={budget}: give 1 or more, 0 or more, and 1 or more")
         self._slow, self._delay, self._budget = slow, delay, budget
@@ -116,7 +118,7 @@ class Ahead(BatchWindow):
             super().decide(desk)
             return
         kept = self._hold(best, plans[0], lines, late, desk)
-        self._others.fill(desk, lines, kept)
+        self._backfill.fill(desk, lines, kept)
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
