@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.placing import Genetic
 from prefect_gpu.scheduling.placing.course import Course, Member, Sites, course, is_across, stretch, stretch_across
-from prefect_gpu.scheduling.policies.allocation.base import why_not
 from prefect_gpu.scheduling.policies.allocation.backfill import Backfill
+from prefect_gpu.scheduling.policies.allocation.base import why_not
 from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.policies.allocation.reservations import Reservation
 from prefect_gpu.scheduling.verbs import names
