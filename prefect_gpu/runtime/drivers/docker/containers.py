@@ -8,15 +8,16 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import ImageNotFound, NotFound
 
-from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers import likeness, supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import inside
+from prefect_gpu.runtime.drivers.docker import inside, waiting
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 LABEL = "prefect-gpu"  # its labels are prefect-gpu.run, prefect-gpu.pool, ...
 FOLDER = "/prefect-gpu"  # in the container
 LOCKS = "/prefect-gpu-locks"  # in the container: a volume of the node, so that all containers there see the same locks
-_JOB = f"{FOLDER}/job.json"
-_COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", _JOB)
+IDLE = "prefect-gpu-warm-"  # what the name of a container begins with that waits for a run
+_COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", f"{FOLDER}/job.json")
+_TASK = f"{FOLDER}/warm.json"
+_WARMING_QUOTA_US = 50_000  # of 100,000: half a core, so that warming up disturbs nobody who trains
 _MEETING_PORT = 29500  # torchrun's; each container has ports of its own
 _LONGEST_NAME = 40  # the whole name has at most 63 letters: it is a host name, too
 
@@ -56,8 +59,17 @@ def leftovers(client: DockerClient, pool: str) -> list[str]:
     return [entry["Names"][0].lstrip("/") for entry in found if entry["Names"]]
 
 
-def ensure_image(client: DockerClient, image: str, pull: str) -> tuple[Mapping[str, str], str]:
-    """Pull the image if that is to be done. Returns the environment and the working folder that it declares.
+@dataclass(frozen=True)
+class Image:
+    """An image on an engine: its id, and the environment and the working folder that it declares."""
+
+    id: str
+    environment: Mapping[str, str]
+    folder: str
+
+
+def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
+    """Find the image, and pull it if that is to be done.
 
     Raises:
         docker.errors.DockerException: It is not there and cannot be pulled.
@@ -78,11 +90,18 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> tuple[Mapping[s
         found = client.images.get(name)
     config = found.attrs["Config"]
     environment = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
-    return environment, config.get("WorkingDir") or "/"
+    return Image(str(found.id), environment, config.get("WorkingDir") or "/")
 
 
 def create(
-    client: DockerClient, spec: LaunchSpec, how: ContainerSpec, name: str, mark: str, pool: str, network: str
+    client: DockerClient,
+    spec: LaunchSpec,
+    how: ContainerSpec,
+    name: str,
+    mark: str,
+    pool: str,
+    network: str,
+    image: Image | None = None,
 ) -> str:
     """Create the container, with everything that its first process needs in it.
 
@@ -92,6 +111,7 @@ def create(
     Args:
         mark: See :mod:`.inside`.
         network: The one in which the instances of a gang meet.
+        image: Its image, if that has been looked for.
 
     Returns:
         Its id.
@@ -99,34 +119,113 @@ def create(
     Raises:
         docker.errors.DockerException: The engine refuses it.
     """
-    declared, folder = ensure_image(client, how.image, how.pull)
-    cores = _cores(client, spec.cpus)
+    image = image or ensure_image(client, how.image, how.pull)
+    cores = has_cores(client, spec.cpus)
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
     api = client.api
     limits = api.create_host_config(
-        binds=[*how.volumes, f"{LOCKS.strip('/')}:{LOCKS}", *(f"{folder}:{folder}" for folder in spec.shares)],
+        **_limits(how, spec.shares),
         cpuset_cpus=",".join(map(str, spec.cpus)) if cores else None,
-        mem_limit=how.memory_bytes,
-        memswap_limit=how.memory_bytes,  # the sum of both: no swap, which would only make it slow
-        shm_size=how.shm_bytes,
         network_mode=how.network or (network if spec.meets else None),
     )
     made = api.create_container(
         how.image, entrypoint=list(_COMMAND), name=name, labels=labels, host_config=limits, working_dir="/"
     )
-    job = {
-        "argv": list(spec.argv),
-        "env": {**declared, **spec.env},
-        "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
-        "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
-        "mark": mark,
-    }
     try:
-        api.put_archive(made["Id"], "/", _archive(_files_of(job)))
+        files = _files((inside, supervisor)) | {"job.json": job_of(spec, image, mark, cores)}
+        api.put_archive(made["Id"], "/", _archive(files))
     except BaseException:
         remove(client, made["Id"])
         raise
     return str(made["Id"])
+
+
+def create_idle(
+    client: DockerClient, how: ContainerSpec, image: Image, name: str, pool: str, task: Mapping[str, Any]
+) -> str:
+    """Create a container that waits for a run.
+
+    Args:
+        image: By its id: the tag may be another image's by now.
+        task: What :mod:`.waiting` takes. Nothing of it is secret.
+
+    Returns:
+        Its id.
+
+    Raises:
+        docker.errors.DockerException: The engine refuses it.
+    """
+    labels = {**how.labels, f"{LABEL}.pool": pool, f"{LABEL}.mark": task["mark"], f"{LABEL}.warm": "1"}
+    limits = client.api.create_host_config(
+        **_limits(how, ()), cpu_quota=_WARMING_QUOTA_US, network_mode=how.network or None
+    )
+    made = client.api.create_container(
+        image.id, entrypoint=[*_COMMAND, _TASK], name=name, labels=labels, host_config=limits, working_dir="/"
+    )
+    try:
+        files = _files((inside, supervisor, likeness, waiting)) | {"warm.json": json.dumps(task).encode()}
+        client.api.put_archive(made["Id"], "/", _archive(files))
+    except BaseException:
+        remove(client, made["Id"])
+        raise
+    return str(made["Id"])
+
+
+def hand_over(client: DockerClient, container: str, spec: LaunchSpec, image: Image, mark: str) -> None:
+    """Give a container that waits the cores and the job of a launch, as :func:`create` would have. It begins later.
+
+    Raises:
+        docker.errors.DockerException: The engine refuses it.
+    """
+    cores = has_cores(client, spec.cpus)
+    client.api.update_container(
+        container, cpu_quota=-1, **({"cpuset_cpus": ",".join(map(str, spec.cpus))} if cores else {})
+    )
+    give(client, container, "job.json", job_of(spec, image, mark, cores))
+
+
+def begin(client: DockerClient, container: str) -> None:
+    """Tell a container that waited that its job is there. Once it has begun, this is nothing to it.
+
+    Raises:
+        docker.errors.DockerException: It does not run any more, for example.
+    """
+    client.api.kill(container, signal=waiting.BEGIN.name)
+
+
+def has_begun(client: DockerClient, container: str) -> bool:
+    """Whether a run was ever started in a container, which may have ended."""
+    try:
+        content, _ = client.api.get_archive(container, f"{FOLDER}/run/{supervisor.CLAIM}")
+    except NotFound:
+        return False
+    content.close()
+    return True
+
+
+def job_of(spec: LaunchSpec, image: Image, mark: str, cores: bool) -> bytes:
+    """What :mod:`.inside` is to start.
+
+    Args:
+        cores: Whether the container is bound to the launch's cores.
+    """
+    job = {
+        "argv": list(spec.argv),
+        "env": {**image.environment, **spec.env},
+        "cwd": str(spec.cwd) if spec.cwd.is_absolute() else image.folder,
+        "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
+        "mark": mark,
+    }
+    return json.dumps(job).encode("utf-8", "surrogateescape")
+
+
+def _limits(how: ContainerSpec, shares: Sequence[Path]) -> dict[str, Any]:
+    return {
+        "binds": [*how.volumes, f"{LOCKS.strip('/')}:{LOCKS}", *(f"{folder}:{folder}" for folder in shares)],
+        "mem_limit": how.memory_bytes,
+        "memswap_limit": how.memory_bytes,  # the sum of both: no swap, which would only make it slow
+        "shm_size": how.shm_bytes,
+    }
 
 
 def remove(client: DockerClient, container: str) -> None:
@@ -135,7 +234,7 @@ def remove(client: DockerClient, container: str) -> None:
         client.api.remove_container(container, force=True, v=True)
 
 
-def _cores(client: DockerClient, cpus: tuple[int, ...]) -> bool:
+def has_cores(client: DockerClient, cpus: tuple[int, ...]) -> bool:
     """Whether the engine's machine has these cores, so that the container may be held to them."""
     return bool(cpus) and max(cpus) < int(client.api.info()["NCPU"])
 
@@ -149,13 +248,9 @@ def give(client: DockerClient, container: str, name: str, content: bytes) -> Non
     client.api.put_archive(container, "/", _archive({name: content}))
 
 
-def _files_of(job: dict[str, Any]) -> dict[str, bytes]:
-    """Our two files, and the job."""
-    return {
-        "inside.py": Path(inside.__file__).read_bytes(),
-        "supervisor.py": Path(supervisor.__file__).read_bytes(),
-        "job.json": json.dumps(job).encode("utf-8", "surrogateescape"),
-    }
+def _files(modules: Sequence[Any]) -> dict[str, bytes]:
+    """Files of ours, by the names under which they find each other in a container."""
+    return {f"{module.__name__.rpartition('.')[2]}.py": Path(module.__file__).read_bytes() for module in modules}
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

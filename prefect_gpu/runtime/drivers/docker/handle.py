@@ -44,6 +44,7 @@ class Made:
     node: str
     mark: str
     cores: int = 0
+    warm: bool = False  # whether it waited for the launch; once that has begun: whether its interpreter was used
 
 
 class ContainerHandle(RunHandle):
@@ -59,8 +60,6 @@ class ContainerHandle(RunHandle):
         logger: Told of what went wrong.
     """
 
-    warm = False
-
     def __init__(
         self,
         run_id: str,
@@ -71,7 +70,7 @@ class ContainerHandle(RunHandle):
         since: float | None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
-        self.run_id, self.pid = run_id, f"{made.node}:{made.container[:12]}"
+        self.run_id, self.pid, self.warm = run_id, f"{made.node}:{made.container[:12]}", made.warm
         self._dir, self._made, self._client, self._logger = run_dir, made, client, logger
         self._echo, self._since = echo, since
         self._loop = asyncio.get_running_loop()
@@ -91,7 +90,7 @@ class ContainerHandle(RunHandle):
     @classmethod
     def of_ended(cls, run_id: str, made: Made, report: ExitReport) -> RunHandle:
         """A run whose end an earlier worker has seen."""
-        return _Ended(run_id, f"{made.node}:{made.container[:12]}", report)
+        return _Ended(run_id, f"{made.node}:{made.container[:12]}", made.warm, report)
 
     # -- its life -------------------------------------------------------------------------------------------------
 
@@ -110,6 +109,12 @@ class ContainerHandle(RunHandle):
         if "error" in said:
             await self.wait()
             raise LaunchError(said["error"])
+        if "cold" in said:
+            self._logger.info("Run %s is started cold: %s.", self.run_id, said["cold"])
+        self.warm = said["started"]["warm"]
+        if self.warm != self._made.warm:
+            self._made = dataclasses.replace(self._made, warm=self.warm)
+            write_made(self._dir, self._made)
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
@@ -232,7 +237,7 @@ class ContainerHandle(RunHandle):
                 self._echo(line)
         elif "ended" in line:
             self._ended = line["ended"]
-        elif not self._begun.done():
+        elif not self._begun.done() and "ready" not in line:  # which it said before it was this run's
             self._begun.set_result(line)
 
     def _follow(self, blocks: asyncio.Queue[bytes | Exception | None]) -> None:
@@ -312,10 +317,8 @@ class ContainerHandle(RunHandle):
 
 
 class _Ended(RunHandle):
-    warm = False
-
-    def __init__(self, run_id: str, pid: str, report: ExitReport) -> None:
-        self.run_id, self.pid, self._report = run_id, pid, report
+    def __init__(self, run_id: str, pid: str, warm: bool, report: ExitReport) -> None:
+        self.run_id, self.pid, self.warm, self._report = run_id, pid, warm, report
 
     async def wait(self) -> ExitReport:
         return self._report

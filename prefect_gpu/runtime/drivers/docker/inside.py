@@ -2,7 +2,8 @@
 
 This file and the supervisor are put into the container when it is made, so that an image needs nothing of ours but
 Python. As the first process, it alone gets the signals that are sent to a container, and hands SIGTERM on to the run;
-when it ends, the kernel ends whatever is left. Hence the standard library only: ``python3 -I -S inside.py job.json``.
+when it ends, the kernel ends whatever is left. Hence the standard library only: ``python3 -I -S inside.py job.json``,
+and in a container that waits for its job, ``inside.py job.json warm.json`` (see :mod:`.waiting`).
 
 What it says are lines that begin with the launch's mark, a random word: JSON with ``started`` or ``error`` first, and
 the supervisor's report as ``ended`` last.
@@ -30,11 +31,6 @@ except ImportError:
 
 def main() -> int:
     """Returns the container's exit code, as a shell would say it."""
-    with open(sys.argv[1]) as file:
-        job = json.load(file)
-    os.unlink(sys.argv[1])  # it may hold the run's secrets
-    os.makedirs(RUN, exist_ok=True)
-    os.symlink(f"/proc/{os.getpid()}/fd/1", f"{RUN}/{supervisor.OUTPUT}")  # the run's output is the container's
     stopping: list[bool] = []
 
     def stop(*_: object) -> None:
@@ -42,17 +38,20 @@ def main() -> int:
         _hand_on()
 
     signal.signal(signal.SIGTERM, stop)
-    answer, reply = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(answer)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        trouble = supervisor.supervise({"id": 0, "run_dir": RUN, **job}, reply, warm=False)
-        supervisor.begin(job, trouble)
-    os.close(reply)
-    with open(answer) as lines:
-        first = json.loads(lines.readline() or '{"error": "its supervisor died"}')
-    _say(job["mark"], {key: first[key] for key in ("started", "error") if key in first})
+    interpreter = None
+    if len(sys.argv) > 2:
+        import waiting  # type: ignore[import-not-found]  # beside us
+
+        interpreter = waiting.wait(sys.argv[2], stopping, _say)
+        if interpreter is None:
+            return int(waiting.GAVE_WAY)
+    with open(sys.argv[1]) as file:
+        job = {"id": 0, "run_dir": RUN, **json.load(file)}
+    os.unlink(sys.argv[1])  # it may hold the run's secrets
+    os.makedirs(RUN, exist_ok=True)
+    os.symlink(f"/proc/{os.getpid()}/fd/1", f"{RUN}/{supervisor.OUTPUT}")  # the run's output is the container's
+    first, child = _launch(job, interpreter)
+    _say(job["mark"], {key: first[key] for key in ("started", "error", "cold") if key in first})
     if stopping:
         _hand_on()  # it may have come too early to reach anybody
     ended = None
@@ -64,6 +63,29 @@ def main() -> int:
     _say(job["mark"], {"ended": report})
     code = report["returncode"]
     return code if code >= 0 else 128 - code
+
+
+def _launch(job: dict[str, Any], interpreter: Any) -> tuple[dict[str, Any], int]:
+    """Start the run's supervisor. Returns what it says of the start, and its pid.
+
+    Args:
+        interpreter: The warm one, which may become it; or None.
+    """
+    if interpreter is not None:
+        said = interpreter.launch(job)
+        if said is not None:
+            return said, interpreter.pid
+        said, child = _launch(job, None)
+        return {**said, "cold": interpreter.why_cold}, child
+    answer, reply = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(answer)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        supervisor.begin(job, supervisor.supervise(job, reply, warm=False))
+    os.close(reply)
+    with open(answer) as lines:
+        return json.loads(lines.readline() or '{"error": "its supervisor died"}'), child
 
 
 def _hand_on() -> None:
