@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from tests.live.cluster.pool import ClusterPool
@@ -25,6 +27,24 @@ async def test_a_training_runs_in_a_container(swarm: ClusterPool) -> None:
     await eventually(logged, "what the worker and the run log")
     [row] = await swarm.rows([run_id])
     assert row.outcome == "completed" and row.node == node and row.trained_s is not None
+
+
+async def test_the_next_run_takes_a_container_that_waits(swarm: ClusterPool) -> None:
+    swarm.start_worker()
+    first = await swarm.submit("train", steps=5)
+    assert (await swarm.until(first)).is_completed()
+
+    async def ready() -> bool:
+        return await asyncio.to_thread(swarm.one_waits)
+
+    await eventually(ready, "a warm container")
+    second = await swarm.submit("train", steps=5)
+    assert (await swarm.until(second)).is_completed()
+    rows = await swarm.rows([first, second])
+    assert {row.run_id: row.warm_start for row in rows} == {str(first): False, str(second): True}
+    assert all(row.outcome == "completed" and row.trained_s is not None for row in rows)
+    swarm.stop_workers()
+    assert not swarm.one_waits()
 
 
 async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:

@@ -218,6 +218,9 @@ class ContainerHandle(RunHandle):
                 continue
             for line in lines.feed(block):
                 self._take(line)
+        if self._ended is None and not self._lost:
+            for line in lines.feed(await asyncio.to_thread(self._last_word, lines.in_line)):
+                self._take(line)
         for line in lines.finish():
             self._take(line)
         report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
@@ -271,6 +274,14 @@ class ContainerHandle(RunHandle):
                     told = True
                 time.sleep(_REACHED_AGAIN_S)
         hand_on(None)
+
+    def _last_word(self, in_line: bool) -> bytes:
+        """What its first process said last, if the engine ended the stream before that: busy ones do."""
+        with contextlib.suppress(DockerException, requests.exceptions.RequestException, OSError):
+            last = bytes(self._client.api.logs(self._made.container, tail=1))
+            if last.startswith(f"{self._made.mark} ".encode()):
+                return b"\n" * in_line + last
+        return b""
 
     def _seed(self, before: bytes) -> None:
         lines = Lines(self._made.mark)

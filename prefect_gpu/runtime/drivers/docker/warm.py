@@ -45,6 +45,7 @@ class Ahead:
         preload: Modules that their interpreters import. One that an image does not have is left out.
         after_fork: ``"module:function"``, called in the run before its own module. Where an image does not have it,
             nothing is started warm.
+        environment: Variables of the interpreter until it becomes a run, which has its own.
         most: How many wait on a node, each for another kind of launch.
         keep_s: Seconds for which a container waits for its launch.
         keep_free: The part of a node's memory that must be free; with less, nothing waits there.
@@ -52,6 +53,7 @@ class Ahead:
 
     preload: tuple[str, ...] = ()
     after_fork: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
     most: int = 2
     keep_s: float = 600.0
     keep_free: float = 0.1
@@ -268,24 +270,26 @@ class WarmContainers:
             if not self._closed:
                 ready = self._warm_up(kind, name)
         except LaunchError as error:
-            self._say(f"No warm container of {kind.how.image} on {self._node}: {error}")
+            if not self._closed:
+                self._say(f"No warm container of {kind.how.image} on {self._node}: {error}")
         except Exception:  # nothing of this may be a run's trouble, nor end the thread unseen
             self._logger.exception("A warm container of %s on %s could not be made.", kind.how.image, self._node)
         with self._lock:
-            self._making.remove(kind)
-            kept = ready is not None and not self._closed
-            if ready is not None and kept:
+            if ready is not None and not self._closed:
                 self._ready.append(ready)
-        if not kept:
-            self._remove(name)
-            self._names.discard(name)
+                self._making.remove(kind)
+                return
+        self._remove(name)
+        self._names.discard(name)
+        with self._lock:
+            self._making.remove(kind)
 
     def _warm_up(self, kind: Kind, name: str) -> _Waiting | None:
         mark = f"prefect-gpu-{secrets.token_hex(8)}"
         task = {
             "mark": mark,
             "program": kind.program,
-            "env": {**kind.image.environment, **dict(kind.environment)},
+            "env": {**kind.image.environment, **dict(self._ahead.environment), **dict(kind.environment)},
             "preload": list(self._ahead.preload),
             "after_fork": self._ahead.after_fork,
             "keep_free": self._ahead.keep_free,

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
+from prefect_gpu.lab import Lab
 from prefect_gpu.lab_python import IMAGE, environment, volumes
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.conformance import Echo, MakeDriver, MakeSpec, probes, until
-from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, containers
-from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES
+from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, SwarmDriver, containers
+from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, PREFECT_MODULES
 from tests.runtime.drivers.docker import test_engine
 
 LOGGER = logging.getLogger("test.driver")
@@ -128,7 +129,7 @@ async def result(driver: DockerDriver, spec: LaunchSpec) -> tuple[bool, tuple[st
 async def test_prefect_is_imported_before_the_job_comes(
     make_warm: MakeWarm, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
-    driver = make_warm(Ahead(PREFECT_MODULES, AFTER_FORK))
+    driver = make_warm(Ahead(PREFECT_MODULES, AFTER_FORK, BEFOREHAND))
     await driver.start()
     how = ContainerSpec(IMAGE, volumes=tuple(volumes(tmp_path)))
     code = """
@@ -160,6 +161,27 @@ async def test_each_serves_one_run_and_another_takes_its_place(
         await until(lambda: ready(driver))
     assert len(seen) == 3
     assert len(idle(client)) == 1 and test_engine.runs_of(client) == []
+
+
+async def test_it_has_its_name_its_cores_and_all_of_their_time(
+    driver: DockerDriver, make_spec: MakeSpec, client: DockerClient
+) -> None:
+    await warm_up(driver, make_spec("pass"))
+    spec = make_spec("import time; time.sleep(600)", cpus=(1,), TOKEN="secret")
+    handle = await driver.launch(spec)
+    seen = client.containers.get(str(handle.pid).partition(":")[2]).attrs
+    await handle.stop(0)
+    assert handle.warm and seen["Name"] == f"/{containers.container_name(spec.run_id, spec.run_dir)}"
+    assert seen["HostConfig"]["CpusetCpus"] == "1" and seen["HostConfig"]["CpuQuota"] in (-1, 0)
+    assert "secret" not in str(seen)
+
+
+async def test_its_memory_limit_ends_it_and_is_said(driver: DockerDriver, make_spec: MakeSpec, tmp_path: Path) -> None:
+    how = ContainerSpec(IMAGE, memory_bytes=100 << 20, volumes=(f"{tmp_path}:{tmp_path}",))
+    await warm_up(driver, dataclasses.replace(make_spec("pass"), container=how))
+    handle = await driver.launch(dataclasses.replace(make_spec("x = bytearray(400 << 20)"), container=how))
+    report = await handle.wait()
+    assert handle.warm and report.returncode == -9 and "more memory than its container's limit" in report.cause
 
 
 async def test_what_a_container_is_made_of_must_be_the_same(
@@ -302,6 +324,33 @@ async def test_one_that_waited_long_enough_is_removed(
     assert idle(client) == []
 
 
+async def test_a_node_that_is_drained_has_none(cluster: Lab, tmp_path: Path, make_spec: MakeSpec) -> None:
+    default = ContainerSpec(IMAGE, volumes=(f"{tmp_path}:{tmp_path}",))
+    manager, node = Endpoint(cluster.nodes[0].url), cluster.nodes[1]
+    driver = SwarmDriver(manager, default, pool=POOL, ahead=Ahead(), echo=lambda *_: None, logger=LOGGER)
+    await driver.start()
+    client, own = manager.connect(), Endpoint(node.url).connect()
+    try:
+        handle = await driver.launch(dataclasses.replace(make_spec("pass"), node=node.name))
+        await handle.wait()
+        await until(lambda: ready(driver._drivers[node.name]))
+        set_availability(client, node.name, "drain")
+        while node.name in {known.id for known in await driver.nodes()}:
+            await asyncio.sleep(0.1)
+        assert idle(own) == []
+    finally:
+        set_availability(client, node.name, "active")
+        await driver.close()
+        client.close()
+        own.close()
+
+
+def set_availability(manager: DockerClient, name: str, availability: str) -> None:
+    """As `docker node update --availability` does."""
+    (node,) = manager.nodes.list(filters={"name": name})
+    node.update({**node.attrs["Spec"], "Availability": availability})
+
+
 # ---- a worker dies as it hands a container over ----
 
 
@@ -315,10 +364,11 @@ async def noted(
     with monkeypatch.context() as patch:
         patch.setattr(containers, "begin", lambda *_: None)
         launching = asyncio.ensure_future(driver.launch(spec))
-        await until((spec.run_dir / "process.json").exists)
-    yield spec
-    launching.cancel()
+        await until(lambda: driver._handles)
+    for handle in tuple(driver._handles):
+        handle.release()
     await asyncio.gather(launching, return_exceptions=True)
+    yield spec
 
 
 async def test_the_next_worker_lets_it_begin_once(make_warm: MakeWarm, noted: LaunchSpec) -> None:
