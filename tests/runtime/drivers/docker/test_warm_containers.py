@@ -335,7 +335,7 @@ async def test_a_node_that_is_drained_has_none(cluster: Lab, tmp_path: Path, mak
         await handle.wait()
         await until(lambda: ready(driver._drivers[node.name]))
         set_availability(client, node.name, "drain")
-        while node.name in {known.id for known in await driver.nodes()}:
+        while node.name in {known.id for known in await driver.nodes()}:  # noqa: ASYNC110 -- the manager is asked
             await asyncio.sleep(0.1)
         assert idle(own) == []
     finally:
