@@ -12,7 +12,7 @@ from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.scheduling.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.own_node import claim_node
-from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, PREFECT_MODULES, completed
+from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
 
 
 class SetupError(ValueError):
@@ -69,7 +69,7 @@ def infrastructure_of(
         endpoint = replace(endpoint, url=settings.docker_host)
     default = ContainerSpec(settings.image) if settings.image else None
     modules = (*PREFECT_MODULES, *completed(settings.preload))
-    ahead = Ahead(modules, AFTER_FORK, BEFOREHAND) if settings.warm_start else None
+    ahead = Ahead(modules, AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS) if settings.warm_start else None
     if settings.driver == "docker":
         return Infrastructure(
             DockerDriver(

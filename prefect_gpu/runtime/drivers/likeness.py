@@ -262,22 +262,26 @@ class Likeness:
             sys.modules["numpy.random"].seed()
 
     def become(
-        self, job: dict[str, Any], after_fork: str | None, trouble: int, refuse: Callable[[int, Exception], None]
+        self,
+        job: dict[str, Any],
+        after_fork: str | None,
+        begins: Callable[[], None],
+        refuse: Callable[[Exception], None],
     ) -> None:
         """Make this fork the run, and run its module to the end. Exit code, exit handlers and threads are Python's own.
 
         Args:
             job: ``argv`` and ``env`` of the run.
             after_fork: ``"module:function"``, called before the run's own module; or None.
-            trouble: Closed as the run begins.
-            refuse: Given ``trouble`` and an error if it cannot begin; does not return.
+            begins: Called as nothing can keep the run from beginning any more.
+            refuse: Given an error if it cannot begin; does not return.
         """
         module, arguments = job["argv"][2], job["argv"][3:]
         try:
             self.apply(job["env"], module, arguments)
         except (OSError, ValueError) as error:
-            refuse(trouble, error)
-        os.close(trouble)
+            refuse(error)
+        begins()
         if after_fork:
             home, _, function = after_fork.partition(":")
             getattr(importlib.import_module(home), function)()

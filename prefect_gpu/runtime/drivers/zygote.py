@@ -172,7 +172,7 @@ def main() -> None:
     job, trouble = zygote.serve()
 
     _mark(job["env"].get(PLACEHOLDER, ""), *mark)
-    likeness.become(job, task["after_fork"], trouble, supervisor.refuse)
+    likeness.become(job, task["after_fork"], lambda: os.close(trouble), lambda error: supervisor.refuse(trouble, error))
 
 
 if __name__ == "__main__":

@@ -263,11 +263,11 @@ class DockerDriver(Driver):
         how = spec.container or self._default
         if how is None:
             raise LaunchError("no image is given for it: set `image`")
-        if self._warm is None or not may_be_warm(spec, how):
+        if self._warm is None or self._ahead is None or not may_be_warm(spec, how):
             return self._make_cold(spec, how, run_dir)
         with explained(self._endpoint, f"make a container of {how.image}"):
             image = containers.ensure_image(self._engine, how.image, how.pull)
-        kind = Kind.of(spec, how, image)
+        kind = Kind.of(spec, how, image, self._ahead)
         name = containers.container_name(spec.run_id, run_dir)
         made = self._warm.launch(kind, spec, name, lambda made: self._note(made, run_dir))
         made = made or self._make_cold(spec, how, run_dir, image)

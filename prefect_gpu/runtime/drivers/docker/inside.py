@@ -43,8 +43,6 @@ def main() -> int:
         import waiting  # type: ignore[import-not-found]  # beside us
 
         interpreter = waiting.wait(sys.argv[2], stopping, _say)
-        if interpreter is None:
-            return int(waiting.GAVE_WAY)
     with open(sys.argv[1]) as file:
         job = {"id": 0, "run_dir": RUN, **json.load(file)}
     os.unlink(sys.argv[1])  # it may hold the run's secrets
@@ -52,6 +50,8 @@ def main() -> int:
     os.symlink(f"/proc/{os.getpid()}/fd/1", f"{RUN}/{supervisor.OUTPUT}")  # the run's output is the container's
     first, child = _launch(job, interpreter)
     _say(job["mark"], {key: first[key] for key in ("started", "error", "cold") if key in first})
+    if interpreter is not None:
+        interpreter.go_on()
     if stopping:
         _hand_on()  # it may have come too early to reach anybody
     ended = None

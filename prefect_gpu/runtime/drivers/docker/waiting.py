@@ -46,16 +46,13 @@ _LOOK_MS = 2000
 # ---- the container's first process ----------------------------------------------------------------------------
 
 
-def wait(path: str, stopping: list[bool], say: Callable[[str, dict[str, Any]], None]) -> Interpreter | None:
-    """Wait for the job. It is there when this returns.
+def wait(path: str, stopping: list[bool], say: Callable[[str, dict[str, Any]], None]) -> Interpreter:
+    """Wait for the job. It is there when this returns; if none comes, or it is of no use to wait, the container ends.
 
     Args:
         path: Of ``warm.json``.
         stopping: Not empty as soon as the container is to end.
         say: Given the mark and what there is to say: ``ready``, ``unfit`` or ``tight``.
-
-    Returns:
-        The warm interpreter; None if the container shall end, since no job came, or it can be of no use.
     """
     with open(path) as file:
         task = json.load(file)
@@ -67,28 +64,33 @@ def wait(path: str, stopping: list[bool], say: Callable[[str, dict[str, Any]], N
     interpreter, until = None, time.monotonic() + task["idle_s"]
     poll = select.poll()
     poll.register(woken, select.POLLIN)
-    try:
-        while not began:
-            if is_tight(task["keep_free"]):
-                say(task["mark"], {"tight": True})
-                return None
-            if stopping or time.monotonic() > until:
-                return None
-            if interpreter is None:
-                interpreter = Interpreter(task, path)
-                poll.register(interpreter.answers, select.POLLIN)
-            if any(fd != woken for fd, _ in poll.poll(_LOOK_MS)):
-                said = interpreter.read()
-                if said is None:
-                    sys.exit("the warm interpreter died")
+    while not began or interpreter is None:
+        if is_tight(task["keep_free"]):
+            say(task["mark"], {"tight": True})
+            _leave(GAVE_WAY, began)
+        elif stopping or time.monotonic() > until:
+            _leave(GAVE_WAY, began)
+        if interpreter is None:
+            interpreter = Interpreter(task, path)
+            poll.register(interpreter.answers, select.POLLIN)
+        elif any(fd != woken for fd, _ in poll.poll(_LOOK_MS)):
+            said = interpreter.read()
+            if said is not None:
                 say(task["mark"], said)
-                if "ready" not in said:
-                    return None
-    finally:
-        signal.set_wakeup_fd(-1)
-        os.close(woken)
-        os.close(wake)
+            if said is None or "ready" not in said:
+                _leave(GAVE_WAY if said is not None else 1, began)
+    signal.set_wakeup_fd(-1)
+    os.close(woken)
+    os.close(wake)
     return interpreter
+
+
+def _leave(code: int, began: list[bool]) -> None:
+    """End the container, unless it has been told to begin: then this returns, and whoever told it need not know."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (BEGIN,))
+    if BEGIN not in signal.sigpending() and not began:
+        os._exit(code)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (BEGIN,))
 
 
 class Interpreter:
@@ -132,12 +134,11 @@ class Interpreter:
         Returns:
             What its supervisor, which has its pid, says of the start; None: it is gone, and nothing was started.
         """
-        with open(self._requests, "wb") as pipe:
-            try:
+        try:
+            with open(self._requests, "wb", closefd=False) as pipe:
                 pipe.write(json.dumps(job).encode() + b"\n")
-                pipe.flush()
-            except BrokenPipeError:
-                pass  # it has died: there will be no answer
+        except BrokenPipeError:
+            pass  # it has died: there will be no answer
         said = self.read()
         os.close(self.answers)
         if said is None and os.path.exists(f"{RUN}/{supervisor.CLAIM}"):
@@ -147,6 +148,10 @@ class Interpreter:
         self.why_cold = said["cold"] if said is not None else "the warm interpreter died"
         os.waitpid(self.pid, 0)
         return None
+
+    def go_on(self) -> None:
+        """Let the run write its first line."""
+        os.close(self._requests)
 
 
 def is_tight(keep_free: float) -> bool:
@@ -201,7 +206,6 @@ def main() -> None:
         if not chunk:
             os._exit(0)
         unread += chunk
-    os.close(requests)
     job = json.loads(unread)
     unlike = likeness.unlike_warm(job["argv"], job["env"], job["cwd"])
     why = like.stale() or (unlike[0] if unlike else None) or like.difference(job["env"], job["cwd"])
@@ -209,7 +213,15 @@ def main() -> None:
         _answer(answers, {"cold": why})
         os._exit(0)
     trouble = supervisor.supervise(job, answers, warm=True)
-    like.become(job, task["after_fork"], trouble, supervisor.refuse)
+
+    def begins() -> None:
+        os.close(trouble)
+        os.read(
+            requests, 1
+        )  # until the container's first process has said so: it must not do that within our first line
+        os.close(requests)
+
+    like.become(job, task["after_fork"], begins, lambda error: supervisor.refuse(trouble, error))
 
 
 def _answer(answers: int, message: dict[str, Any]) -> None:

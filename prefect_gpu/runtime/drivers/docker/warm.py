@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from logging import Logger, LoggerAdapter
@@ -46,6 +46,8 @@ class Ahead:
         after_fork: ``"module:function"``, called in the run before its own module. Where an image does not have it,
             nothing is started warm.
         environment: Variables of the interpreter until it becomes a run, which has its own.
+        labels_of_runs: What the names of labels begin with that say whose run it is: a container that waits cannot
+            have them, nor get them later.
         most: How many wait on a node, each for another kind of launch.
         keep_s: Seconds for which a container waits for its launch.
         keep_free: The part of a node's memory that must be free; with less, nothing waits there.
@@ -54,6 +56,7 @@ class Ahead:
     preload: tuple[str, ...] = ()
     after_fork: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
+    labels_of_runs: tuple[str, ...] = ()
     most: int = 2
     keep_s: float = 600.0
     keep_free: float = 0.1
@@ -65,7 +68,7 @@ class Kind:
 
     Attributes:
         image: The image, by its id: a tag that was pulled anew is another kind.
-        how: Volumes, limits, network and labels.
+        how: Volumes, limits, network, and those labels that do not say whose run it is.
         program: The interpreter's name.
         environment: The variables that act when an interpreter starts. Nothing else of a run's environment is here.
     """
@@ -76,10 +79,11 @@ class Kind:
     environment: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, spec: LaunchSpec, how: ContainerSpec, image: containers.Image) -> Kind:
+    def of(cls, spec: LaunchSpec, how: ContainerSpec, image: containers.Image, ahead: Ahead) -> Kind:
         """The kind of a launch."""
+        labels = {name: value for name, value in how.labels.items() if not name.startswith(ahead.labels_of_runs)}
         acting = {name: value for name, value in spec.env.items() if acts_at_start(name)}
-        return cls(image, how, spec.argv[0], tuple(sorted(acting.items())))
+        return cls(image, replace(how, labels=labels), spec.argv[0], tuple(sorted(acting.items())))
 
 
 def may_be_warm(spec: LaunchSpec, how: ContainerSpec) -> bool:
@@ -111,6 +115,10 @@ class _Waiting:
     container: str
     mark: str
     since: float
+
+
+class _Died(Exception):
+    """A container has ended while it waited."""
 
 
 class WarmContainers:
@@ -174,26 +182,34 @@ class WarmContainers:
         made = Made(ready.container, self._node, ready.mark, len(spec.cpus), warm=True)
         begun = False
         try:
-            with explained(self._endpoint, "give a warm container its run"):
+            with self._asking():
                 try:
                     self._client.api.rename(ready.container, name)
                 except NotFound:
-                    return None
-                try:
-                    # From here on, one that is not there has been removed by who revoked the launch: no second try.
-                    containers.hand_over(self._client, ready.container, spec, kind.image, ready.mark)
-                    about_to_begin(made)
-                    containers.begin(self._client, ready.container)
-                    begun = True
-                except APIError as error:
-                    if error.status_code != _CONFLICT:
-                        raise
-                    return None  # it died as it waited
+                    raise _Died from None
+                # From here on, one that is not there has been removed by who revoked the launch: no second try.
+                containers.hand_over(self._client, ready.container, spec, kind.image, ready.mark)
+            about_to_begin(made)
+            with self._asking():
+                containers.begin(self._client, ready.container)
+            begun = True
+        except _Died:
+            return None
         finally:
             self._names.discard(ready.name)
             if not begun:
                 self._remove(ready.container)
         return made
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        with explained(self._endpoint, "give a warm container its run"):
+            try:
+                yield
+            except APIError as error:
+                if error.status_code != _CONFLICT:
+                    raise
+                raise _Died from error
 
     def keep(self, kind: Kind) -> None:
         """Have one ready for the next launch of a kind that was launched just now. Returns at once."""

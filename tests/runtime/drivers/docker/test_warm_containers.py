@@ -205,6 +205,24 @@ async def test_what_a_container_is_made_of_must_be_the_same(
     assert ready(driver) == Ahead().most
 
 
+async def test_labels_of_a_single_run_are_no_reason(
+    make_warm: MakeWarm, make_spec: MakeSpec, tmp_path: Path, client: DockerClient
+) -> None:
+    driver = make_warm(Ahead(labels_of_runs=("run/",)))
+    await driver.start()
+
+    def make(code: str, name: str) -> LaunchSpec:
+        labels = {"run/name": name, "team": "a"}
+        how = ContainerSpec(IMAGE, volumes=(f"{tmp_path}:{tmp_path}",), labels=labels)
+        return dataclasses.replace(make_spec(code), container=how)
+
+    await warm_up(driver, make("pass", "first"))
+    handle = await driver.launch(make("import time; time.sleep(600)", "second"))
+    labels = client.containers.get(str(handle.pid).partition(":")[2]).labels
+    await handle.stop(0)
+    assert handle.warm and labels["team"] == "a" and "run/name" not in labels
+
+
 async def test_another_environment_for_the_interpreter_is_another_kind(
     driver: DockerDriver, make_spec: MakeSpec
 ) -> None:
