@@ -46,7 +46,8 @@ class GpuSettings(PrefectBaseSettings):
     )
     warm_start: bool = Field(
         default=True,
-        description="Start runs from an interpreter that has imported Prefect already.",
+        description="Start runs from an interpreter that has imported Prefect already. With containers, up to two wait "
+        "on each node for launches like the last ones.",
     )
     preload: list[str] | str = Field(
         default_factory=list,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.drivers.docker import Endpoint
+from prefect_gpu.runtime.drivers.docker.containers import IDLE
 
 if TYPE_CHECKING:
     from benchmarks.faults.soak import Soak
@@ -35,7 +36,8 @@ async def kill_container(soak: Soak, chance: random.Random) -> None:
     """As the kernel does when memory runs out, or an operator."""
     node = chance.choice([node for node in soak.lab.nodes if node.process is not None])
     client = Endpoint(node.url).connect()
-    running = client.containers.list(filters={"label": f"prefect-gpu.pool={soak.pool}"})
+    ours = client.containers.list(filters={"label": f"prefect-gpu.pool={soak.pool}"})
+    running = [one for one in ours if not one.name.startswith(IDLE)]  # no run is in those that wait
     if running:
         with contextlib.suppress(Exception):  # it may have ended just now
             chance.choice(running).kill()

@@ -12,7 +12,7 @@ from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.scheduling.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.own_node import claim_node
-from prefect_gpu.worker.warm import AFTER_FORK, PREFECT_MODULES, completed
+from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
 
 
 class SetupError(ValueError):
@@ -58,7 +58,7 @@ def infrastructure_of(
             "containers reach it, such as 172.17.0.1 for an engine on this machine."
         )
     # Only who uses containers needs their SDK.
-    from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver
+    from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, SwarmDriver
 
     ca, certificate, key = (
         str(path) if path is not None else None
@@ -68,12 +68,30 @@ def infrastructure_of(
     if settings.docker_host:
         endpoint = replace(endpoint, url=settings.docker_host)
     default = ContainerSpec(settings.image) if settings.image else None
+    modules = (*PREFECT_MODULES, *completed(settings.preload))
+    ahead = Ahead(modules, AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS) if settings.warm_start else None
     if settings.driver == "docker":
         return Infrastructure(
-            DockerDriver(endpoint, default, pool=pool, virtual=virtual_labels(settings), stated=stated, logger=logger)
+            DockerDriver(
+                endpoint,
+                default,
+                pool=pool,
+                virtual=virtual_labels(settings),
+                stated=stated,
+                ahead=ahead,
+                logger=logger,
+            )
         )
     return Infrastructure(
-        SwarmDriver(endpoint, default, node_url=settings.docker_node_url, pool=pool, stated=stated, logger=logger)
+        SwarmDriver(
+            endpoint,
+            default,
+            node_url=settings.docker_node_url,
+            pool=pool,
+            stated=stated,
+            ahead=ahead,
+            logger=logger,
+        )
     )
 
 

@@ -36,6 +36,10 @@ _LATER = {"torch": ("torch._dynamo",)}
 """What a module imports only when it is used: PyTorch as the first optimizer is made, which takes a second."""
 
 AFTER_FORK = "prefect_gpu.run_start:refresh_prefect"
+BEFOREHAND = (("PREFECT_API_URL", "http://warm.invalid/api"),)
+"""In a container: without any, Prefect would start a server for the rehearsal. Nothing is asked there."""
+LABELS_OF_RUNS = ("prefect.io/flow-", "prefect.io/deployment-")
+"""Labels that Prefect gives to containers, and that name the run and its flow: another flow may have the same image."""
 
 
 def completed(preload: Iterable[str]) -> list[str]:

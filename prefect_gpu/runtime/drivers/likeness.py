@@ -14,6 +14,8 @@ import importlib.machinery
 import io
 import os
 import random
+import runpy
+import shutil
 import site
 import stat
 import sys
@@ -22,7 +24,10 @@ import threading
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 # PYTHON* variables that can be applied to a running interpreter, or that are read when they are needed.
 _APPLICABLE = frozenset(
@@ -91,6 +96,49 @@ def _open_files(our_fds: frozenset[int]) -> tuple[list[str], list[str]]:
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISCHR(mode)):
             endpoints.append(target)
     return sorted(set(devices)), sorted(set(endpoints))
+
+
+def unlike_warm(argv: Sequence[str], environment: dict[str, str], cwd: Path | str) -> tuple[str, bool] | None:
+    """Why a command cannot be a fork of our interpreter, and whether one would have expected it to be.
+
+    Returns:
+        None for ``python -m module ...`` with this very interpreter; otherwise the reason, and True if the command
+        is a module of some Python (False: it is cold on purpose).
+    """
+    is_module = len(argv) >= 3 and argv[1] == "-m"
+    if not Path(argv[0]).name.startswith("python") or "-m" not in argv[1:]:
+        return f"`{argv[0]}` is not `python -m ...`", False
+    program = argv[0]
+    if os.sep in program:
+        found: str | None = os.path.join(cwd, program)
+    else:
+        found = shutil.which(program, path=environment.get("PATH", os.defpath))
+    if found is None or _interpreter(found) != _interpreter(sys.executable):
+        return f"`{program}` is another interpreter ({found}) than the worker's ({sys.executable})", True
+    if not is_module:
+        return f"`{program} {argv[1]}`: options come between the interpreter and -m", True
+    return None
+
+
+def _interpreter(program: str) -> tuple[str, str | None]:
+    """What a program would be as an interpreter: its binary, and the virtual environment around it.
+
+    The environment is where ``pyvenv.cfg`` lies beside the path as it is called: resolved links lead out of it.
+    """
+    folder = Path(os.path.abspath(program)).parent
+    for place in (folder, folder.parent):
+        if (place / "pyvenv.cfg").is_file():
+            return os.path.realpath(program), os.path.realpath(place)
+    return os.path.realpath(program), None
+
+
+def acts_at_start(name: str) -> bool:
+    """Whether a variable may act when an interpreter starts or a library is loaded, so that it must be right then."""
+    own = {prefix for prefixes in _NATIVE_OWN_PREFIXES.values() for prefix in prefixes}
+    at_start = (*_AT_START, "PATH", "HOME")
+    return (name in at_start or name.startswith((*_AT_START_PREFIXES, *_NATIVE_PREFIXES, *own))) and (
+        name not in _READ_LATE
+    )
 
 
 class Likeness:
@@ -212,6 +260,38 @@ class Likeness:
         random.seed()
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
+
+    def become(
+        self,
+        job: dict[str, Any],
+        after_fork: str | None,
+        begins: Callable[[], None],
+        refuse: Callable[[Exception], None],
+    ) -> None:
+        """Make this fork the run, and run its module to the end. Exit code, exit handlers and threads are Python's own.
+
+        Args:
+            job: ``argv`` and ``env`` of the run.
+            after_fork: ``"module:function"``, called before the run's own module; or None.
+            begins: Called as nothing can keep the run from beginning any more.
+            refuse: Given an error if it cannot begin; does not return.
+        """
+        module, arguments = job["argv"][2], job["argv"][3:]
+        try:
+            self.apply(job["env"], module, arguments)
+        except (OSError, ValueError) as error:
+            refuse(error)
+        begins()
+        if after_fork:
+            home, _, function = after_fork.partition(":")
+            getattr(importlib.import_module(home), function)()
+        # What `python -m` itself calls.
+        try:
+            runpy._run_module_as_main(module)  # type: ignore[attr-defined]
+        except Exception as error:
+            shown = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
+            sys.excepthook(type(error), error.with_traceback(shown), shown)
+            sys.exit(1)
 
 
 def _python_path(environment: dict[str, str], cwd: str) -> list[str]:

@@ -6,11 +6,9 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
 from logging import Logger, LoggerAdapter
-from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.drivers.zygote import PLACEHOLDER
@@ -193,37 +191,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     except asyncio.TimeoutError:
         process.kill()  # busy importing
         await process.wait()
-
-
-def unlike_warm(argv: Sequence[str], environment: dict[str, str], cwd: Path) -> tuple[str, bool] | None:
-    """Why a command cannot be a fork of our interpreter, and whether one would have expected it to be.
-
-    Returns:
-        None for ``python -m module ...`` with this very interpreter; otherwise the reason, and True if the command
-        is a module of some Python (False: it is cold on purpose).
-    """
-    is_module = len(argv) >= 3 and argv[1] == "-m"
-    if not Path(argv[0]).name.startswith("python") or "-m" not in argv[1:]:
-        return f"`{argv[0]}` is not `python -m ...`", False
-    program = argv[0]
-    if os.sep in program:
-        found: str | None = os.path.join(cwd, program)
-    else:
-        found = shutil.which(program, path=environment.get("PATH", os.defpath))
-    if found is None or _interpreter(found) != _interpreter(sys.executable):
-        return f"`{program}` is another interpreter ({found}) than the worker's ({sys.executable})", True
-    if not is_module:
-        return f"`{program} {argv[1]}`: options come between the interpreter and -m", True
-    return None
-
-
-def _interpreter(program: str) -> tuple[str, str | None]:
-    """What a program would be as an interpreter: its binary, and the virtual environment around it.
-
-    The environment is where ``pyvenv.cfg`` lies beside the path as it is called: resolved links lead out of it.
-    """
-    folder = Path(os.path.abspath(program)).parent
-    for place in (folder, folder.parent):
-        if (place / "pyvenv.cfg").is_file():
-            return os.path.realpath(program), os.path.realpath(place)
-    return os.path.realpath(program), None

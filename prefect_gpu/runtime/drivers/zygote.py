@@ -24,7 +24,6 @@ import gc
 import importlib
 import json
 import os
-import runpy
 import select
 import sys
 from typing import Any
@@ -172,23 +171,8 @@ def main() -> None:
 
     job, trouble = zygote.serve()
 
-    module, arguments = job["argv"][2], job["argv"][3:]
-    try:
-        likeness.apply(job["env"], module, arguments)
-    except (OSError, ValueError) as error:
-        supervisor.refuse(trouble, error)
     _mark(job["env"].get(PLACEHOLDER, ""), *mark)
-    os.close(trouble)
-    if task["after_fork"]:
-        home, _, function = task["after_fork"].partition(":")
-        getattr(importlib.import_module(home), function)()
-    # What `python -m` itself calls. We return to the interpreter's own end: exit codes, atexit and threads are its.
-    try:
-        runpy._run_module_as_main(module)  # type: ignore[attr-defined]
-    except Exception as error:
-        shown = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
-        sys.excepthook(type(error), error.with_traceback(shown), shown)
-        sys.exit(1)
+    likeness.become(job, task["after_fork"], lambda: os.close(trouble), lambda error: supervisor.refuse(trouble, error))
 
 
 if __name__ == "__main__":

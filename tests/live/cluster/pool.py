@@ -11,6 +11,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect_gpu.lab import Lab
 from prefect_gpu.lab_python import IMAGE, environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
+from prefect_gpu.runtime.drivers.docker.containers import IDLE
 from prefect_gpu.sandbox import Process, Sandbox
 from tests.live.pool import LivePool
 
@@ -46,9 +47,21 @@ class ClusterPool(LivePool):
                 continue
             client = Endpoint(node.url).connect()
             label = f"prefect-gpu.pool={self.name}"
-            found[node.name] = [one.name for one in client.containers.list(all=True, filters={"label": label})]
+            names = [one.name for one in client.containers.list(all=True, filters={"label": label})]
+            found[node.name] = [name for name in names if not name.startswith(IDLE)]
             client.close()
         return {name: names for name, names in found.items() if names}
+
+    def one_waits(self) -> bool:
+        """Whether a container that waits for a run is ready for it."""
+        found = False
+        for node in self.lab.nodes:
+            if node.process is not None:
+                client = Endpoint(node.url).connect()
+                for one in client.containers.list(filters={"label": f"prefect-gpu.pool={self.name}", "name": IDLE}):
+                    found = found or b'"ready"' in one.logs()
+                client.close()
+        return found
 
     def remove_containers(self) -> None:
         """So that what one test leaves is not the next one's trouble."""

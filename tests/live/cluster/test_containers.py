@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from tests.live.cluster.pool import ClusterPool
@@ -25,6 +27,27 @@ async def test_a_training_runs_in_a_container(swarm: ClusterPool) -> None:
     await eventually(logged, "what the worker and the run log")
     [row] = await swarm.rows([run_id])
     assert row.outcome == "completed" and row.node == node and row.trained_s is not None
+
+
+async def test_the_next_run_takes_a_container_that_waits(swarm: ClusterPool) -> None:
+    swarm.start_worker()
+    first = await swarm.submit("train", steps=5)
+    assert (await swarm.until(first)).is_completed()
+
+    async def ready() -> bool:
+        return await asyncio.to_thread(swarm.one_waits)
+
+    warm = False
+    for _ in range(3):  # the worker may hear of it a moment after us
+        await eventually(ready, "a warm container")
+        run_id = await swarm.submit("train", steps=5)
+        assert (await swarm.until(run_id)).is_completed()
+        [row] = await swarm.rows([run_id])
+        assert row.outcome == "completed" and row.trained_s is not None
+        warm = warm or row.warm_start
+    assert warm and not (await swarm.rows([first]))[0].warm_start
+    swarm.stop_workers()
+    assert not swarm.one_waits()
 
 
 async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:

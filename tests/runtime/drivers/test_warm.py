@@ -18,8 +18,8 @@ import pytest
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, until
+from prefect_gpu.runtime.drivers.likeness import unlike_warm
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.drivers.warm import unlike_warm
 
 LOGGER = logging.getLogger("test.driver")
 MakeDriver = Callable[..., Any]

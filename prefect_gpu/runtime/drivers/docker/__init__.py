@@ -3,5 +3,6 @@
 from prefect_gpu.runtime.drivers.docker.driver import DockerDriver
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError
 from prefect_gpu.runtime.drivers.docker.swarm import SwarmDriver
+from prefect_gpu.runtime.drivers.docker.warm import Ahead
 
-__all__ = ["DockerDriver", "Endpoint", "EngineError", "SwarmDriver"]
+__all__ = ["Ahead", "DockerDriver", "Endpoint", "EngineError", "SwarmDriver"]

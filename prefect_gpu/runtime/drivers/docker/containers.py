@@ -8,16 +8,17 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docker.errors import ImageNotFound, NotFound
 
-from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers import likeness, supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import cut_off, inside, intent
-from prefect_gpu.runtime.drivers.docker.gpus import gpu_access
+from prefect_gpu.runtime.drivers.docker import cut_off, inside, intent, waiting
+from prefect_gpu.runtime.drivers.docker.gpus import GpuAccess, gpu_access
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 LABEL = "prefect-gpu"  # its labels are prefect-gpu.run, prefect-gpu.pool, ...
 FOLDER = "/prefect-gpu"  # in the container
 LOCKS = "/prefect-gpu-locks"  # in the container: a volume of the node, so that all containers there see the same locks
-_JOB = f"{FOLDER}/job.json"
-_COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", _JOB)
+IDLE = "prefect-gpu-warm-"  # what the name of a container begins with that waits for a run
+_COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", f"{FOLDER}/job.json")
+_ALWAYS = (inside, intent, supervisor, cut_off)  # what every container has of ours
+_TASK = f"{FOLDER}/warm.json"
+_WARMING_QUOTA_US = 50_000  # of 100,000: half a core, so that warming up disturbs nobody who trains
 _MEETING_PORT = 29500  # torchrun's; each container has ports of its own
 _LONGEST_NAME = 40  # the whole name has at most 63 letters: it is a host name, too
 
@@ -57,8 +61,17 @@ def leftovers(client: DockerClient, pool: str) -> list[str]:
     return [entry["Names"][0].lstrip("/") for entry in found if entry["Names"]]
 
 
-def ensure_image(client: DockerClient, image: str, pull: str) -> tuple[Mapping[str, str], str]:
-    """Pull the image if that is to be done. Returns the environment and the working folder that it declares.
+@dataclass(frozen=True)
+class Image:
+    """An image on an engine: its id, and the environment and the working folder that it declares."""
+
+    id: str
+    environment: Mapping[str, str]
+    folder: str
+
+
+def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
+    """Find the image, and pull it if that is to be done.
 
     Raises:
         docker.errors.DockerException: It is not there and cannot be pulled.
@@ -79,7 +92,7 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> tuple[Mapping[s
         found = client.images.get(name)
     config = found.attrs["Config"]
     environment = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
-    return environment, config.get("WorkingDir") or "/"
+    return Image(str(found.id), environment, config.get("WorkingDir") or "/")
 
 
 def create(
@@ -91,6 +104,7 @@ def create(
     pool: str,
     network: str,
     contacts: bytes = b"",
+    image: Image | None = None,
 ) -> str:
     """Create the container, with everything that its first process needs in it.
 
@@ -101,6 +115,7 @@ def create(
         mark: See :mod:`.inside`.
         network: The one in which the instances of a gang meet.
         contacts: Whom it must be able to reach: see :mod:`.cut_off`.
+        image: Its image, if that has been looked for.
 
     Returns:
         Its id.
@@ -108,21 +123,15 @@ def create(
     Raises:
         docker.errors.DockerException: The engine refuses it.
     """
-    declared, folder = ensure_image(client, how.image, how.pull)
+    image = image or ensure_image(client, how.image, how.pull)
     told = client.api.info()
-    cores = bool(spec.cpus) and max(spec.cpus) < int(told["NCPU"])  # else the machine has no such cores
-    environment = {**declared, **spec.env}
-    access = gpu_access(spec.gpus, told.get("Runtimes") or (), environment)
-    # The job must be told the same as the toolkit; one that neither has nor was told of GPUs gets what it was given.
-    environment |= {name: value for name, value in access.environment.items() if spec.gpus or name in environment}
+    cores = _has_cores(told, spec.cpus)
+    access = gpu_access(spec.gpus, told.get("Runtimes") or (), {**image.environment, **spec.env})
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
     api = client.api
     limits = api.create_host_config(
-        binds=[*how.volumes, f"{LOCKS.strip('/')}:{LOCKS}", *(f"{folder}:{folder}" for folder in spec.shares)],
+        **_limits(how, spec.shares),
         cpuset_cpus=",".join(map(str, spec.cpus)) if cores else None,
-        mem_limit=how.memory_bytes,
-        memswap_limit=how.memory_bytes,  # the sum of both: no swap, which would only make it slow
-        shm_size=how.shm_bytes,
         network_mode=how.network or (network if spec.meets else None),
         runtime=access.runtime,
         device_requests=list(access.requests) or None,
@@ -136,20 +145,121 @@ def create(
         host_config=limits,
         working_dir="/",
     )
-    job = {
-        "argv": list(spec.argv),
-        "env": environment,
-        "cwd": str(spec.cwd) if spec.cwd.is_absolute() else folder,
-        "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
-        "mark": mark,
-        "told_at": list(spec.told_at),
-    }
     try:
-        api.put_archive(made["Id"], "/", _archive(_files_of(job, contacts)))
+        files = _files(_ALWAYS) | {"job.json": job_of(spec, image, access, mark, cores), **_contacts(contacts)}
+        api.put_archive(made["Id"], "/", _archive(files))
     except BaseException:
         remove(client, made["Id"])
         raise
     return str(made["Id"])
+
+
+def create_idle(
+    client: DockerClient, how: ContainerSpec, image: Image, name: str, pool: str, task: Mapping[str, Any]
+) -> str:
+    """Create a container that waits for a run.
+
+    Args:
+        image: By its id: the tag may be another image's by now.
+        task: What :mod:`.waiting` takes. Nothing of it is secret.
+
+    Returns:
+        Its id.
+
+    Raises:
+        docker.errors.DockerException: The engine refuses it.
+    """
+    labels = {**how.labels, f"{LABEL}.pool": pool, f"{LABEL}.mark": task["mark"], f"{LABEL}.warm": "1"}
+    access = gpu_access((), client.api.info().get("Runtimes") or (), image.environment)  # none, and it must say so
+    limits = client.api.create_host_config(
+        **_limits(how, ()),
+        cpu_quota=_WARMING_QUOTA_US,
+        network_mode=how.network or None,
+        runtime=access.runtime,
+    )
+    made = client.api.create_container(
+        image.id,
+        entrypoint=[*_COMMAND, _TASK],
+        name=name,
+        labels=labels,
+        environment=dict(access.environment),
+        host_config=limits,
+        working_dir="/",
+    )
+    try:
+        files = _files((*_ALWAYS, likeness, waiting)) | {"warm.json": json.dumps(task).encode()}
+        client.api.put_archive(made["Id"], "/", _archive(files))
+    except BaseException:
+        remove(client, made["Id"])
+        raise
+    return str(made["Id"])
+
+
+def hand_over(
+    client: DockerClient, container: str, spec: LaunchSpec, image: Image, mark: str, contacts: bytes = b""
+) -> None:
+    """Give a container that waits the cores and the job of a launch, as :func:`create` would have. It begins later.
+
+    Raises:
+        docker.errors.DockerException: The engine refuses it.
+    """
+    told = client.api.info()
+    cores = _has_cores(told, spec.cpus)
+    client.api.update_container(
+        container, cpu_quota=-1, **({"cpuset_cpus": ",".join(map(str, spec.cpus))} if cores else {})
+    )
+    access = gpu_access((), told.get("Runtimes") or (), {**image.environment, **spec.env})
+    files = {"job.json": job_of(spec, image, access, mark, cores), **_contacts(contacts)}
+    client.api.put_archive(container, "/", _archive(files))
+
+
+def begin(client: DockerClient, container: str) -> None:
+    """Tell a container that waited that its job is there. Once it has begun, this is nothing to it.
+
+    Raises:
+        docker.errors.DockerException: It does not run any more, for example.
+    """
+    client.api.kill(container, signal=waiting.BEGIN.name)
+
+
+def has_begun(client: DockerClient, container: str) -> bool:
+    """Whether a run was ever started in a container, which may have ended."""
+    try:
+        content, _ = client.api.get_archive(container, f"{FOLDER}/run/{supervisor.CLAIM}")
+    except NotFound:
+        return False
+    content.close()
+    return True
+
+
+def job_of(spec: LaunchSpec, image: Image, access: GpuAccess, mark: str, cores: bool) -> bytes:
+    """What :mod:`.inside` is to start.
+
+    Args:
+        access: What the container was told of GPUs.
+        cores: Whether the container is bound to the launch's cores.
+    """
+    environment = {**image.environment, **spec.env}
+    # The job must be told the same as the toolkit; one that neither has nor was told of GPUs gets what it was given.
+    environment |= {name: value for name, value in access.environment.items() if spec.gpus or name in environment}
+    job = {
+        "argv": list(spec.argv),
+        "env": environment,
+        "cwd": str(spec.cwd) if spec.cwd.is_absolute() else image.folder,
+        "cpus": [] if cores else list(spec.cpus),  # those that are not there are said, and no reason not to run
+        "mark": mark,
+        "told_at": list(spec.told_at),
+    }
+    return json.dumps(job).encode("utf-8", "surrogateescape")
+
+
+def _limits(how: ContainerSpec, shares: Sequence[Path]) -> dict[str, Any]:
+    return {
+        "binds": [*how.volumes, f"{LOCKS.strip('/')}:{LOCKS}", *(f"{folder}:{folder}" for folder in shares)],
+        "mem_limit": how.memory_bytes,
+        "memswap_limit": how.memory_bytes,  # the sum of both: no swap, which would only make it slow
+        "shm_size": how.shm_bytes,
+    }
 
 
 def remove(client: DockerClient, container: str) -> None:
@@ -167,16 +277,18 @@ def give(client: DockerClient, container: str, name: str, content: bytes) -> Non
     client.api.put_archive(container, "/", _archive({name: content}))
 
 
-def _files_of(job: dict[str, Any], contacts: bytes) -> dict[str, bytes]:
-    """Our files, and the job."""
-    return {
-        "inside.py": Path(inside.__file__).read_bytes(),
-        "intent.py": Path(intent.__file__).read_bytes(),
-        "supervisor.py": Path(supervisor.__file__).read_bytes(),
-        "cut_off.py": Path(cut_off.__file__).read_bytes(),
-        **({cut_off.FILE: contacts} if contacts else {}),
-        "job.json": json.dumps(job).encode("utf-8", "surrogateescape"),
-    }
+def _files(modules: Sequence[Any]) -> dict[str, bytes]:
+    """Files of ours, by the names under which they find each other in a container."""
+    return {f"{module.__name__.rpartition('.')[2]}.py": Path(module.__file__).read_bytes() for module in modules}
+
+
+def _contacts(contacts: bytes) -> dict[str, bytes]:
+    return {cut_off.FILE: contacts} if contacts else {}
+
+
+def _has_cores(told: Mapping[str, Any], cpus: tuple[int, ...]) -> bool:
+    """Whether the engine's machine has these cores, so that the container may be held to them."""
+    return bool(cpus) and max(cpus) < int(told["NCPU"])
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

@@ -22,6 +22,7 @@ from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, exp
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode, node_of_engine
 from prefect_gpu.runtime.drivers.docker.probe import Discovery
+from prefect_gpu.runtime.drivers.docker.warm import Ahead, Kind, WarmContainers, may_be_warm
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -49,6 +50,7 @@ class DockerDriver(Driver):
         virtual: Labels of virtual devices that count where the engine has none of their names, if it has no GPUs; see
             :mod:`.nodes`.
         stated: Labels by the machine's name that count more than the engine's own.
+        ahead: What containers do that are made before their runs; None: none are.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
 
@@ -73,6 +75,7 @@ class DockerDriver(Driver):
         contacts: bytes = b"",
         virtual: Mapping[str, str] | None = None,
         stated: Mapping[str, Mapping[str, str]] | None = None,
+        ahead: Ahead | None = None,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
@@ -84,6 +87,8 @@ class DockerDriver(Driver):
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
         self._client: DockerClient | None = None
+        self._ahead = ahead
+        self._warm: WarmContainers | None = None
         self._node = name
         self._network = network
         self._contacts = contacts
@@ -106,6 +111,8 @@ class DockerDriver(Driver):
             handle.release()
         if self._discovery is not None:
             self._discovery.close()
+        if self._warm is not None:
+            await asyncio.to_thread(self._warm.close)
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
@@ -256,7 +263,14 @@ class DockerDriver(Driver):
         Args:
             cause: What their users are told.
         """
+        if self._warm is not None:
+            self._warm.forget()
         await asyncio.gather(*(handle.lose(cause) for handle in tuple(self._handles)))
+
+    async def cool(self) -> None:
+        """Its machine takes no more work: nothing waits there for runs."""
+        if self._warm is not None:
+            await asyncio.to_thread(self._warm.cool)
 
     def _discover_anew(self) -> None:
         """Forget what the probe found: the engine was away, and its machine may have been changed."""
@@ -281,27 +295,46 @@ class DockerDriver(Driver):
             self._network = _NETWORK
             with explained(self._endpoint, f"make the network {_NETWORK}"):
                 containers.ensure_network(self._engine, _NETWORK, overlay=False)
+        if self._ahead is not None:
+            self._warm = WarmContainers(self._engine, self._endpoint, self._node, self._pool, self._ahead, self._logger)
 
     def _sweep(self) -> None:
+        if self._warm is not None:
+            self._warm.check()
         with explained(self._endpoint, "remove old containers"):
             for name in containers.leftovers(self._engine, self._pool):
-                if name not in self._ours:
+                if name not in self._ours and not (self._warm is not None and self._warm.holds(name)):
                     self._logger.warning("Container %s belongs to no run any more and is removed.", name)
                     containers.remove(self._engine, name)
 
     def _make(self, spec: LaunchSpec, run_dir: Path) -> Made:
-        """Make the container and start it."""
-        how, client = spec.container or self._default, self._engine
+        """Start a container: one that waits for such a launch, or else a new one."""
+        how = spec.container or self._default
         if how is None:
             raise LaunchError("no image is given for it: set `image`")
+        if self._warm is None or self._ahead is None or not may_be_warm(spec, how):
+            return self._make_cold(spec, how, run_dir)
+        with explained(self._endpoint, f"make a container of {how.image}"):
+            image = containers.ensure_image(self._engine, how.image, how.pull)
+        kind = Kind.of(spec, how, image, self._ahead)
+        name = containers.container_name(spec.run_id, run_dir)
+        made = self._warm.launch(kind, spec, name, lambda made: self._note(made, run_dir), self._contacts)
+        made = made or self._make_cold(spec, how, run_dir, image)
+        self._warm.keep(kind)
+        return made
+
+    def _make_cold(
+        self, spec: LaunchSpec, how: ContainerSpec, run_dir: Path, image: containers.Image | None = None
+    ) -> Made:
+        client = self._engine
         name, mark = containers.container_name(spec.run_id, run_dir), f"prefect-gpu-{secrets.token_hex(8)}"
         with explained(self._endpoint, f"make a container of {how.image}"):
-            container = containers.create(client, spec, how, name, mark, self._pool, self._network, self._contacts)
+            container = containers.create(
+                client, spec, how, name, mark, self._pool, self._network, self._contacts, image
+            )
         made = Made(container, self._node, mark, len(spec.cpus))
         try:
-            write_made(run_dir, made)
-            if not self.may_start():  # the image was pulled for minutes, or we were frozen
-                raise LaunchError("another worker may lead by now")
+            self._note(made, run_dir)
             with explained(self._endpoint, f"start a container of {how.image}"):
                 client.api.start(made.container)
         except BaseException:
@@ -309,14 +342,27 @@ class DockerDriver(Driver):
             raise
         return made
 
+    def _note(self, made: Made, run_dir: Path) -> None:
+        """Write down a container that is about to begin, if it still may."""
+        write_made(run_dir, made)
+        if not self.may_start():  # the image was pulled for minutes, or we were frozen
+            raise LaunchError("another worker may lead by now")
+
     def _look(self, made: Made) -> bool:
         with explained(self._endpoint, "say what became of a container"):
             try:
                 state = self._engine.api.inspect_container(made.container)["State"]
+                begun = state["Status"] != "created"
+                if made.warm:
+                    begun = containers.has_begun(self._engine, made.container)
+                    if not begun and state["Running"]:
+                        # The worker before us noted it, and died before, or as, it told it to begin.
+                        containers.begin(self._engine, made.container)
+                        begun = True
+                if begun:
+                    return True
             except NotFound:
                 return True  # it may have been: whoever looks at its end will find that nobody saw it
-            if state["Status"] != "created":
-                return True
             containers.remove(self._engine, made.container)
             return False
 

@@ -44,6 +44,7 @@ class Made:
     node: str
     mark: str
     cores: int = 0
+    warm: bool = False  # whether it waited for the launch; once that has begun: whether its interpreter was used
 
 
 class ContainerHandle(RunHandle):
@@ -59,8 +60,6 @@ class ContainerHandle(RunHandle):
         logger: Told of what went wrong.
     """
 
-    warm = False
-
     def __init__(
         self,
         run_id: str,
@@ -71,7 +70,7 @@ class ContainerHandle(RunHandle):
         since: float | None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
-        self.run_id, self.pid = run_id, f"{made.node}:{made.container[:12]}"
+        self.run_id, self.pid, self.warm = run_id, f"{made.node}:{made.container[:12]}", made.warm
         self._dir, self._made, self._client, self._logger = run_dir, made, client, logger
         self._echo, self._since = echo, since
         self._loop = asyncio.get_running_loop()
@@ -91,7 +90,7 @@ class ContainerHandle(RunHandle):
     @classmethod
     def of_ended(cls, run_id: str, made: Made, report: ExitReport) -> RunHandle:
         """A run whose end an earlier worker has seen."""
-        return _Ended(run_id, f"{made.node}:{made.container[:12]}", report)
+        return _Ended(run_id, f"{made.node}:{made.container[:12]}", made.warm, report)
 
     # -- its life -------------------------------------------------------------------------------------------------
 
@@ -116,6 +115,12 @@ class ContainerHandle(RunHandle):
         if "error" in said:
             await self.wait()
             raise LaunchError(said["error"])
+        if "cold" in said:
+            self._logger.info("Run %s is started cold: %s.", self.run_id, said["cold"])
+        self.warm = said["started"]["warm"]
+        if self.warm != self._made.warm:
+            self._made = dataclasses.replace(self._made, warm=self.warm)
+            write_made(self._dir, self._made)
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
@@ -222,6 +227,9 @@ class ContainerHandle(RunHandle):
                 continue
             for line in lines.feed(block):
                 self._take(line)
+        if self._ended is None and not self._lost:
+            for line in lines.feed(await asyncio.to_thread(self._last_word, lines.in_line)):
+                self._take(line)
         for line in lines.finish():
             self._take(line)
         report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
@@ -241,7 +249,7 @@ class ContainerHandle(RunHandle):
                 self._echo(line)
         elif "ended" in line:
             self._ended = line["ended"]
-        elif not self._begun.done():
+        elif not self._begun.done() and "ready" not in line:  # which it said before it was this run's
             self._begun.set_result(line)
 
     def _follow(self, blocks: asyncio.Queue[bytes | Exception | None]) -> None:
@@ -275,6 +283,14 @@ class ContainerHandle(RunHandle):
                     told = True
                 time.sleep(_REACHED_AGAIN_S)
         hand_on(None)
+
+    def _last_word(self, in_line: bool) -> bytes:
+        """What its first process said last, if the engine ended the stream before that: busy ones do."""
+        with contextlib.suppress(DockerException, requests.exceptions.RequestException, OSError):
+            last = bytes(self._client.api.logs(self._made.container, tail=1))
+            if last.startswith(f"{self._made.mark} ".encode()):
+                return b"\n" * in_line + last
+        return b""
 
     def _seed(self, before: bytes) -> None:
         lines = Lines(self._made.mark)
@@ -328,10 +344,8 @@ class ContainerHandle(RunHandle):
 
 
 class _Ended(RunHandle):
-    warm = False
-
-    def __init__(self, run_id: str, pid: str, report: ExitReport) -> None:
-        self.run_id, self.pid, self._report = run_id, pid, report
+    def __init__(self, run_id: str, pid: str, warm: bool, report: ExitReport) -> None:
+        self.run_id, self.pid, self.warm, self._report = run_id, pid, warm, report
 
     async def wait(self) -> ExitReport:
         return self._report

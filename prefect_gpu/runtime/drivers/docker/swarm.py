@@ -23,6 +23,7 @@ from prefect_gpu.runtime.drivers.docker.driver import SWEEP_S, DockerDriver, ask
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, read_made, read_report
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
+from prefect_gpu.runtime.drivers.docker.warm import Ahead
 from prefect_gpu.scheduling.cluster import Node
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class SwarmDriver(Driver):
         default: What containers are made of, where a launch does not say it.
         pool: Name of the pool, for the containers' labels.
         stated: Labels by node that count more than the node's own.
+        ahead: What containers do that are made before their runs; None: none are.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told of what went wrong.
     """
@@ -61,6 +63,7 @@ class SwarmDriver(Driver):
         node_url: str = "tcp://{address}:2376",
         pool: str = "",
         stated: Mapping[str, Mapping[str, str]] | None = None,
+        ahead: Ahead | None = None,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
@@ -69,6 +72,7 @@ class SwarmDriver(Driver):
         self._default = default
         self._pool = pool
         self._stated = stated or {}
+        self._ahead = ahead
         self._echo = echo
         self._logger = logger
         self._client: DockerClient | None = None
@@ -196,6 +200,8 @@ class SwarmDriver(Driver):
                     await driver.sweep()
                 self._drivers[node.name] = driver
             told = (await self._drivers[node.name].with_gpus(node)).as_node()
+            if not node.open:
+                await self._drivers[node.name].cool()
         except (EngineError, ValueError) as error:
             if self._told.get(node.name) != str(error):
                 self._told[node.name] = str(error)
@@ -213,6 +219,7 @@ class SwarmDriver(Driver):
             network=NETWORK,
             pool=self._pool,
             contacts=self._contacts_of(node.name),
+            ahead=self._ahead,
             echo=self._echo,
             logger=self._logger,
         )

@@ -8,12 +8,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from docker import DockerClient
 
 from prefect_gpu.lab_python import IMAGE
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
-from prefect_gpu.runtime.drivers.docker.containers import LABEL
+from prefect_gpu.runtime.drivers.docker.containers import IDLE, LABEL
 
 LOGGER = logging.getLogger("test.driver")
 MIB = 1 << 20
@@ -30,6 +31,12 @@ def inside(pid: int) -> bool:
                 if len(names) > 1 and names[-1] == str(pid) and state not in "ZX":
                     return True
     return False
+
+
+def runs_of(client: DockerClient) -> list[str]:
+    """Names of all containers of an engine that are runs."""
+    ours = client.containers.list(all=True, filters={"label": f"{LABEL}.pool"})
+    return [one.name for one in ours if not one.name.startswith(IDLE)]
 
 
 class TestOneEngine(DriverConformance):
@@ -50,8 +57,8 @@ class TestOneEngine(DriverConformance):
         return bool(self.client.containers.list(filters={"id": pid.partition(":")[2]}))
 
     def left(self) -> list[str]:
-        """Containers of ours, running or not."""
-        return [one.name for one in self.client.containers.list(all=True, filters={"label": f"{LABEL}.run"})]
+        """Containers of our runs, running or not."""
+        return runs_of(self.client)
 
     async def test_no_container_is_left_once_the_end_is_known(self, driver: Driver, make_spec: MakeSpec) -> None:
         await (await driver.launch(make_spec("pass"))).wait()
