@@ -64,7 +64,7 @@ async def soak(sandbox: Sandbox, folder: Path, times: int, in_flight: int, quick
                 steps=20 if quick else 240, step_s=1.0, seed=seed,
             )  # fmt: skip
             try:
-                return await running.run(chosen, pause_s=5.0 if quick else 15.0)
+                return await running.run(chosen, pause_s=5.0 if quick else 12.0)
             finally:
                 running.stop()
 
