@@ -26,10 +26,12 @@ class Fault:
     Attributes:
         name: For people.
         happen: Does it, waits, and undoes it.
+        quick: Whether that takes no time.
     """
 
     name: str
     happen: Callable[[Soak, random.Random], Awaitable[None]]
+    quick: bool = False
 
 
 async def kill_container(soak: Soak, chance: random.Random) -> None:
@@ -112,13 +114,13 @@ def _longer(chance: random.Random) -> float:
 
 
 FAULTS = (
-    Fault("a container is killed", kill_container),
+    Fault("a container is killed", kill_container, quick=True),
     Fault("a node loses its power", cut_power),
     Fault("a node's link is cut", cut_link),
     Fault("a node is frozen", freeze_node),
     Fault("the manager restarts", restart_manager),
     Fault("the worker is killed", kill_worker),
     Fault("the worker is frozen", freeze_worker),
-    Fault("the registry is away", lose_registry),
+    Fault("the registry is away", lose_registry, quick=True),
     Fault("S3 is away", lose_storage),
 )
