@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.policies.grouping import form_groups, worths
@@ -31,6 +31,13 @@ SYNCER = MODEL.number(Profile(260, 0.5, 166, 133))
         ("the waiting job joins its complement", [4, 4, 4], [LOADER, COMPUTER, COMPUTER], [8], [(0, 2), (1,)]),
         ("wide groups come first", [1, 8], [LOADER, LOADER], [8, 1], [(1,), (0,)]),
         ("a gang over two nodes", [12, 4], [LOADER, LOADER], [8, 8], [(0,), (1,)]),
+        (
+            "what does not fit wide ones first keeps the order of service",
+            [3, 3, 2, 4, 2, 2],
+            [LOADER] * 6,
+            [8, 8],
+            [(0,), (1,), (2,), (3,), (4,), (5,)],
+        ),
         ("what fits nowhere is left out", [32, 1], [LOADER, LOADER], [8], [(1,)]),
         ("no GPUs", [1], [LOADER], [], []),
         ("no jobs", [], [], [8], []),
@@ -50,6 +57,8 @@ nodes = st.sampled_from([[8], [8, 8], [8, 8, 8, 8], [4, 8], [3, 5, 8]])
 
 @settings(max_examples=60, deadline=None)
 @given(jobs, nodes, st.sampled_from([0, 50, 5000]))
+@example([(3, LOADER), (2, LOADER), (3, LOADER), (4, LOADER), (4, LOADER)], [3, 5, 8], 0)
+@example([(3, LOADER), (3, LOADER), (2, LOADER), (4, LOADER), (2, LOADER), (2, LOADER), (3, COMPUTER)], [8, 8], 5000)
 def test_groups_are_sound(jobs: list[tuple[int, int]], nodes: list[int], budget: int) -> None:
     gpus, profiles = [size for size, _ in jobs], [profile for _, profile in jobs]
     groups = form_groups(gpus, profiles, nodes, MODEL, budget=budget)

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from prefect_gpu.scheduling.policies.allocation.interleaved import Interleaved
+from prefect_gpu.scheduling.policies.order import Fifo
+from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob, read_trace
 from prefect_gpu.simulation.worlds.muri import MuriWorld, overhead_s
@@ -74,6 +77,17 @@ def test_jobs_of_one_moment_are_decided_about_together() -> None:
     world = MuriWorld(1, 8, jobs, "srtf")
     results = world.run()
     assert results.decisions == 2, "one when they arrive, one when they end"
+
+
+def test_jobs_that_fit_only_in_their_order_all_run_at_once_where_jobs_share() -> None:
+    """Together they fill two nodes of 8, but not if the widest is placed first."""
+    jobs = [
+        TraceJob(str(n), 0.0, 10.0, gpus, iterations=10, iteration_s=1.0, stages_s=(0.2, 0.8, 0.0))
+        for n, gpus in enumerate([3, 3, 2, 4, 2, 2])
+    ]
+    profile = Profile("in order", Fifo(), allocation=Interleaved())
+    results = MuriWorld(2, 8, jobs, profile, sharing=True).run()
+    assert results.unfinished == [] and results.decisions == 2, "one when they arrive, one when they end"
 
 
 def test_a_job_larger_than_the_cluster_is_named_and_holds_up_nobody() -> None:

@@ -20,7 +20,7 @@ All steps but the first stop when a budget of comparisons is spent, counted and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from prefect_gpu.scheduling.policies.interleaving import Interleaving
 from prefect_gpu.scheduling.policies.packing import Packing
@@ -72,8 +72,9 @@ def form_groups(
         budget: Comparisons to spend, about 0.3 µs each; jobs not looked at before it is spent do not share this time.
 
     Returns:
-        Groups of positions in `gpus`, wide ones first: placed in this order on the fullest node that fits
-        (see `Packing`), all of them fit.
+        Groups of positions in `gpus`: placed in this order, each on the fullest node that fits (see `Packing`), all of
+        them fit. Wide ones come first if all fit so, otherwise the sizes come in the order of service. Jobs that leave
+        their group because GPUs were left over come last.
 
     Raises:
         ValueError: If the lists differ in length, or as `worths` does.
@@ -82,8 +83,8 @@ def form_groups(
         raise ValueError(f"gpus and profiles hold {len(gpus)} and {len(profiles)} jobs: give one of each per job.")
     if not gpus:
         return []
-    started, packing = _start(gpus, node_gpus)
-    if not started:
+    starts, packing = _start(gpus, node_gpus)
+    if not starts:
         return []
     worth = worths(gpus, sum(node_gpus), foresight)
     members: dict[int, list[int]] = {}
@@ -93,14 +94,20 @@ def form_groups(
         count: Sharers([(job, profiles[job], worth[job]) for job in jobs], model, budget // (2 * len(members)))
         for count, jobs in members.items()
     }
+    started = Counter(starts)
     # Sizes are tried in a fixed order, so that equal gains are settled alike every time.
-    counts = {count: started.get(count, 0) for count in sorted(sizes)}
+    counts = {count: started[count] for count in sorted(sizes)}
     _trade(counts, sizes, packing, budget // 2)
-    result: list[tuple[int, ...]] = []
+    groups: dict[int, Iterator[tuple[int, ...]]] = {}
     for count in sorted(sizes, reverse=True):
         left = budget - sum(sharers.spent for sharers in sizes.values())
-        result.extend(sizes[count].polished(counts[count], left))
-    return _spread(result, gpus, packing)
+        groups[count] = iter(sizes[count].polished(counts[count], left))
+    order = sorted(Counter(counts).elements(), reverse=True)
+    if not packing.holds(counts):
+        # Jobs of 3, 3, 2, 4, 2 and 2 GPUs fill two nodes of 8 in this order, but not if the widest goes first. Trades
+        # are only made for what fits wide ones first, so nothing was traded and the order of service still fits.
+        order = starts
+    return _spread([next(groups[count]) for count in order], gpus, packing)
 
 
 def _spread(groups: list[tuple[int, ...]], gpus: Sequence[int], empty: Packing) -> list[tuple[int, ...]]:
@@ -120,22 +127,22 @@ def _spread(groups: list[tuple[int, ...]], gpus: Sequence[int], empty: Packing) 
     return groups + alone
 
 
-def _start(gpus: Sequence[int], node_gpus: Sequence[int]) -> tuple[Counter[int], Packing]:
-    """How many jobs of each size run when each in order gets GPUs of its own, and the empty cluster."""
+def _start(gpus: Sequence[int], node_gpus: Sequence[int]) -> tuple[list[int], Packing]:
+    """The sizes of the jobs that run when each in order gets GPUs of its own, in that order, and the empty cluster."""
     empty = Packing(node_gpus)
     filling = empty.copy()
-    started: Counter[int] = Counter()
+    starts: list[int] = []
     failed: set[int] = set()
     for count in gpus:
         if count in failed:
             continue
         if filling.take(count):
-            started[count] += 1
+            starts.append(count)
             if filling.free == 0:
                 break
         else:
             failed.add(count)  # GPUs only get fewer: no later job of this size fits either
-    return started, empty
+    return starts, empty
 
 
 def _trade(counts: dict[int, int], sizes: dict[int, Sharers], empty: Packing, budget: int) -> None:
