@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -33,8 +34,9 @@ _ENDED_BEFORE = "Its process was ended from outside before the flow began"
 # launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
 _SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
 _NODE_LOST = "Its node was lost before it began"
-_MOST_RESTARTS = 5
+_MOST_RESTARTS = 5  # for reasons that may be the run's own; the loss of a node never is
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
+_LONGEST_RESTART_S = 60.0
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
 _NO_RECORD = (
     "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
@@ -112,9 +114,11 @@ class Settlement:
         if state.type is StateType.PENDING and report.returncode != 0:
             # It could not even report that it runs, so nothing of the flow's function has.
             why = _why_it_never_began(run, report, api_was_away)
-            restarts = await self._restarts(flow_run) if why else 0
-            if why and restarts < _MOST_RESTARTS:
-                await self._force(flow_run, self._again(flow_run, why, _FIRST_RESTART_S * 2**restarts))
+            restarts = await self._restarts(flow_run) if why else Counter()
+            lost = restarts[_NODE_LOST]
+            if why == _NODE_LOST or (why and restarts.total() - lost < _MOST_RESTARTS):
+                pause_s = min(_LONGEST_RESTART_S, _FIRST_RESTART_S * 2 ** min(restarts.total(), 10))
+                await self._force(flow_run, self._again(flow_run, why, pause_s))
                 return None, "never began"
         concluded = await self._concluded(flow_run)
         if concluded is not None:
@@ -133,9 +137,11 @@ class Settlement:
                 concluded = state
         return concluded
 
-    async def _restarts(self, flow_run: FlowRun) -> int:
+    async def _restarts(self, flow_run: FlowRun) -> Counter[str]:
+        """How often it was started again before it began, by reason."""
         history = await self._client.read_flow_run_states(flow_run.id)
-        return sum(state.message in (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE) for state in history)
+        reasons = (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE)
+        return Counter(state.message for state in history if state.message in reasons)
 
     async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
         """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
