@@ -29,7 +29,7 @@ demo: $(VENV)/.demo
 cluster-demo: $(VENV)/.demo
 	@$(PY) -m prefect_gpu.demo.cluster --output "$(OUTPUT)"
 
-# Two at a time; then, alone, those that run whole pools. 5: PYTEST_ARGS chose none of these.
+# Two at a time; then those that others would disturb. 5: PYTEST_ARGS chose none of these.
 test: lint
 	$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
 	$(PY) -m pytest -m alone $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])

@@ -17,11 +17,23 @@ settings.register_profile("ours", deadline=None)  # nothing is asserted on time
 settings.load_profile("ours")
 
 _GIVEN = frozenset(os.environ)
-_ALONE = tuple(Path(__file__).parent / name for name in ("live", "demo"))
+# Those that compare step rates, or that have dozens of processes of their own.
+_ALONE = tuple(
+    Path(__file__).parent / name
+    for name in (
+        "demo",
+        "live/test_chaos.py",
+        "live/test_cores.py",
+        "live/test_demotion.py",
+        "live/test_preemption.py",
+        "live/test_prescheduling.py",
+        "live/test_sharing.py",
+    )
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts a Prefect server is left out of `make test-quick`; what runs whole pools gets the machine alone."""
+    """What starts a server is left out of `make test-quick`; what others would disturb gets the machine alone."""
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in _ALONE):
             item.add_marker(pytest.mark.alone)

@@ -17,7 +17,7 @@ from prefect_gpu.sandbox import wait_until
 from tests import radosgw
 from tests.live.pool import LivePool
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FLOWS = Path(__file__).parent
 SECRETS = (radosgw.SECRET_KEY,)

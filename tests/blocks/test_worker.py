@@ -21,7 +21,7 @@ from prefect_gpu.worker.from_blocks import read_blocks
 from tests.live.pool import LivePool
 from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 PEM = "-----BEGIN PRIVATE KEY-----\nnever-shown\n-----END PRIVATE KEY-----"
 

@@ -57,7 +57,6 @@ def node() -> Iterator[lab.LabNode]:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 @pytest.mark.timeout(1200)
 def test_everything_comes_up_and_trains(node: lab.LabNode, tmp_path: Path) -> None:
     engine = {"DOCKER_HOST": node.url, "DOCKER_BUILDKIT": "0"}

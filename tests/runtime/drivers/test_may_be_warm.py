@@ -11,7 +11,7 @@ import pytest
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
 from prefect_gpu.runtime.drivers.docker.warm import may_be_warm
 
-PLAIN = LaunchSpec("run", Path("/run"), ("python", "-m", "prefect.engine"), {"CUDA_VISIBLE_DEVICES": ""}, Path())
+PLAIN = LaunchSpec("run", Path("/run"), ("python", "-m", "prefect.engine"), {}, Path())
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ PLAIN = LaunchSpec("run", Path("/run"), ("python", "-m", "prefect.engine"), {"CU
         ({"argv": ("python", "train.py")}, False),
         ({"argv": ("bash", "-c", "python -m train")}, False),
         ({"meets": True}, False),
-        ({"env": {"CUDA_VISIBLE_DEVICES": "GPU-1"}}, False),
+        ({"gpus": ("GPU-1",)}, False),
         ({"shares": (Path("/data/checkpoints/run"),)}, True),
         ({"shares": (Path("/data"),)}, True),
         ({"shares": (Path("/datasets/run"),)}, False),
