@@ -197,6 +197,11 @@ class Controller:
     def _whereabouts(self) -> bytes:
         return json.dumps({"url": self._channel.url}).encode()
 
+    @property
+    def nodes_away(self) -> Sequence[str]:
+        """Names of nodes that cannot be used now and may be back: see :attr:`.Driver.away`."""
+        return self._driver.away
+
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unsettled."""
         await self._idle.wait()

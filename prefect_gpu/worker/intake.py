@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import nsmallest
@@ -313,7 +313,14 @@ class Intake:
 
     async def _show(self, run_id: str, hold: Hold) -> None:
         flow_run, shown = self.known.get(run_id), self._shown.get(run_id)
-        if flow_run is None or (shown is not None and shown.reason == hold.reason):
+        job = self.controller.scheduler.state.jobs.get(run_id)
+        if flow_run is None or job is None or job.active:
+            return
+        away = self.controller.nodes_away if hold.code == "never" else ()
+        if away:
+            self._holds.setdefault(run_id, hold)  # to be looked at again, until all nodes are there
+            hold = replace(hold, code="away", reason=f"No node that is there can hold it, and {_away(away)}")
+        if shown is not None and shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():
             self.withdraw(run_id, hold.reason)
@@ -360,6 +367,12 @@ class Intake:
         except httpx.HTTPError:
             return True  # unknown: the run waits
         return any(str(worker.status).endswith("ONLINE") and worker.name != self._worker.name for worker in workers)
+
+
+def _away(nodes: Sequence[str]) -> str:
+    """In words."""
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"{', '.join(nodes[:3])}{more} cannot be used now: down, drained, or out of reach"
 
 
 def _submitted_at(flow_run: FlowRun, read_at: float) -> float:

@@ -14,6 +14,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Estimate, Job, Request
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.settle import Settlement
@@ -89,3 +90,40 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     await intake._take_in(prefect.as_read(), time.time())
     shares = Request(automatic=True, exclusive=False, gpu_memory_bytes=2, kind="train")
     assert [event.request for event in told] == [shares, Request(kind="train")]
+
+
+async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the one that has room. Once all are there, and none has, the run is refused."""
+    prefect = OneRun(Scheduled())
+    intake = an_intake(prefect)
+    run_id = prefect.run_id
+    controller: Any = intake.controller
+    controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
+    controller.nodes_away, controller.handle = ("n2",), lambda event: None
+    intake.known[run_id] = prefect.as_read()
+    written: list[str] = []
+    refused: list[str] = []
+
+    async def write(_: str, reason: str) -> None:
+        written.append(reason)
+
+    async def refuse(_: object, reason: str) -> None:
+        refused.append(reason)
+
+    async def nobody() -> bool:
+        return False
+
+    async def refresh(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(intake, "_write", write)
+    monkeypatch.setattr(intake, "refuse", refuse)
+    monkeypatch.setattr(intake, "_others_online", nobody)
+    monkeypatch.setattr(intake._expectations, "refresh", refresh)
+    hold = Hold(run_id, "never", "gpus=1, but there is no device")
+    await intake._show(run_id, hold)
+    assert refused == [] and "n2 cannot be used now" in written[0]
+    assert intake._holds == {run_id: hold}, "it is looked at again"
+    controller.nodes_away = ()
+    await intake._show(run_id, intake._holds.pop(run_id))
+    assert refused == ["The pool cannot run it: gpus=1, but there is no device."]

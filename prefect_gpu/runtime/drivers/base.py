@@ -167,6 +167,8 @@ class Driver(abc.ABC):
         locks: The folder of the devices' locks, as runs see it; None: it is the worker's.
         closed_nodes: Nodes that are there and take no work now, as of the last answer of :meth:`nodes`; what runs there
             goes on.
+        away: Names of nodes that belong to what is served and cannot be used now: closed, down, or out of reach. They
+            may be back, so nothing is refused because there is no room without them.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the lead since the launch began.
     """
@@ -175,6 +177,7 @@ class Driver(abc.ABC):
     files: Path | None = None
     locks: Path | None = None
     closed_nodes: Sequence[Node] = ()
+    away: Sequence[str] = ()
     may_start: Callable[[], bool] = staticmethod(lambda: True)
 
     async def nodes(self) -> Sequence[Node] | None:

@@ -125,7 +125,9 @@ class SwarmDriver(Driver):
         told = [(node, it.open) for node, it in zip(admitted, found, strict=True) if node is not None]
         told.sort(key=lambda one: one[0].id)
         self.closed_nodes = tuple(node for node, is_open in told if not is_open)
-        return tuple(node for node, is_open in told if is_open)
+        usable = tuple(node for node, is_open in told if is_open)
+        self.away = tuple(sorted({node.name for node in known} - {node.id for node in usable}))
+        return usable
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
         """See :meth:`.Driver.watch_nodes`."""
