@@ -71,6 +71,16 @@ class GpuSettings(PrefectBaseSettings):
     docker_ca: Path | None = Field(default=None, description="Certificate of the authority that signed the Engines'.")
     docker_certificate: Path | None = Field(default=None, description="Our own certificate for the Engines.")
     docker_key: Path | None = Field(default=None, description="The key of our certificate.")
+    docker_ssh_key: Path | None = Field(
+        default=None,
+        description="Private key for ssh://, without a passphrase. Default: as ssh does for this user, with "
+        "~/.ssh/config and an agent.",
+    )
+    docker_ssh_known_hosts: Path | None = Field(
+        default=None,
+        description="The host keys that are accepted for ssh://, as ssh-keyscan prints them. Default: as ssh does for "
+        "this user.",
+    )
     docker_node_url: str = Field(
         default="tcp://{address}:2376",
         description="Where the Engines of a Swarm's nodes are, with {address} or {name} in it; the label "

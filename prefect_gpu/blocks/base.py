@@ -8,7 +8,7 @@ from prefect.blocks.core import Block
 from pydantic import ConfigDict, SecretStr, ValidationError, model_validator
 
 # Whatever is given for these is never shown, be it as wrong as it may.
-SECRET = frozenset({"ca", "certificate", "key", "access_key_id", "secret_access_key", "session_token"})
+SECRET = frozenset({"ca", "certificate", "key", "ssh_key", "access_key_id", "secret_access_key", "session_token"})
 
 
 class BlockError(ValueError):

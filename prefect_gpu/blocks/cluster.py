@@ -12,6 +12,7 @@ from prefect_gpu.units import parse_bytes
 
 _SCHEMES = ("unix", "tcp", "ssh", "http", "https")
 _PEM = "-----BEGIN "
+_SSH_PUBLIC = " AAAA"  # what every public key of ssh begins with, after its kind
 
 
 class ClusterNode(BaseModel):
@@ -94,7 +95,7 @@ class GpuCluster(StrictBlock):
     endpoint: str | None = Field(
         default=None,
         description="The Engine, or the Engine of a manager of the Swarm: unix:///var/run/docker.sock, "
-        "tcp://host:2376, or ssh://user@host with the keys of the worker's user. Default: the worker's own.",
+        "tcp://host:2376, or ssh://user@host (see ssh_key). Default: the worker's own.",
     )
     node_url: str | None = Field(
         default=None,
@@ -110,6 +111,16 @@ class GpuCluster(StrictBlock):
     )
     key: SecretStr | None = Field(
         default=None, description="The key of our certificate: PEM, or a path on the worker's machine."
+    )
+    ssh_key: SecretStr | None = Field(
+        default=None,
+        description="For ssh://, a private key without a passphrase: itself, or a path on the worker's machine. "
+        "Default: as ssh does for the worker's user, with ~/.ssh/config and an agent.",
+    )
+    ssh_known_hosts: str | None = Field(
+        default=None,
+        description="For ssh://, the host keys that are accepted: lines as ssh-keyscan prints them, or a path on the "
+        "worker's machine. Default: as ssh does for the worker's user.",
     )
     nodes: list[ClusterNode] = Field(
         default_factory=list, description="What is stated here of a node counts more than what it says of itself."
@@ -134,6 +145,13 @@ class GpuCluster(StrictBlock):
         _endpoint("node_url", filled)
         return value
 
+    @field_validator("ssh_key")
+    @classmethod
+    def _valid_ssh_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and _SSH_PUBLIC in value.get_secret_value():
+            raise ValueError("ssh_key: this is a public key; give the private one, from the file without .pub")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> GpuCluster:
         if bool(self.certificate) != bool(plain(self.key)):
@@ -156,14 +174,21 @@ class GpuCluster(StrictBlock):
 
     @property
     def credentials(self) -> dict[str, str]:
-        """What is given of ``ca``, ``certificate`` and ``key``: PEM, or paths. Secret."""
-        found = {"ca": self.ca, "certificate": self.certificate, "key": plain(self.key)}
+        """What is given of ``ca``, ``certificate``, ``key``, ``ssh_key`` and ``ssh_known_hosts``: each itself, or its
+        path. Secret."""
+        found = {
+            "ca": self.ca,
+            "certificate": self.certificate,
+            "key": plain(self.key),
+            "ssh_key": plain(self.ssh_key),
+            "ssh_known_hosts": self.ssh_known_hosts,
+        }
         return {name: value for name, value in found.items() if value}
 
 
-def is_pem(text: str) -> bool:
-    """Whether it is a certificate or key itself, and not a file's path."""
-    return text.lstrip().startswith(_PEM)
+def is_content(text: str) -> bool:
+    """Whether these are certificates or keys themselves, and not a file's path."""
+    return text.lstrip().startswith(_PEM) or _SSH_PUBLIC in text
 
 
 def _endpoint(field: str, value: str | None) -> str | None:

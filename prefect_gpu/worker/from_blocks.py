@@ -13,13 +13,19 @@ from pydantic import ValidationError
 
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
-from prefect_gpu.blocks.cluster import is_pem
+from prefect_gpu.blocks.cluster import is_content
 from prefect_gpu.settings import GpuSettings, checkpoint_block
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
 
-_FILES = {"ca": "docker_ca", "certificate": "docker_certificate", "key": "docker_key"}
+_FILES = {
+    "ca": "docker_ca",
+    "certificate": "docker_certificate",
+    "key": "docker_key",
+    "ssh_key": "docker_ssh_key",
+    "ssh_known_hosts": "docker_ssh_known_hosts",
+}
 _Found = TypeVar("_Found", bound=StrictBlock)
 
 
@@ -92,12 +98,12 @@ async def _load(kind: type[_Found], name: str, setting: str, client: PrefectClie
 
 
 def _file(folder: Path, what: str, text: str) -> Path:
-    """Where a certificate or a key lies, if need be after it has been written there."""
-    if not is_pem(text):
+    """Where a certificate or keys lie, if need be after it has been written there."""
+    if not is_content(text):
         return Path(text).expanduser()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.chmod(0o700)
-    path = folder / f"{what}.pem"
+    path = folder / (what if what.startswith("ssh_") else f"{what}.pem")
     temporary = folder / f"{what}.tmp"
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
@@ -60,13 +61,17 @@ def infrastructure_of(
     # Only who uses containers needs their SDK.
     from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, SwarmDriver
 
-    ca, certificate, key = (
-        str(path) if path is not None else None
-        for path in (settings.docker_ca, settings.docker_certificate, settings.docker_key)
-    )
-    endpoint = Endpoint(ca=ca, certificate=certificate, key=key)
+    files = {
+        "ca": settings.docker_ca,
+        "certificate": settings.docker_certificate,
+        "key": settings.docker_key,
+        "ssh_key": settings.docker_ssh_key,
+        "ssh_known_hosts": settings.docker_ssh_known_hosts,
+    }
+    told: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
     if settings.docker_host:
-        endpoint = replace(endpoint, url=settings.docker_host)
+        told["url"] = settings.docker_host
+    endpoint = Endpoint(**told)
     default = ContainerSpec(settings.image) if settings.image else None
     modules = (*PREFECT_MODULES, *completed(settings.preload))
     ahead = Ahead(modules, AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS) if settings.warm_start else None

@@ -91,6 +91,8 @@ def test_a_cluster_states_its_nodes_as_labels() -> None:
         ({"certificate": "/c.pem"}, "certificate is set and key is not"),
         ({"key": SECRET}, "key is set and certificate is not"),
         ({"key": {"pem": SECRET}, "certificate": "/c.pem"}, "key: "),
+        ({"ssh_key": f"ssh-ed25519 AAAAC3Nza{SECRET} me@here"}, "ssh_key: this is a public key; give the private one"),
+        ({"ssh_key": [SECRET]}, "ssh_key: "),
         ({"nodes": [{"name": "n"}, {"name": "n"}]}, "nodes: 'n' is there twice"),
         ({"nodes": [{"rack": "a"}]}, "nodes.0.name: field required"),
         ({"nodes": [{"name": "n", "rak": "a"}]}, "rak is no field of node n"),

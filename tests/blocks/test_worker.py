@@ -23,6 +23,7 @@ from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.slow
 
+HOST_KEY = "host ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI"
 PEM = "-----BEGIN PRIVATE KEY-----\nnever-shown\n-----END PRIVATE KEY-----"
 
 
@@ -112,6 +113,8 @@ async def test_a_cluster_block_fills_in_the_settings(sandbox: Sandbox, tmp_path:
         ca="/etc/ca.pem",
         certificate=PEM,
         key=PEM,  # type: ignore[arg-type]
+        ssh_key=PEM,  # type: ignore[arg-type]
+        ssh_known_hosts=HOST_KEY,
         nodes=[{"name": "n1", "rack": "a"}],  # type: ignore[list-item]
     )
     await block.asave("ours", overwrite=True)
@@ -132,8 +135,12 @@ async def test_a_cluster_block_fills_in_the_settings(sandbox: Sandbox, tmp_path:
     assert other.settings.docker_host == "ssh://me@host", "what is set beside it counts"
     assert settings.docker_ca == Path("/etc/ca.pem")
     assert settings.docker_key == tmp_path / "engine" / "key.pem"
-    assert settings.docker_key.read_text() == PEM + "\n"
-    assert stat.S_IMODE(settings.docker_key.stat().st_mode) == 0o600
+    assert settings.docker_ssh_key == tmp_path / "engine" / "ssh_key"
+    for file in (settings.docker_key, settings.docker_ssh_key):
+        assert file.read_text() == PEM + "\n"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert settings.docker_ssh_known_hosts is not None
+    assert settings.docker_ssh_known_hosts.read_text() == HOST_KEY + "\n"
     assert stat.S_IMODE(settings.docker_key.parent.stat().st_mode) == 0o700
     assert "never-shown" not in repr(chosen)
 

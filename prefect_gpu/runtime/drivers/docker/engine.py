@@ -15,11 +15,28 @@ from docker.tls import TLSConfig
 from docker.utils import version_lt
 
 from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.drivers.docker.ssh import Dialler, SshAdapter, SshError, command
 
 _NO_REQUEST_YET = "1.41"  # any version: with one given, nothing is asked before we have set up the connection
 _CONNECTIONS = 64
 
 _REMEDIES = (
+    (
+        "permission denied (",
+        "Put the public half of the worker's key into ~/.ssh/authorized_keys there, or give another key (`ssh_key`). "
+        "One with a passphrase needs an ssh-agent: nobody is asked.",
+    ),
+    (
+        "host key verification failed",
+        "Put the machine's host key into ~/.ssh/known_hosts of the worker's user, or give it (`ssh_known_hosts`): "
+        "`ssh-keyscan` fetches it, and its fingerprint must be compared with the machine's own.",
+    ),
+    ("ssh: connect to host", "Is the machine up, does its sshd listen on this port, and is the address right?"),
+    ("could not resolve hostname", "Is the name right?"),
+    ("docker: command not found", "Install Docker there, and on the PATH that `ssh` gives its commands."),
+    ("docker: not found", "Install Docker there, and on the PATH that `ssh` gives its commands."),
+    ("no program `ssh`", "Install it there (Debian: openssh-client)."),
+    ("something over there says", "The start-up files of the shell over there must print nothing."),
     (
         "/v2/",
         "The image's registry does not answer: is it up, and is the image's name right? An image that is on the "
@@ -36,6 +53,8 @@ _REMEDIES = (
     ("certificate", "Check the certificates of the endpoint: its own, ours, and the authority that signed both."),
     ("permission denied", "This user may not use the engine: add it to the group `docker`."),
 )
+_IS_IT_THERE = "Is it running (`docker info`), and is the address right?"
+_TRY_BY_HAND = "Is it running there? `ssh HOST docker info` must work as the worker's user, and ask nothing."
 
 
 class EngineError(LaunchError):
@@ -49,11 +68,13 @@ class Endpoint:
     """Where an engine is, and how both sides know each other.
 
     Attributes:
-        url: ``unix:///var/run/docker.sock``, ``tcp://host:2376`` or ``ssh://user@host``. By default what
-            ``DOCKER_HOST`` says, else the socket of this machine.
+        url: ``unix:///var/run/docker.sock``, ``tcp://host:2376`` or ``ssh://user@host``, for which see :mod:`.ssh`.
+            By default what ``DOCKER_HOST`` says, else the socket of this machine.
         ca: File with the certificate of the authority that signed the engine's; None: no TLS.
         certificate: File with our own certificate.
         key: File with its key; its path is all that is ever shown.
+        ssh_key: File with the private key for ``ssh://``; None: as for any ``ssh`` of this user.
+        ssh_known_hosts: File with the host keys that ``ssh://`` accepts; None: likewise.
         timeout_s: Seconds after which a request is given up.
     """
 
@@ -61,6 +82,8 @@ class Endpoint:
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+    ssh_key: str | None = None
+    ssh_known_hosts: str | None = None
     timeout_s: float = 60.0
 
     def connect(self) -> docker.DockerClient:
@@ -70,19 +93,33 @@ class Endpoint:
             EngineError: The engine cannot be reached, or refuses us.
         """
         with explained(self, "be reached"):
-            client = docker.DockerClient(
-                base_url=self.url,
-                version=_NO_REQUEST_YET,
-                timeout=int(self.timeout_s),
-                tls=self._tls(),
-                use_ssh_client=True,
-                max_pool_size=_CONNECTIONS,
-            )
-            client.api.trust_env = False  # REQUESTS_CA_BUNDLE and its like would replace the authority given here
-            newest = client.api.version(api_version=False)["ApiVersion"]
-            ours = DEFAULT_DOCKER_API_VERSION
-            client.api._version = newest if version_lt(newest, ours) else ours
+            client = self._client()
+            try:
+                client.api.trust_env = False  # REQUESTS_CA_BUNDLE and its like would replace the authority given here
+                newest = client.api.version(api_version=False)["ApiVersion"]
+                ours = DEFAULT_DOCKER_API_VERSION
+                client.api._version = newest if version_lt(newest, ours) else ours
+            except BaseException:
+                client.close()
+                raise
             return client
+
+    def _client(self) -> docker.DockerClient:
+        """A client that has not asked anything yet."""
+        adapter, url, tls = None, self.url, self._tls()
+        if self.url.startswith("ssh://"):
+            try:
+                words = command(self.url, self.timeout_s, self.ssh_key, self.ssh_known_hosts)
+            except ValueError as error:
+                raise EngineError(f"The engine has no proper address: {error}.") from None
+            adapter = SshAdapter(Dialler(words, self.timeout_s), _CONNECTIONS)
+            url, tls = "unix:///by-ssh", False  # which the adapter takes over
+        client = docker.DockerClient(
+            base_url=url, version=_NO_REQUEST_YET, timeout=int(self.timeout_s), tls=tls, max_pool_size=_CONNECTIONS
+        )
+        if adapter is not None:
+            client.api.mount("http+docker://", adapter)
+        return client
 
     def _tls(self) -> TLSConfig | bool:
         if self.ca is None and self.certificate is None:
@@ -112,14 +149,22 @@ def explained(endpoint: Endpoint, doing: str) -> Iterator[None]:
             f"The engine at {endpoint.url} could not {doing}: {_said(error)}. {_remedy(error)}"
         ) from error
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
-        remedy = _remedy(error) or "Is it running (`docker info`), and is the address right?"
-        told = EngineError(f"The engine at {endpoint.url} could not {doing}: {error}. {remedy}")
+        ssh = _by_ssh(error)
+        remedy = _remedy(ssh or error) or (_TRY_BY_HAND if ssh else _IS_IT_THERE)
+        told = EngineError(f"The engine at {endpoint.url} could not {doing}: {ssh or error}. {remedy}")
         told.away = True
         raise told from error
 
 
 def _said(error: APIError) -> str:
     return str(error.explanation or error).strip().rstrip(".")
+
+
+def _by_ssh(error: BaseException | None) -> SshError | None:
+    """What ssh said, below what became of it in the layers above."""
+    while error is not None and not isinstance(error, SshError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _remedy(error: Exception) -> str:

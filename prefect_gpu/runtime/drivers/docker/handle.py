@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 from docker.errors import APIError, DockerException, NotFound
+from urllib3.exceptions import HTTPError
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
@@ -152,7 +153,7 @@ class ContainerHandle(RunHandle):
         self._released = True
         self._watcher.cancel()
         if self._stream is not None:
-            with contextlib.suppress(Exception):  # over ssh it cannot be closed: its thread ends with the container
+            with contextlib.suppress(Exception):  # it ends in this very moment
                 self._stream.close()
         self._changes.shutdown(wait=False, cancel_futures=True)
 
@@ -267,7 +268,7 @@ class ContainerHandle(RunHandle):
                     self._seed(api.logs(self._made.container, tail=_TAIL_LINES, until=since))
                     seeded = True
                 self._stream = api.logs(self._made.container, stream=True, follow=True, since=since)
-                for block in self._stream:
+                for block in _whole(self._stream):
                     hand_on(block)
                     since = time.time()
                 since = since or started
@@ -277,11 +278,12 @@ class ContainerHandle(RunHandle):
                 time.sleep(_ENDS_S)
             except NotFound:
                 break
-            except (DockerException, requests.exceptions.RequestException, OSError) as error:
+            except (DockerException, requests.exceptions.RequestException, HTTPError, OSError) as error:
                 if not told:
                     hand_on(error)
                     told = True
-                time.sleep(_REACHED_AGAIN_S)
+                if not self._released:
+                    time.sleep(_REACHED_AGAIN_S)
         hand_on(None)
 
     def _last_word(self, in_line: bool) -> bytes:
@@ -341,6 +343,12 @@ class ContainerHandle(RunHandle):
             containers.remove(self._client, self._made.container)
         except (DockerException, requests.exceptions.RequestException) as error:
             self._logger.warning("Run %s: its container could not be removed: %s", self.run_id, error)
+
+
+def _whole(stream: Any) -> Iterator[bytes]:
+    """The blocks of a stream to its end. One that breaks off is an error: the SDK would take that for its end, and
+    what a container said last would be missing if it ends before it is asked again."""
+    yield from stream._stream
 
 
 class _Ended(RunHandle):

@@ -342,7 +342,7 @@ class WarmContainers:
                     if isinstance(line, dict):
                         return line
         finally:
-            with contextlib.suppress(Exception):  # over ssh it cannot be closed
+            with contextlib.suppress(Exception):  # it has ended
                 stream.close()
         return {}
 
