@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 FIXED = 0.2  # part of a step on one device that further devices are taken not to shorten, before any run has told
+MOST_DEVICES = 10_000  # of one node; whoever says more is wrong
 LEAST_STEPS = 5  # between two reports, from which on they say how fast the run is
 
 
@@ -61,17 +63,18 @@ def speeds_of(kept: object) -> dict[int, float]:
             continue
         steps, seconds = total
         numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in total)
-        if numbers and LEAST_STEPS <= steps < math.inf and 0 < seconds < math.inf and 0 < steps / seconds < math.inf:
-            if 1 <= int(devices) <= 10**6:
-                found[int(devices)] = steps / seconds
+        if not numbers or not LEAST_STEPS <= steps < math.inf or not 0 < seconds < math.inf:
+            continue
+        if 0 < steps / seconds < math.inf and 1 <= int(devices) <= MOST_DEVICES:
+            found[int(devices)] = steps / seconds
     return dict(sorted(found.items()))
 
 
 def assumed(max_gpus: int) -> tuple[float, ...]:
     """f_M of a program that nothing is known of, relative to one device: Amdahl's law with :data:`FIXED`.
 
-    The thesis does not say what f is before anything was tried. This is cautious: 0.83 of linear on two devices, 0.62 on
-    four; and one try shows what is true.
+    The thesis (§3) does not say what f is before anything was tried. This is cautious: 0.83 of linear on two devices,
+    0.62 on four; and one try shows what is true.
     """
     return tuple(count / (1.0 + FIXED * (count - 1)) for count in range(1, max_gpus + 1))
 
@@ -106,7 +109,7 @@ def bounded(curve: Sequence[float], measured: Mapping[int, float]) -> tuple[floa
     """
     found = list(curve)
     counts = sorted(measured)
-    for fewer, more in zip(counts, counts[1:], strict=False):
+    for fewer, more in pairwise(counts):
         slope = max(0.0, (measured[more] - measured[fewer]) / (more - fewer))
         last = more == counts[-1]
         for count in range(more, len(found) + 1) if slope == 0.0 or last else ():
@@ -120,7 +123,7 @@ def _between(known: Sequence[tuple[float, float]], at: float) -> float:
         return 0.0
     if at <= known[0][0]:
         return known[0][1]
-    for (low, before), (high, after) in zip(known, known[1:], strict=False):
+    for (low, before), (high, after) in pairwise(known):
         if at <= high:
             return before + (after - before) * (at - low) / (high - low)
     return known[-1][1]

@@ -77,7 +77,9 @@ class Guarded(Machine):
         return said
 
 
-happenings = st.tuples(st.sampled_from("submit submit end measure wait wait rigid".split()), st.integers(0, 1000))
+happenings = st.tuples(
+    st.sampled_from(["submit", "submit", "end", "measure", "wait", "wait", "rigid"]), st.integers(0, 1000)
+)
 
 
 @given(st.lists(happenings, min_size=10, max_size=40))
@@ -107,10 +109,7 @@ def test_resizes_keep_both_guards_whatever_was_learned(told: list[tuple[str, int
 
 @given(st.lists(st.integers(0, 23), min_size=1, max_size=6), st.integers(1, 12))
 def test_no_device_goes_where_runs_were_measured_to_be_no_faster(programs: list[int], gpus: int) -> None:
-    jobs = [
-        ElasticJob(f"j{at}", 1, MOST, (0.0, *learned()[program][1]))
-        for at, program in enumerate(programs)
-    ]
+    jobs = [ElasticJob(f"j{at}", 1, MOST, (0.0, *learned()[program][1])) for at, program in enumerate(programs)]
     for name, count in assign(jobs, gpus).items():
         promised = learned()[programs[int(name[1:])]][1]
         assert all(promised[fewer - 1] < promised[count - 1] for fewer in range(1, count))

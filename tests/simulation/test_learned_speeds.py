@@ -29,9 +29,15 @@ def jobs(truth: Sequence[float], *, every_s: float, count: int = 6) -> list[JobM
     request = Request(1, max_gpus=GPUS, preemptible=True)
     return [
         JobModel(
-            f"run-{at}", every_s * at, STEPS / truth[0], request, launching_s=10.0, checkpoint_s=2.0,
-            throughput=tuple(truth), kind="train",
-        )  # fmt: skip
+            f"run-{at}",
+            every_s * at,
+            STEPS / truth[0],
+            request,
+            launching_s=10.0,
+            checkpoint_s=2.0,
+            throughput=tuple(truth),
+            kind="train",
+        )
         for at in range(count)
     ]
 

@@ -154,7 +154,7 @@ class Estimates:
         self._speeds.pop(run_id, None)
 
     def throughput(self, run_id: str) -> tuple[tuple[float, ...], dict[int, float]]:
-        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those that it measured)."""
+        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those it has measured)."""
         run = self._runs.get(run_id)
         return ((), {}) if run is None else (run.told.throughput, dict(run.own))
 
