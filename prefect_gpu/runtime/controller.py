@@ -495,7 +495,7 @@ class Controller:
 
     def _drop(self, run: TrackedRun, event: ev.Event) -> None:
         self.handle(event)
-        self._release(run)
+        self._release(run, carries_on=not isinstance(event, ev.JobEnded))
 
     def _release(self, run: TrackedRun, *, carries_on: bool = False) -> None:
         """Nothing is left of the launch; from here on the run may be submitted again, or carries on as it is."""
