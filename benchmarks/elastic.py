@@ -16,6 +16,11 @@ weighs ``--scale`` times as much as it would in the paper's experiment. T(n) is 
 see ``prefect_gpu/simulation/workloads/fscheduling.py``; the static slots of the simulation are the paper's by
 construction, those measured here are not.
 
+The throughput f(n) is *stated*: the scheduler is told what follows from the T(n) that the runs sleep for, as the
+thesis' manager is given f (§3). Nothing is learned from a history, or corrected while they train: it is the scheduling
+and the resizing that are measured. That f is learned live is shown by ``tests/runtime/test_elastic_runs.py`` (real
+processes) and ``tests/simulation/test_learned_speeds.py`` (generations of runs).
+
 No Prefect takes part: what its engine adds to a resize is measured by ``benchmarks.move``.
 """
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NEIGHBOURS = 3
 _NEIGHBOURS_WANTED = 20  # with --runs
 _MOST_NAMED = 10  # flows in an error message
+_MOST_DEVICES = 1024  # of one node: a row that says more is wrong
 _PARAMETER = "--param"
 
 
@@ -85,7 +86,8 @@ def estimate(
             _refuse(flow, rows, new)
         known, taken_over = _submission(flow, given, gpus, category, of_flow)
         compared = [one for one in compared if one.program == flow]
-        explained = _explain(rows, known, _NEIGHBOURS_WANTED if runs else _NEIGHBOURS)
+        most = max((_max_gpus(row) for row in of_flow), default=1)
+        explained = _explain(rows, known, _NEIGHBOURS_WANTED if runs else _NEIGHBOURS, most)
         if as_json:
             from prefect_gpu.estimation.accuracy import judge
 
@@ -189,7 +191,14 @@ def _without(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def _explain(rows: Sequence[HistoryRow], known: Known, neighbours: int) -> Explanation:
+def _max_gpus(row: HistoryRow) -> int:
+    from prefect_gpu.estimation.submission import MAX_GPUS
+
+    most = row.features.get(MAX_GPUS)
+    return most if isinstance(most, int) and 1 < most <= _MOST_DEVICES else 1
+
+
+def _explain(rows: Sequence[HistoryRow], known: Known, neighbours: int, max_gpus: int) -> Explanation:
     from rich.console import Console
 
     from prefect_gpu.estimation.estimator import Estimator
@@ -198,7 +207,7 @@ def _explain(rows: Sequence[HistoryRow], known: Known, neighbours: int) -> Expla
 
     finished: list[FinishedRun] = [run for row in rows if (run := finished_run(row)) is not None]
     with Console(stderr=True).status(f"Learning from {common.plural(len(finished), 'finished run')} …"):
-        return explain(Estimator(finished), known, most_neighbours=neighbours)
+        return explain(Estimator(finished), known, most_neighbours=neighbours, max_gpus=max_gpus)
 
 
 def _draw(compared: Sequence[Comparison], path: Path, flow: str | None, *, quiet: bool) -> None:

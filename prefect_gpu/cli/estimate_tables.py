@@ -17,6 +17,7 @@ from prefect_gpu.reporting import accuracy as figures
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from prefect_gpu.estimation.curve import Speed
     from prefect_gpu.estimation.explanation import Deduced, Explanation, Neighbour
 
 _LABELS = {
@@ -32,6 +33,7 @@ _LABELS = {
 }
 _PHASES = (r.LAUNCHING_S, r.TRAINING_S, r.SAVING_S)
 _MOST_DIFFERING = 3
+_SHOWN_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)  # of devices; more where runs were on more
 
 
 def show_explanation(
@@ -69,6 +71,9 @@ def show_explanation(
         heading(screen, "What it will declare when it starts, as far as its parameters tell")
         screen.print(_deduced(explained.deduced))
     _show_matters(screen, explained)
+    if explained.speeds:
+        heading(screen, "Its speed on other numbers of devices, as an elastic run's is planned")
+        screen.print(_speeds(explained.speeds))
     if explained.neighbours:
         heading(screen, "Finished runs most like it")
         screen.print(_neighbours(explained.neighbours, names))
@@ -114,6 +119,18 @@ def _show_matters(screen: Console, explained: Explanation) -> None:
         words = ", ".join(f"{name} {share:.0%}" for name, share in list(shares)[:6] if share >= 0.01)
         grid.add_row(_LABELS[target].strip().capitalize(), Text(words))
     screen.print(grid)
+
+
+def _speeds(speeds: Sequence[Speed]) -> Table:
+    table = table_of("Devices", "Steps per second", "Times one", "Known from")
+    table.columns[-1].justify = "left"
+    first = speeds[0].steps_per_s
+    shown = [one for one in speeds if one.runs or one.gpus in _SHOWN_COUNTS or one is speeds[-1]]
+    for one in shown:
+        times = f"{one.steps_per_s / first:.2f}" if first > 0 else "–"
+        source = f"{common.plural(one.runs, 'run')} on so many" if one.runs else "the others, cautiously"
+        table.add_row(str(one.gpus), f"{one.steps_per_s:.3g}", times, source)
+    return table
 
 
 def _neighbours(neighbours: Sequence[Neighbour], names: Mapping[str, str]) -> Table:

@@ -1,27 +1,75 @@
-"""f_M(R) of a run that is submitted (F-scheduling): its speed on other numbers of GPUs, from what was tried."""
+"""f_M(N) of a run that is submitted (F-scheduling, Seo, 2020, §4.1): its speed on any number of GPUs of a node.
+
+The thesis takes f for granted (§3: it may be learned from earlier runs, or tried). Here it is learned from the history.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from prefect_gpu.estimation.program import ProgramModel
 from prefect_gpu.estimation.runs import STEP_S, Known
 from prefect_gpu.estimation.scales import from_scale
+from prefect_gpu.estimation.speeds import bounded
 from prefect_gpu.estimation.throughput import NO_PRIOR, Setup, Throughput, Tried
 
 
-def throughput_of(model: ProgramModel, known: Known, max_gpus: int) -> tuple[float, ...]:
-    """Steps per second on 1, 2, … ``max_gpus`` GPUs, with the parameters of one run.
+@dataclass(frozen=True)
+class Speed:
+    """A run's speed on one number of devices.
 
-    For each number of GPUs that runs of the program had, the program's model says what this run's steps would take
-    there; the form of f_M is fitted to that. Empty if nothing was measured.
+    Attributes:
+        gpus: Devices.
+        steps_per_s: What the scheduler is told: where it was not measured, a lower quantile of what is likely.
+        runs: Earlier runs of the program that have trained on so many; 0: it follows from the form of f_M.
     """
-    counts = sorted({int(run.known.gpus) for run in model.runs if STEP_S in run.measured and run.known.gpus >= 1})
-    if STEP_S not in model.models or not counts:
+
+    gpus: int
+    steps_per_s: float
+    runs: int
+
+
+def speeds_on(model: ProgramModel, known: Known, max_gpus: int) -> tuple[Speed, ...]:
+    """A run's speed on 1, 2, … ``max_gpus`` GPUs, with its parameters.
+
+    For each number of GPUs on which runs of the program have ended, the program's model says what this run's steps
+    would take there. Runs that were resized tell how much faster they were on one number than on another, whatever
+    their parameters. The form of f_M is fitted to both; with a single number of GPUs known, the shape is the prior's
+    (cautiously: about 0.86 of linear on twice, 0.63 on four times one GPU). A program that was measured to be no
+    faster on more GPUs is not promised to be so beyond them.
+
+    Returns:
+        Nothing if no run of the program has told, or ``max_gpus`` is below 1.
+    """
+    ended: dict[int, int] = {}
+    for run in model.runs:
+        if STEP_S in run.measured and run.known.gpus >= 1:
+            ended[int(run.known.gpus)] = ended.get(int(run.known.gpus), 0) + 1
+    if STEP_S not in model.models or not ended or max_gpus < 1:
         return ()
-    tried = []
-    for gpus in counts:
-        row, facts, _ = model.row(replace(known, gpus=gpus))
-        step = model.predict(row, facts)[STEP_S]
-        tried.append(Tried(Setup(gpus), 1.0 / max(step.base + from_scale(STEP_S, step.mean), 1e-9)))
-    return Throughput(tried, NO_PRIOR).as_tuple(max_gpus)
+    at = {gpus: _rate(model, replace(known, gpus=gpus)) for gpus in sorted(ended)}
+    tried = [Tried(Setup(gpus), rate, ended[gpus]) for gpus, rate in at.items()]
+    told = dict(ended)
+    for run in model.runs:
+        own = run.speeds
+        base = int(run.known.gpus) if run.known.gpus in own else next((gpus for gpus in own if gpus in at), None)
+        if base is None or base not in at:
+            continue
+        for gpus, speed in own.items():
+            if gpus != base:
+                tried.append(Tried(Setup(gpus), at[base] * speed / own[base]))
+                told[gpus] = told.get(gpus, 0) + 1
+    fitted = Throughput(tried, NO_PRIOR)
+    curve = bounded(fitted.as_tuple(max_gpus), {one.setup.gpus: one.steps_per_s for one in fitted.tried})
+    return tuple(Speed(gpus, rate, told.get(gpus, 0)) for gpus, rate in enumerate(curve, 1))
+
+
+def throughput_of(model: ProgramModel, known: Known, max_gpus: int) -> tuple[float, ...]:
+    """:func:`speeds_on` as :class:`~prefect_gpu.scheduling.jobs.Estimate` has it: steps per second on 1, 2, … GPUs."""
+    return tuple(speed.steps_per_s for speed in speeds_on(model, known, max_gpus))
+
+
+def _rate(model: ProgramModel, known: Known) -> float:
+    row, facts, _ = model.row(known)
+    step = model.predict(row, facts)[STEP_S]
+    return 1.0 / max(step.base + from_scale(STEP_S, step.mean), 1e-9)

@@ -10,6 +10,7 @@ import numpy as np
 
 from prefect_gpu.estimation import kriging
 from prefect_gpu.estimation.accuracy import Score
+from prefect_gpu.estimation.curve import Speed, speeds_on
 from prefect_gpu.estimation.features import Value, flatten, plain_name
 from prefect_gpu.estimation.program import STEPS, ProgramModel
 from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TRAINING_S, Known, RunEstimate
@@ -70,6 +71,7 @@ class Explanation:
         deduced: What is known beforehand of the values that runs declare.
         left_out: By target, how well the runs of this program are estimated from its other runs.
         regressors: By target, the regressor that was chosen across programs; only of a program that is new.
+        speeds: Its speed on 1, 2, 3 … devices, where runs of the program were elastic or have had different numbers.
     """
 
     known: Known
@@ -79,15 +81,17 @@ class Explanation:
     deduced: tuple[Deduced, ...] = ()
     left_out: Mapping[str, Score] = field(default_factory=dict)
     regressors: Mapping[str, str] = field(default_factory=dict)
+    speeds: tuple[Speed, ...] = ()
 
 
-def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5) -> Explanation:
+def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5, max_gpus: int = 1) -> Explanation:
     """The estimate of a run, and why it is so.
 
     Args:
         estimator: What was learned.
         known: What is known of the run.
         most_neighbours: Finished runs to name at most.
+        max_gpus: Most devices that it could use. If its program was seen on more, those count.
 
     Example:
         >>> explain(Estimator(finished_runs), Known("train", {"epochs": 20})).deduced[0].rule
@@ -109,6 +113,7 @@ def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5) -> 
         matters,
         _deduced(model, known),
         _left_out(model, estimator.calibration.known),
+        speeds=_speeds(model, known, max_gpus),
     )
 
 
@@ -128,6 +133,13 @@ def _neighbours(model: ProgramModel, known: Known, most: int) -> tuple[Neighbour
         }
         found.append(Neighbour(run.run_id, distance, differing, run.measured, run.out_of_memory))
     return tuple(found)
+
+
+def _speeds(model: ProgramModel, known: Known, max_gpus: int) -> tuple[Speed, ...]:
+    counts = {int(run.known.gpus) for run in model.runs if STEP_S in run.measured}
+    counts.update(*(run.speeds for run in model.runs))
+    most = max(counts, default=0) if len(counts) > 1 else 0
+    return speeds_on(model, known, max(most, max_gpus)) if max(most, max_gpus) > 1 else ()
 
 
 def _telling(model: ProgramModel, facts: Mapping[str, Value]) -> set[str]:

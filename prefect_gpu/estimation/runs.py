@@ -41,7 +41,7 @@ class Known:
         parameters: The flow run's parameters; numbers, texts, booleans, nested as users like.
         declared: What the run said of itself at its start (``training_run(steps=..., batch_size=..., features=...)``)
             or what was named beforehand. Runs that have not started have none of it.
-        gpus: Devices of each instance.
+        gpus: Devices of each instance; of an elastic run that is over, those that it had last.
         workers: Instances (Liquid's num_worker).
         servers: Parameter servers (num_ps).
         cpus: Cores asked for; None: left to the pool.
@@ -76,6 +76,7 @@ class FinishedRun:
         steps: Steps that it finished; None: unknown.
         pace: Seconds from the beginning of training until so many per cent of the steps were done (:data:`MARKS`);
             empty: it was not followed, or not from its first step on.
+        speeds: Of an elastic run, its steps per second by number of devices, of all its launches together.
     """
 
     run_id: str
@@ -86,6 +87,7 @@ class FinishedRun:
     ended_at: float = 0.0
     steps: int | None = None
     pace: Mapping[int, float] = field(default_factory=dict)
+    speeds: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,10 @@ from prefect_gpu.estimation.runs import Known
 from prefect_gpu.scheduling.jobs import Request
 
 RESUMED_AT = "resumed_at"  # in a row's features: the steps that a run had done when it was restored
-_NOTED_BY_THE_POOL = ("gpus", "tags", "named", RESUMED_AT)  # in a row's features, beside what the run declared
+SPEEDS = "speeds"  # likewise: of an elastic run, by number of devices, the steps that it did on them and the seconds
+MAX_GPUS = "max_gpus"  # likewise: the most devices that it could have used
+# In a row's features, beside what the run declared.
+_NOTED_BY_THE_POOL = ("gpus", "tags", "named", RESUMED_AT, SPEEDS, MAX_GPUS)
 
 
 def known_of(

@@ -278,6 +278,7 @@ class Controller:
             record.token = new_token()
             record.times["granted"] = now
             record.known["estimate"] = as_row(self.estimates.of(launch.job))
+            record.speeds = self.estimates.speeds(launch.job)
             # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
             run = TrackedRun(record, self._records.create(record))
         except Exception as error:  # the disk is full, most likely
@@ -443,7 +444,7 @@ class Controller:
         kind = self.fleet.kind if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
-        estimate = self.estimates.submitted(run.run_id, known, record.request.max_gpus)
+        estimate = self.estimates.submitted(run.run_id, known, record.request.max_gpus, speeds=record.speeds)
         self.handle(ev.JobEstimated(run.run_id, estimate))
         if run.phase == protocol.TRAINING:
             self._handle(self.estimates.entered(run, run.phase, record.times[protocol.TRAINING]))
@@ -490,7 +491,7 @@ class Controller:
         if not await self._host.give_way(run, why.reason):
             return False
         self.chronicle.over(run, ended_at, LEFT, why.reason)
-        self._release(run)
+        self._release(run, carries_on=True)
         if isinstance(why, Move):
             self._begin(Launch(run.run_id, why.placement, why.reason), self._clock())
         else:
@@ -499,14 +500,17 @@ class Controller:
 
     def _drop(self, run: TrackedRun, event: ev.Event) -> None:
         self.handle(event)
-        self._release(run)
+        self._release(run, carries_on=not isinstance(event, ev.JobEnded))
 
-    def _release(self, run: TrackedRun) -> None:
-        """Nothing is left of the launch; from here on the run may be submitted again."""
+    def _release(self, run: TrackedRun, *, carries_on: bool = False) -> None:
+        """Nothing is left of the launch; from here on the run may be submitted again, or carries on as it is."""
         self.chronicle.over(run, self._clock())
         self._records.remove(run.folder)
         self._unfollow(run)
-        self.estimates.forget(run.run_id)
+        if carries_on:
+            self.estimates.left(run)
+        else:
+            self.estimates.forget(run.run_id)
         self._reports.forget(run.run_id)
         self._slowdowns.forget(run.run_id)
         self._host.released(run)

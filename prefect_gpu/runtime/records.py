@@ -34,6 +34,8 @@ class RunRecord:
         gated: Whether it was launched behind another run, and so waits at its gate until that is opened.
         behind: The run that it waits for; None once its gate is open.
         weight: Its share of its devices, 1 if it gives way to nobody.
+        speeds: Of an elastic run, what it did on each number of devices, in this launch and those before; see
+            :class:`~prefect_gpu.estimation.speeds.Measured`.
         leaving: Why it is being stopped to carry on later or elsewhere; empty if it is not.
     """
 
@@ -52,6 +54,7 @@ class RunRecord:
     behind: str | None = None
     weight: float = 1.0
     leaving: str = ""
+    speeds: dict[str, list[float]] = field(default_factory=dict)
     known: dict[str, Any] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)

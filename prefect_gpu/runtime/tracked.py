@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from prefect_gpu.estimation.runs import MARKS
-from prefect_gpu.estimation.submission import RESUMED_AT
+from prefect_gpu.estimation.speeds import Measured
+from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of
@@ -73,6 +74,12 @@ class TrackedRun:
     _pace: dict[int, float] = field(default_factory=dict)  # by mark, seconds from the beginning of training
     _last: tuple[float, int] | None = None  # (those seconds, steps done) at the last report; None: not followed
     _steps: int | None = None  # which the marks are parts of
+    _measured: Measured | None = None  # of an elastic run
+
+    def __post_init__(self) -> None:
+        if self.record.request.is_resizable:
+            self._measured = Measured(self.record.speeds)
+            self._measured.begins(len(self.record.placement.devices))  # an adopted one may train already
 
     @property
     def run_id(self) -> str:
@@ -106,6 +113,8 @@ class TrackedRun:
             self.record.progress["first_step"] = first if _is_count(first) else 0
             self._pace, self._steps = {}, None
             self._last = None if self.record.progress["first_step"] else (0.0, 0)
+            if self._measured is not None:
+                self._measured.begins(len(self.record.placement.devices))
         return True
 
     def progressed(self, data: dict[str, Any], at: float | None = None) -> None:
@@ -121,6 +130,8 @@ class TrackedRun:
             self.best_loss = loss if self.best_loss is None else min(self.best_loss, loss)
         while len(self.losses) > _CURVE_POINTS:
             self.losses = [*self.losses[:-1:2], self.losses[-1]]
+        if at is not None and self._measured is not None and _is_count(data.get("step")):
+            self._measured.reports(data["step"], at)
         if at is not None and self._last is not None and _is_count(data.get("step")):
             self._last = self._passed(data["step"], at - self.record.times[protocol.TRAINING], *self._last)
 
@@ -169,6 +180,8 @@ class TrackedRun:
         features = known.pop("features", {})
         if record.progress.get("first_step"):
             features = features | {RESUMED_AT: record.progress["first_step"]}
+        if self._measured is not None:
+            features = features | {MAX_GPUS: record.request.max_gpus, SPEEDS: record.speeds}
         followed = len(self._pace) == len(MARKS) and record.progress.get("step") == self._steps
         granted, launched = times.get("granted"), times.get("launched")
         preparing, training = times.get(protocol.PREPARING), times.get(protocol.TRAINING)

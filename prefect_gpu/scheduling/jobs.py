@@ -61,6 +61,17 @@ class Request:
         return self.gpus * self.workers
 
     @property
+    def is_resizable(self) -> bool:
+        """Whether it can use a varying number of devices of one node (F-scheduling's prototype, §4.1)."""
+        return (
+            self.max_gpus is not None
+            and self.max_gpus > self.gpus >= 1
+            and not self.is_gang
+            and not self.spans
+            and not self.shareable
+        )
+
+    @property
     def is_gang(self) -> bool:
         """Whether it has several instances, which are placed together or not at all."""
         return self.workers > 1 or self.servers > 0

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.runs import FinishedRun, Known
-from prefect_gpu.estimation.submission import RESUMED_AT, declared_of
+from prefect_gpu.estimation.speeds import speeds_of
+from prefect_gpu.estimation.submission import RESUMED_AT, SPEEDS, declared_of
 from prefect_gpu.storage.row import HistoryRow
 
 _LONGEST_S = 10 * 365 * 86_400.0
@@ -38,7 +39,7 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
             _put_step(measured, steps, _resumed_at(row.features))
     if not measured:
         return None
-    gpus, ended_at = _number(row.requested_gpus), _number(row.ended_at)
+    gpus, ended_at = _gpus(row), _number(row.ended_at)
     known = Known(
         str(row.flow_name),
         row.parameters if isinstance(row.parameters, Mapping) else {},
@@ -59,7 +60,14 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         ended,
         None if steps is None else int(steps),
         _pace(row.pace),
+        speeds_of(row.features.get(SPEEDS)) if isinstance(row.features, Mapping) else {},
     )
+
+
+def _gpus(row: HistoryRow) -> float | None:
+    """Devices of each instance. An elastic run asks for the fewest that it accepts: what it had last counts."""
+    asked = _number(row.requested_gpus)
+    return float(len(row.devices)) if row.devices and not row.parts and asked != 0 else asked
 
 
 def _named(features: object) -> tuple[str, ...]:

@@ -99,12 +99,15 @@ class RunArtifacts:
 
     def _estimate_markdown(self, measured: Mapping[str, float] | None) -> str:
         run_id, now = self._run.run_id, time.time()
+        speeds, own = self._estimates.throughput(run_id)
         return estimate_markdown(
             estimate_of(self._run.record.known.get("estimate", {}), self._estimates.of(run_id)),
             now=now,
             outlook=self._estimates.outlook(run_id, now),
             drift=self._estimates.drift(run_id),
             measured=measured,
+            speeds=speeds,
+            own=own,
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
+from types import MappingProxyType
 from typing import Any
 
 from prefect_gpu.estimation import runs as r
@@ -36,6 +37,7 @@ _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
     r.CPU_CORES: ("CPU cores", "{:.2g}".format),
     r.NETWORK_BYTES_PER_S: ("network", _bandwidth),
 }
+_MOST_SPEEDS = 8
 _IN_THE_LOG = {r.TRAINING_S: "training", r.MEMORY_BYTES: "memory"}
 
 
@@ -99,6 +101,8 @@ def estimate_markdown(
     outlook: Outlook | None = None,
     drift: float | None = None,
     measured: Mapping[str, float] | None = None,
+    speeds: Sequence[float] = (),
+    own: Mapping[int, float] = MappingProxyType({}),
     zone: tzinfo | None = None,
 ) -> str:
     """What a run's page says of its estimate; empty if nothing was estimated.
@@ -109,10 +113,12 @@ def estimate_markdown(
         outlook: What is expected of the rest of its training, while it trains.
         drift: By which factor its steps take longer than expected, if that is no chance.
         measured: By target, what it needed; None: it is not over yet.
+        speeds: Of an elastic run, the steps per second that are expected on 1, 2, 3 … devices.
+        own: Its own steps per second, by the number of devices on which it was measured.
         zone: Whose time is meant; None: that of this machine.
     """
     if not estimate.targets:
-        return ""
+        return _speeds(speeds, own)
     over = measured is not None
     paragraphs = [f"Estimated from {estimate.basis}."]
     if outlook is not None and not over:
@@ -120,9 +126,23 @@ def estimate_markdown(
     if drift is not None:
         paragraphs.append(f"**{drift_words(drift, estimate.basis)}.**")
     paragraphs.append(_table(estimate, measured))
+    if not over and (said := _speeds(speeds, own)):
+        paragraphs.append(said.rstrip())
     if estimate.warnings:
         paragraphs.append("\n".join(f"- {warning}" for warning in estimate.warnings))
     return "\n\n".join(paragraphs) + "\n"
+
+
+def _speeds(speeds: Sequence[float], own: Mapping[int, float]) -> str:
+    """Steps per second of an elastic run by devices, those that it has measured itself in bold; empty: unknown."""
+    if not any(speeds):
+        return ""
+    said = [
+        f"**{rate:.3g}** on {count} (its own)" if count in own else f"{rate:.3g} on {count}"
+        for count, rate in enumerate(speeds[:_MOST_SPEEDS], 1)
+    ]
+    more = " …" if len(speeds) > _MOST_SPEEDS else ""
+    return f"Steps per second by number of devices: {', '.join(said)}{more}.\n"
 
 
 def _end(outlook: Outlook, saving: Interval, now: float, zone: tzinfo | None) -> str:

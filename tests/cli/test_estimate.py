@@ -141,3 +141,21 @@ def test_what_cannot_be_done_is_said_on_standard_error(
     done = run_cli("estimate", *arguments)
     assert done.exit_code == code
     assert words in done.stderr
+
+
+def test_an_elastic_flow_shows_its_speed_by_number_of_devices(run_cli: InProcess, state: Path) -> None:
+    own = {"gpus": 1, "steps": 100, "max_gpus": 5, "speeds": {"1": [50, 5.0], "4": [75, 3.0]}}
+    _fill(state, estimated(0, trained_s=4.0, requested_gpus=1, on=("a", "b", "c", "d"), features=own))
+    said = run_cli("estimate", "train", "--gpus", "1", COLUMNS="80").stdout
+    found = [line.split() for line in said.partition("Its speed on other numbers")[2].splitlines()]
+    known = {cells[0]: cells[1:] for cells in found if cells and cells[0] in "12345"}
+    assert sorted(known) == ["1", "2", "3", "4", "5"]
+    assert known["1"][-5:] == known["4"][-5:] == ["1", "run", "on", "so", "many"]
+    assert known["2"][-3:] == ["the", "others,", "cautiously"]
+    assert float(known["4"][1]) == pytest.approx(2.5, rel=0.1)
+    speeds = json.loads(run_cli("estimate", "train", "--json").stdout)["explanation"]["speeds"]
+    assert [one["runs"] for one in speeds] == [1, 0, 0, 1, 0]
+
+
+def test_a_flow_that_only_ever_had_one_device_shows_no_other_speeds(run_cli: InProcess, filled: None) -> None:
+    assert "Its speed on other numbers" not in run_cli("estimate", "train").stdout

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
+from prefect_gpu.estimation.runs import Known
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
@@ -499,3 +500,24 @@ async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path
         await second.controller.wait_idle()
         [row] = second.host.rows
         assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 10.0)
+
+
+ELASTIC = Request(max_gpus=2, preemptible=True)
+
+
+async def test_what_an_elastic_run_has_measured_outlives_a_launch_that_failed_and_the_worker(tmp_path: Path) -> None:
+    before, world = {"1": [100.0, 10.0]}, dict[Path, MemoryHandle]()
+    async with running(tmp_path, world) as bench:
+        bench.host.request = ELASTIC
+        told = bench.controller.estimates.submitted("a", Known("train"), 2, speeds=before)
+        bench.host.prepare_errors.append(LaunchError("Prefect is away"))
+        bench.controller.handle(ev.JobSubmitted("a", ELASTIC, "q", 1.0, 0.0, "a", told))
+        await until(lambda: "prepare a" in bench.host.said and "a" not in bench.controller.runs)
+        bench.now += 3600.0
+        bench.controller.handle(ev.TimePassed())
+        await until(lambda: "launched a" in bench.host.said)
+        assert bench.record()["speeds"] == before
+    async with running(tmp_path, world) as bench:
+        speeds, own = bench.controller.estimates.throughput("a")
+        assert own == {1: 10.0} and speeds[0] == 10.0 and speeds[1] > 10.0
+        assert bench.controller.scheduler.state.jobs["a"].estimate.throughput == speeds

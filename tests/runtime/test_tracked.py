@@ -212,3 +212,17 @@ def test_a_gangs_row_has_the_devices_of_all_its_instances() -> None:
     assert kept.node == "here" and kept.devices == ("d", "e", "f")
     assert kept.places == (("here", ("d",)), ("n2", ("e", "f")), ("n3", ()))
     assert [part["role"] for part in kept.parts] == ["worker", "worker", "server"]
+
+
+def test_an_elastic_run_notes_what_it_did_on_its_devices_and_did_before_on_others() -> None:
+    place, before = Placement("here", ("d", "e"), (0,)), {"1": [100, 10.0]}
+    record = RunRecord("a", "fox", "pool", "q", "token", Request(max_gpus=4), place, speeds=before)
+    run = TrackedRun(record, Path("unused"))
+    run.enter(T, 130.0, {"step": 100})
+    for step in range(101, 122):
+        run.progressed({"step": step}, 130.0 + (step - 100) / 20)
+    features = row(run)["features"]
+    assert features["max_gpus"] == 4 and features["speeds"]["1"] == [100, 10.0]
+    steps, seconds = features["speeds"]["2"]
+    assert steps == 20 and seconds == pytest.approx(1.0)
+    assert "speeds" not in row(tracked())["features"], "a run that is not elastic has one speed"

@@ -105,3 +105,10 @@ def test_a_run_that_needs_its_device_alone_is_joined_by_nobody_and_gets_its_turn
     assert world.launched == ["a", "b"], "b has the device alone now"
     world.end("b")
     assert world.launched == ["a", "b", "c"]
+
+
+def test_an_elastic_run_shares_its_devices_with_nobody_unless_it_says_so() -> None:
+    elastic = replace(LEFT_TO_THE_POOL, max_gpus=4)
+    assert decided(elastic, needs(1, 0.1)).is_resizable
+    said = replace(elastic, automatic=False, exclusive=False, gpu_memory_bytes=GIB)
+    assert decided(said, needs(1, 0.1)) is said and not said.is_resizable

@@ -157,3 +157,18 @@ def test_of_each_pair_of_flows_the_newest_slowdown_counts() -> None:
         row(flow_name="c", slowdowns=None),
     ]
     assert newest_slowdowns(rows) == (("a", "b", 1.5), ("a", "c", 1.1), ("b", "a", 2.0))
+
+
+def test_an_elastic_run_tells_where_it_ended_and_how_fast_it_was_before() -> None:
+    features = {"gpus": 1, "max_gpus": 4, "speeds": {"1": [50, 5.0], "4": [90, 3.0], "3": [2, 1.0]}}
+    run = finished_run(row(requested_gpus=1, devices=("a", "b", "c", "d"), features=features, **TIMES))
+    assert run is not None
+    assert run.known.gpus == 4, "its steps took what they did on four devices"
+    assert run.speeds == {1: 10.0, 4: 30.0}
+    assert run.known.declared == {}, "what the pool notes is nothing that it declared"
+
+
+def test_an_instance_of_a_gang_has_the_devices_that_it_asked_for() -> None:
+    parts = tuple({"node": n, "devices": (n,), "role": "worker"} for n in "ab")
+    run = finished_run(row(requested_gpus=1, devices=("a", "b"), parts=parts, **TIMES))
+    assert run is not None and run.known.gpus == 1

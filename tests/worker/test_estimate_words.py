@@ -125,3 +125,13 @@ def test_every_row_of_the_table_has_as_many_cells_as_its_head(
     text = estimate_markdown(RunEstimate(targets, 1, "1 finished run of train"), now=NOON, measured=measured)
     counts = {line.count("|") for line in lines(text) if line.startswith("|")}
     assert counts == ({5 if measured is not None else 4} if targets else set())
+
+
+def test_an_elastic_run_shows_its_speeds_and_which_of_them_are_its_own() -> None:
+    text = estimate_markdown(ESTIMATE, now=NOON, speeds=(10.0, 16.7, 21.4), own={1: 10.0})
+    assert lines(text)[-1] == "Steps per second by number of devices: **10** on 1 (its own), 16.7 on 2, 21.4 on 3."
+    unknown = estimate_markdown(NOTHING_KNOWN, now=NOON, speeds=tuple(range(1, 11)))
+    assert unknown.startswith("Steps per second") and unknown.endswith("8 on 8 ….\n"), "long ones are cut"
+    assert estimate_markdown(NOTHING_KNOWN, now=NOON) == ""
+    over = estimate_markdown(ESTIMATE, now=NOON, measured={}, speeds=(10.0, 16.7))
+    assert "Steps per second" not in over, "it is over: nothing is planned with them any more"

@@ -6,7 +6,8 @@ elsewhere (:mod:`~prefect_gpu.runtime.learning.learner`) as an :class:`~prefect_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.estimation.online import Outlook, Training
@@ -21,6 +22,7 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
+from prefect_gpu.estimation.speeds import assumed, corrected, speeds_of
 from prefect_gpu.estimation.submission import declared_of
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _MOVED = 0.02  # part of the expected training time from which on the scheduler is told that it has changed
 _EVERY_S = 1.0  # and not more often than this
+_FASTER = 0.05  # likewise of its speed on some number of devices: less is not worth a new plan
 NOTHING_TOLD = Estimate(waits=False)
 """Of a program that nobody has seen run, it is not even known that it waits at its gate."""
 
@@ -40,8 +43,19 @@ _MEASURED_USE = 10  # samples of the usage from which on their mean stands for t
 
 @dataclass
 class _Followed:
+    """What is kept of a run.
+
+    Attributes:
+        learned: Its steps per second on 1, 2, … devices, from the history alone.
+        own: The same by number of devices, as the run itself was measured.
+        weighed: Steps that had been measured on its devices when that was last looked at.
+    """
+
     known: Known
     max_gpus: int | None = None
+    learned: tuple[float, ...] = ()
+    own: dict[int, float] = field(default_factory=dict)
+    weighed: float = 0.0
     prior: RunEstimate = NOTHING_KNOWN
     told: Estimate = NOTHING_TOLD
     told_at: float = float("-inf")
@@ -58,14 +72,25 @@ class Estimates:
     def __init__(self) -> None:
         self.estimator: Estimator | None = None
         self._runs: dict[str, _Followed] = {}
+        self._speeds: dict[str, dict[str, list[float]]] = {}  # of elastic runs between two launches, as records have it
 
-    def submitted(self, run_id: str, known: Known, max_gpus: int | None = None) -> Estimate:
+    def submitted(
+        self,
+        run_id: str,
+        known: Known,
+        max_gpus: int | None = None,
+        *,
+        speeds: Mapping[str, list[float]] | None = None,
+    ) -> Estimate:
         """A run waits: what the scheduler is to know of it.
 
         Args:
             max_gpus: Most GPUs that an elastic run can use; its speed on each number of them is estimated, too.
+            speeds: What an elastic run that was adopted has measured itself, as its record has it.
         """
-        run = self._runs[run_id] = _Followed(known, max_gpus)
+        if speeds:
+            self._speeds[run_id] = {devices: list(total) for devices, total in speeds.items()}
+        run = self._runs[run_id] = _Followed(known, max_gpus, own=speeds_of(self._speeds.get(run_id)))
         self._plan(run)
         return run.told
 
@@ -86,7 +111,12 @@ class Estimates:
         if phase == protocol.TRAINING:
             declared = run.record.known.get("features", {})
             followed.known = replace(followed.known, declared=declared_of(declared))
-            followed.prior = self._estimate(followed.known)
+            # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
+            here = followed.known
+            if run.record.request.is_resizable:
+                here = replace(here, gpus=len(run.record.placement.devices))
+                followed.weighed = 0.0
+            followed.prior = self._estimate(here)
             steps = declared.get("steps")
             first = run.record.progress.get("first_step") or 0
             followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
@@ -105,9 +135,28 @@ class Estimates:
             followed.training.report(step, at)
         return self._tell(run, followed, at)
 
+    def left(self, run: TrackedRun) -> None:
+        """A run has left its place, to carry on later or elsewhere: what it has measured of itself still counts."""
+        if run.record.speeds:
+            self._speeds[run.run_id] = run.record.speeds
+        followed = self._runs.get(run.run_id)
+        if followed is not None:
+            followed.training = None
+            followed.own = speeds_of(run.record.speeds)
+
+    def speeds(self, run_id: str) -> dict[str, list[float]]:
+        """What an elastic run did in earlier launches, for the record of the next one; empty: nothing is known."""
+        return {devices: list(total) for devices, total in self._speeds.get(run_id, {}).items()}
+
     def forget(self, run_id: str) -> None:
         """The run is over, or waits no more."""
         self._runs.pop(run_id, None)
+        self._speeds.pop(run_id, None)
+
+    def throughput(self, run_id: str) -> tuple[tuple[float, ...], dict[int, float]]:
+        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those it has measured)."""
+        run = self._runs.get(run_id)
+        return ((), {}) if run is None else (run.told.throughput, dict(run.own))
 
     def of(self, run_id: str) -> RunEstimate:
         """What was estimated of a run before it trained."""
@@ -127,8 +176,9 @@ class Estimates:
     def _plan(self, run: _Followed) -> None:
         run.prior, run.told = self._estimate(run.known), NOTHING_TOLD
         if self.estimator is not None:
-            speeds = self.estimator.throughput(run.known, run.max_gpus) if run.max_gpus else ()
-            run.told = replace(to_plan(run.prior), throughput=speeds)
+            run.learned = self.estimator.throughput(run.known, run.max_gpus) if run.max_gpus else ()
+            run.told = to_plan(run.prior)
+        run.told = replace(run.told, throughput=_speeds_of(run))
 
     def _estimate(self, known: Known) -> RunEstimate:
         return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
@@ -137,10 +187,12 @@ class Estimates:
         if at - followed.told_at < _EVERY_S:
             return None
         plan = _corrected(to_plan(followed.prior), followed, run, at)
-        plan = replace(plan, throughput=followed.told.throughput)  # without it, the run would be elastic no more
+        # Without it, the run would be elastic no more.
+        plan = replace(plan, throughput=_weighed(followed, run))
         before, after = followed.told.service_s, plan.service_s
         moved = before is None or after is None or abs(after - before) > _MOVED * before
-        if plan == followed.told or not (moved or plan.memory_bytes != followed.told.memory_bytes):
+        more = plan.memory_bytes != followed.told.memory_bytes or plan.throughput != followed.told.throughput
+        if plan == followed.told or not (moved or more):
             return None
         followed.told, followed.told_at = plan, at
         return ev.JobEstimated(run.run_id, plan)
@@ -177,6 +229,31 @@ def as_row(estimate: RunEstimate) -> dict[str, Any]:
         return {}
     intervals = {name: [one.median, one.low, one.high] for name, one in estimate.targets.items()}
     return {**intervals, "from_runs": estimate.from_runs, "basis": estimate.basis}
+
+
+def _weighed(followed: _Followed, run: TrackedRun) -> tuple[float, ...]:
+    """An elastic run's throughput with its own speed in it, as often as that rests on twice as many steps as before.
+
+    What the scheduler was told stands unless a speed differs clearly: each new plan may cost somebody a restart.
+    """
+    before = followed.told.throughput
+    total = run.record.speeds.get(str(len(run.record.placement.devices)))
+    if not followed.max_gpus or not run.record.request.is_resizable or total is None:
+        return before
+    if total[0] < 2.0 * followed.weighed:
+        return before
+    followed.weighed, followed.own = total[0], speeds_of(run.record.speeds)
+    now = _speeds_of(followed)
+    same = len(now) == len(before) and all(
+        abs(new - old) <= _FASTER * old for new, old in zip(now, before, strict=True)
+    )
+    return before if same else now
+
+
+def _speeds_of(followed: _Followed) -> tuple[float, ...]:
+    if not followed.max_gpus or not followed.own:
+        return followed.learned
+    return corrected(followed.learned if any(followed.learned) else assumed(followed.max_gpus), followed.own)
 
 
 def _corrected(plan: Estimate, followed: _Followed, run: TrackedRun, at: float) -> Estimate:

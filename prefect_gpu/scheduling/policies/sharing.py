@@ -124,11 +124,13 @@ def decided(request: Request, estimate: Estimate) -> Request:
     """The request of a run whose user leaves company to the pool, with the pool's decision; any other as it is.
 
     The run shares where runs of its own program have shown both their memory and their use of a device. It is then
-    granted, and capped at, the upper estimate of its peak memory or, if that is more, what it declares.
+    granted, and capped at, the upper estimate of its peak memory or, if that is more, what it declares. An elastic run
+    asks for more devices, not for a part of one: it has its devices for itself.
     """
     if not request.automatic:
         return request
-    if estimate.memory_bytes is None or estimate.utilisation is None:
+    elastic = request.max_gpus is not None and request.max_gpus > request.gpus
+    if elastic or estimate.memory_bytes is None or estimate.utilisation is None:
         return replace(request, exclusive=True)
     return replace(request, exclusive=False, gpu_memory_bytes=max(request.gpu_memory_bytes or 0, estimate.memory_bytes))
 

@@ -154,3 +154,90 @@ def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expect
     told = estimates.progressed(run, 1010.0)
     assert told is not None
     assert told.estimate.memory_bytes == 7_000_000_000
+
+
+ELASTIC = Request(max_gpus=4, preemptible=True)
+
+
+def elastic(devices: int, speeds: dict[str, list[float]] | None = None) -> TrackedRun:
+    place = Placement("n", tuple(f"g{at}" for at in range(devices)), ())
+    known = {"features": {"steps": 10_000}}
+    record = RunRecord("a", "a", "pool", "queue", "token", ELASTIC, place, known=known, speeds=speeds or {})
+    return TrackedRun(record, Path("."))
+
+
+def trains(estimates: Estimates, run: TrackedRun, rate: float, begin: float, first: int = 0) -> tuple[float, ...]:
+    """A launch trains a hundred steps at this rate; the throughput that was told last."""
+    run.enter(protocol.TRAINING, begin, {"step": first})
+    events = [estimates.entered(run, protocol.TRAINING, begin)]
+    for step in range(first + 1, first + 101):
+        at = begin + (step - first) / rate
+        run.progressed({"step": step, "steps": 10_000}, at)
+        events.append(estimates.progressed(run, at))
+    told = [event.estimate.throughput for event in events if event is not None]
+    return told[-1] if told else ()
+
+
+def test_an_elastic_run_that_nobody_knows_is_measured_and_may_grow_then() -> None:
+    estimates = Estimates()
+    assert estimates.submitted("a", Known("new"), 4).throughput == ()
+    told = trains(estimates, elastic(1), 10.0, 1000.0)
+    assert told == pytest.approx((10.0, 16.7, 21.4, 25.0), abs=0.1), "a fifth of each step is taken as fixed"
+    assert estimates.throughput("a") == (told, {1: pytest.approx(10.0)})
+
+
+def test_an_elastic_run_that_grew_and_got_no_faster_is_promised_nothing_from_there_on(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.estimator = learned
+    known = Known("train", {"steps": 100})
+    promised = estimates.submitted("a", known, 4).throughput
+    assert promised[1] > 1.5 * promised[0]
+    alone = elastic(1)
+    trains(estimates, alone, 10.0, 1000.0)
+    estimates.left(alone)  # it moves
+    grown = elastic(2, estimates.speeds("a"))
+    told = trains(estimates, grown, 9.5, 2000.0, first=100)
+    assert told[:2] == pytest.approx((10.0, 9.5), rel=0.02)
+    assert max(told) == told[0]
+    estimates.left(grown)  # it is stopped, waits, and is submitted again
+    assert max(estimates.submitted("a", known, 4).throughput[1:]) <= 9.5 * 1.01
+    estimates.forget("a")
+    assert estimates.speeds("a") == {}
+    assert estimates.submitted("a", known, 4).throughput == promised
+
+
+def test_a_worker_that_adopts_an_elastic_run_knows_what_it_has_measured() -> None:
+    estimates = Estimates()
+    speeds = {"1": [100, 10.0], "2": [100, 5.0]}
+    told = estimates.submitted("a", Known("new"), 4, speeds=speeds).throughput
+    assert told[:2] == (10.0, 20.0) and told[3] > 20.0
+
+
+def test_an_elastic_run_is_not_slow_because_it_has_other_devices_than_it_asked_for() -> None:
+    runs = [finished(at, 0.1) for at in range(6)] + [
+        FinishedRun(
+            f"on-4-{at}", Known("train", {"steps": 100}, {"steps": 100}, gpus=4), {STEP_S: 0.03}, ended_at=10 + at
+        )
+        for at in range(6)
+    ]
+    estimates = Estimates()
+    estimates.estimator = Estimator(runs)
+    estimates.submitted("a", Known("train", {"steps": 100}), 4)
+    trains(estimates, elastic(4), 1 / 0.03, 1000.0)
+    assert estimates.drift("a") is None
+
+
+def test_a_plan_is_not_renewed_for_every_step(learned: Estimator) -> None:
+    estimates = Estimates()
+    estimates.estimator = learned
+    estimates.submitted("a", Known("train", {"steps": 10_000}), 4)
+    run = elastic(1)
+    run.enter(protocol.TRAINING, 1000.0, {})
+    told = set()
+    for step in range(1, 3000):
+        at = 1000.0 + 0.1 * step * (1 + 0.03 * (step % 7 == 0))
+        run.progressed({"step": step, "steps": 10_000}, at)
+        event = estimates.progressed(run, at)
+        if event is not None:
+            told.add(event.estimate.throughput)
+    assert len(told) <= 2

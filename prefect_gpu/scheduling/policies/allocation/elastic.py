@@ -26,16 +26,7 @@ _DEPTH = 64
 
 def is_elastic(job: Job) -> bool:
     """Whether the job can use a varying number of devices of one node, and its throughput on them is known."""
-    request = job.request
-    return (
-        request.max_gpus is not None
-        and request.max_gpus > request.gpus >= 1
-        and request.workers == 1
-        and request.servers == 0
-        and not request.spans
-        and not request.shareable
-        and any(job.estimate.throughput)
-    )
+    return job.request.is_resizable and any(job.estimate.throughput)
 
 
 @dataclass
