@@ -34,6 +34,8 @@ _FULL_SHARES = 1024
 _LEAST_SHARES = 2
 _REACHED_AGAIN_S = 2.0
 _ENDS_S = 0.05  # between the end of a container's output and its own
+_NOBODY_SAW = 255  # what an Engine says of a container that was running when the Engine itself was killed
+_POWER_LOST = "Its node lost its power, or its Engine was killed: nobody saw how it ended."
 _UNREACHABLE = (requests.exceptions.ConnectionError, requests.exceptions.Timeout)
 
 
@@ -325,6 +327,8 @@ class ContainerHandle(RunHandle):
                 lost=said.get("lost", False),
             )
         code = int(state["ExitCode"])
+        if code == _NOBODY_SAW:
+            return ExitReport(None, tail=tail, cause=_POWER_LOST, lost=True)
         killed = code > 128 and code - 128 in {int(one) for one in signal.Signals}
         return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause or str(state.get("Error") or ""))
 

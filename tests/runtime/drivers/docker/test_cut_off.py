@@ -164,6 +164,18 @@ async def test_a_run_whose_container_is_stopped_from_outside_is_lost(
         assert report.lost and "from outside" in report.cause and "terminated" not in report.tail
 
 
+async def test_a_run_is_lost_with_the_power_of_its_node_though_that_is_back_at_once(
+    cluster: Lab, driver: Driver, make_spec: MakeSpec
+) -> None:
+    """Before the Swarm has seen that it was away, that is; its Engine knows of the container, and not how it ended."""
+    node = cluster.nodes[2]
+    async with running(driver, make_spec, node.name) as handle:
+        await asyncio.to_thread(cluster.stop_engine, node, kill=True)
+        await asyncio.to_thread(cluster.start_engine, node)
+        report = await asyncio.wait_for(handle.wait(), 120)
+        assert report.lost and report.returncode is None and "lost its power" in report.cause
+
+
 async def test_a_run_ends_when_its_node_stood_still(cluster: Lab, driver: Driver, make_spec: MakeSpec) -> None:
     node = cluster.nodes[2]
     async with running(driver, make_spec, node.name) as handle:
