@@ -50,7 +50,8 @@ class LivePool:
         worker = self.sandbox.start_worker(self.name, *arguments, env=settings, wait=False)
         self.workers.append(worker)
         if wait:
-            worker.wait_for_output("Serving pool" if env.get("virtual_devices") != "0" else "no device")
+            said = "Serving pool" if env.get("virtual_devices") != "0" else "no device"
+            worker.wait_for_output(said, timeout_s=DEADLINE_S)
         return worker
 
     def stop_workers(self) -> None:

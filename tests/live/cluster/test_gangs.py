@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from prefect.flows import Flow
 
 from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import eventually
+from tests.live.pool import DEADLINE_S, eventually
 from tests.live.test_page import told
+
+pytestmark = pytest.mark.timeout(900)
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,7 +45,7 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     async def trains() -> bool:
         return "training" in swarm.record(run_id).get("times", {})
 
-    await eventually(trains, "the gang's training")
+    await eventually(trains, "the gang's training", 3 * DEADLINE_S)
     places = instances(swarm)
     assert len(places) == 3 and len({node for node, _ in places}) > 1
     page = await told(swarm)
@@ -54,7 +57,7 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     client = Endpoint(url).connect()
     client.api.kill(container)
     client.close()
-    state = await swarm.until(run_id)
+    state = await swarm.until(run_id, deadline_s=3 * DEADLINE_S)
     assert state.is_completed(), state
     assert (tmp_path / "model.pt").exists()
     rows = await swarm.rows([run_id], attempts=2)

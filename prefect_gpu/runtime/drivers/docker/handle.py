@@ -111,8 +111,8 @@ class ContainerHandle(RunHandle):
                 report.cause or f"its container ended with code {report.returncode} before the run began. {lines}"
             )
             failed.explains = bool(report.cause)
-            killed = report.returncode in (None, -signal.SIGKILL) and not report.cause  # and not for its memory
-            failed.away = report.lost or killed
+            killed = report.returncode == -signal.SIGKILL and not report.cause  # and not for its memory
+            failed.away = report.lost or killed or report.returncode is None  # or removed, and nobody saw its end
             raise failed
         said = self._begun.result()
         if "error" in said:
