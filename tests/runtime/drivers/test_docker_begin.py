@@ -35,3 +35,14 @@ async def test_a_run_may_start_elsewhere_if_its_container_was_ended_by_others(
         await handle.begin()
     assert raised.value.away is says_nothing_of_the_run
     assert (report.cause or "before the run began") in str(raised.value)
+
+
+async def test_a_run_whose_node_is_given_up_as_it_starts_is_not_forgotten() -> None:
+    """Nobody follows its container any more then. To end as if its launch had been cancelled would lose the run."""
+    handle = ContainerHandle.__new__(ContainerHandle)
+    handle._begun = asyncio.get_running_loop().create_future()
+    handle._watcher = asyncio.ensure_future(asyncio.sleep(3600))  # type: ignore[assignment, arg-type]
+    asyncio.get_running_loop().call_soon(handle._watcher.cancel)
+    with pytest.raises(LaunchError) as raised:
+        await handle.begin()
+    assert raised.value.away

@@ -105,6 +105,10 @@ class ContainerHandle(RunHandle):
         """
         done, _ = await asyncio.wait((self._begun, self._watcher), return_when=asyncio.FIRST_COMPLETED)
         if self._begun not in done:
+            if self._watcher.cancelled():  # its node was given up in this very moment
+                lost = LaunchError("its node was given up as it started")
+                lost.away = True
+                raise lost
             report = await self.wait()
             lines = "\n".join(report.tail)
             failed = LaunchError(
