@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu.sandbox import Sandbox
-from prefect_gpu.worker import GpuWorker
-from tests.live.pool import LivePool
+from tests.live.pool import LivePool, work_pool
 from tests.radosgw import S3Server, missing, s3_server
 from tests.support import require
 
@@ -43,11 +40,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest_asyncio.fixture
 async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet."""
-    name = f"pool-{abs(hash(request.node.nodeid)) % 10**8}"
-    async with get_client() as client:
-        template = GpuWorker.get_default_base_job_template()
-        await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+    async with work_pool("pool", request.node.nodeid) as (client, name):
         live = LivePool(sandbox, client, name, tmp_path)
         yield live
         await asyncio.to_thread(live.stop_workers)
-        await client.delete_work_pool(name)

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu.sandbox import Sandbox, wait_until
-from prefect_gpu.worker import GpuWorker
-from tests.live.pool import LivePool
+from tests.live.pool import LivePool, work_pool
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,13 +34,9 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest_asyncio.fixture
 async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet. After the test no run's process may be left."""
-    name = f"pool-{abs(hash(request.node.nodeid)) % 10**8}"
-    async with get_client() as client:
-        template = GpuWorker.get_default_base_job_template()
-        await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+    async with work_pool("pool", request.node.nodeid) as (client, name):
         live = LivePool(sandbox, client, name, tmp_path)
         yield live
         (tmp_path / "go").touch()
         await asyncio.to_thread(live.stop_workers)
-        await client.delete_work_pool(name)
     wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")

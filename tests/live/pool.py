@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import PrefectClient
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments.runner import RunnerDeployment
@@ -22,6 +24,7 @@ from prefect.states import Cancelling, Scheduled
 
 from prefect_gpu.sandbox import Process, Sandbox
 from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.worker import GpuWorker
 
 FLOWS = Path(__file__).parent
 DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
@@ -166,6 +169,17 @@ class LivePool:
             return self.noted(word)[str(run_id)] > 0
 
         await eventually(noted, f"{word} by {run_id}")
+
+
+@contextlib.asynccontextmanager
+async def work_pool(prefix: str, node_id: str) -> AsyncIterator[tuple[PrefectClient, str]]:
+    """A gpu work pool of a test's own on the server that this process uses: a client, and the pool's name."""
+    name = f"{prefix}-{abs(hash(node_id)) % 10**8}"
+    async with get_client() as client:
+        template = GpuWorker.get_default_base_job_template()
+        await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+        yield client, name
+        await client.delete_work_pool(name)
 
 
 async def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu.lab import Lab
 from prefect_gpu.sandbox import Sandbox, SandboxError, wait_until
-from prefect_gpu.worker import GpuWorker
 from tests.live.cluster.pool import ClusterPool
+from tests.live.pool import work_pool
 
 
 @pytest.fixture(scope="session")
@@ -31,11 +29,8 @@ async def swarm(
     cluster: Lab, wide_sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[ClusterPool]:
     """A gpu pool without a worker yet, whose workers start containers. After the test, no container may be left."""
-    name = f"swarm-{abs(hash(request.node.nodeid)) % 10**8}"
     with temporary_settings({PREFECT_API_URL: wide_sandbox.api_url, PREFECT_HOME: wide_sandbox.home}):
-        async with get_client() as client:
-            template = GpuWorker.get_default_base_job_template()
-            await client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+        async with work_pool("swarm", request.node.nodeid) as (client, name):
             live = ClusterPool(wide_sandbox, client, name, tmp_path, cluster)
             yield live
             (tmp_path / "go").touch()
@@ -44,5 +39,4 @@ async def swarm(
             left = live.containers()
             await asyncio.to_thread(live.stop_workers)
             live.remove_containers()
-            await client.delete_work_pool(name)
     assert not left, f"containers are left: {left}"

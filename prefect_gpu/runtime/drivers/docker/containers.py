@@ -128,30 +128,15 @@ def create(
     cores = _has_cores(told, spec.cpus)
     access = gpu_access(spec.gpus, told.get("Runtimes") or (), {**image.environment, **spec.env})
     labels = {**how.labels, f"{LABEL}.run": spec.run_id, f"{LABEL}.pool": pool, f"{LABEL}.mark": mark}
-    api = client.api
-    limits = api.create_host_config(
+    limits = client.api.create_host_config(
         **_limits(how, spec.shares),
         cpuset_cpus=",".join(map(str, spec.cpus)) if cores else None,
         network_mode=how.network or (network if spec.meets else None),
         runtime=access.runtime,
         device_requests=list(access.requests) or None,
     )
-    made = api.create_container(
-        how.image,
-        entrypoint=list(_COMMAND),
-        name=name,
-        labels=labels,
-        environment=dict(access.environment),
-        host_config=limits,
-        working_dir="/",
-    )
-    try:
-        files = _files(_ALWAYS) | {"job.json": job_of(spec, image, access, mark, cores), **_contacts(contacts)}
-        api.put_archive(made["Id"], "/", _archive(files))
-    except BaseException:
-        remove(client, made["Id"])
-        raise
-    return str(made["Id"])
+    files = _files(_ALWAYS) | {"job.json": job_of(spec, image, access, mark, cores), **_contacts(contacts)}
+    return _create(client, how.image, _COMMAND, name, labels, access, limits, files)
 
 
 def create_idle(
@@ -177,9 +162,24 @@ def create_idle(
         network_mode=how.network or None,
         runtime=access.runtime,
     )
+    files = _files((*_ALWAYS, likeness, waiting)) | {"warm.json": json.dumps(task).encode()}
+    return _create(client, image.id, (*_COMMAND, _TASK), name, labels, access, limits, files)
+
+
+def _create(
+    client: DockerClient,
+    image: str,
+    command: Sequence[str],
+    name: str,
+    labels: dict[str, str],
+    access: GpuAccess,
+    limits: dict[str, Any],
+    files: Mapping[str, bytes],
+) -> str:
+    """A container with these files of ours in it; none is left if they cannot be put there."""
     made = client.api.create_container(
-        image.id,
-        entrypoint=[*_COMMAND, _TASK],
+        image,
+        entrypoint=list(command),
         name=name,
         labels=labels,
         environment=dict(access.environment),
@@ -187,7 +187,6 @@ def create_idle(
         working_dir="/",
     )
     try:
-        files = _files((*_ALWAYS, likeness, waiting)) | {"warm.json": json.dumps(task).encode()}
         client.api.put_archive(made["Id"], "/", _archive(files))
     except BaseException:
         remove(client, made["Id"])
