@@ -53,12 +53,13 @@ def train(
 def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int = -1) -> None:
     """A deterministic training that saves every few steps, and carries on from its last checkpoint.
 
-    Each step adds ``step node pid`` to the trace. What the steps made of a number, in their order, is its result, in a
-    file beside that.
+    Each step takes as long as is given for one device, and half of that on two. It adds ``step node pid devices`` to the
+    trace. What the steps made of a number, in their order, is its result, in a file beside that.
     """
     import json
 
     note("executed")
+    devices = len(json.loads(os.environ["PREFECT_GPU_DEVICES"]))
     with training_run(steps=steps, checkpoint_every=0.2) as run:
         state = run.restore(lambda path: json.loads(path.read_text()))
         weight = state["weight"] if state else 1.0
@@ -71,8 +72,8 @@ def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int 
         for step in run.steps():
             weight -= 0.1 * weight * (1 + step % 3)
             with open(trace, "a") as file:
-                file.write(f"{step} {os.uname().nodename} {os.getpid()}\n")
-            time.sleep(step_s)
+                file.write(f"{step} {os.uname().nodename} {os.getpid()} {devices}\n")
+            time.sleep(step_s / devices)
             run.report(loss=weight, checkpoint=save)
             if step == fails_at:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -60,7 +60,7 @@ def tries(trace: Path) -> list[list[int]]:
     """The steps of each container, in their order."""
     found: dict[str, list[int]] = {}
     for line in trace.read_text().splitlines():
-        step, container, _ = line.split()
+        step, container, *_ = line.split()
         found.setdefault(container, []).append(int(step))
     return list(found.values())
 
