@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import logging
 import time
@@ -20,24 +19,18 @@ from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer, new_token
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.chronicle import LEFT, Chronicle
-from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.gang import (
-    adopt_together,
-    instance_environment,
-    instance_folder,
-    instance_id,
-    launch_together,
-)
+from prefect_gpu.runtime.gang import adopt_together, instance_folder, instance_id, launch_together
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.idle import IdleTime
+from prefect_gpu.runtime.instances import CHANNEL_FILE, Instances
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.leaving import Leaving
 from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, RunRecord, remove_older
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
-from prefect_gpu.runtime.run_environment import channel_environment, run_environment
 from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
@@ -62,7 +55,6 @@ _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had beg
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
-_CHANNEL_FILE = "channel.json"  # where the channel is, for runs whose worker is another one by now
 _RETRY_S = 2.0  # from a launch that failed to the next try
 
 
@@ -136,6 +128,7 @@ class Controller:
         self._slowdowns = Slowdowns()
         self._channel_file = state_dir / "channels" / f"{pool}.json"
         self._locks = state_dir / "locks"
+        self._instances = Instances(driver, self.fleet, self._checkpoints, self._locks, self._channel_file)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -326,7 +319,9 @@ class Controller:
         self._save(run)  # with what was found out meanwhile: the worker may die as soon as the process exists
         try:
             self._channel.admit(run.run_id, run.record.token)
-            run.handle = await launch_together(self._driver, self._complete(spec, run), self._logger)
+            run.handle = await launch_together(
+                self._driver, self._instances.of(run, spec, self._channel.url), self._logger
+            )
         except LaunchError as error:
             self._logger.error("Run %s could not be started: %s", run.record.name, error)
             known = ExitReport(127, tail=(str(error),))
@@ -343,51 +338,6 @@ class Controller:
             await run.handle.stop(0)
         await self._host.launched(run)
         await self._watch(run)
-
-    def _complete(self, spec: LaunchSpec, run: TrackedRun) -> list[LaunchSpec]:
-        """Add to the host's specification what belongs to the controller: one for each instance of the run."""
-        parts = run.record.placement.parts
-        meeting = self._driver.meeting_point(run.run_id, run.folder) if len(parts) > 1 else None
-        specs = []
-        for rank, part in enumerate(parts):
-            devices = self.fleet.devices_of(part)
-            own = run_environment(
-                run_id=run.run_id,
-                devices=devices,
-                cpus=part.cpus,
-                checkpoints=self._checkpoints.of(run.run_id),
-                locks=self._driver.locks or self._locks,
-                shared=run.record.placement.shared,
-                memory_bytes=run.record.placement.memory_bytes,
-                local=self._driver.local,
-            )
-            if rank == 0:
-                own |= channel_environment(
-                    token=run.record.token,
-                    url=self._channel.url,
-                    file=self._driver.files / _CHANNEL_FILE if self._driver.files else self._channel_file,
-                    gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
-                    keep_best=run.record.request.converged == "stop",
-                )
-            if meeting is not None:
-                own |= instance_environment(run.record.placement, rank, *meeting)
-            specs.append(
-                dataclasses.replace(
-                    spec,
-                    run_id=instance_id(run.run_id, rank),
-                    run_dir=instance_folder(run.folder, rank),
-                    argv=spec.argv if rank == 0 else spec.instance_argv or spec.argv,
-                    env=spec.env | own,
-                    told_at=spec.told_at if rank == 0 else (),
-                    cpus=part.cpus,
-                    gpus=tuple(device.id for device in devices if not device.virtual),
-                    shares=(*spec.shares, *self._checkpoints.shared(run.run_id)),
-                    node=part.node,
-                    meets=meeting is not None,
-                    label=run.record.name if rank == 0 else f"{run.record.name}.{rank}",
-                )
-            )
-        return specs
 
     async def _adopt(self, folder: Path, record: RunRecord) -> None:
         """Take over one launch of an earlier worker."""
@@ -409,7 +359,7 @@ class Controller:
             key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
             default="launching",
         )
-        await handle.give(_CHANNEL_FILE, self._whereabouts)
+        await handle.give(CHANNEL_FILE, self._whereabouts)
         self.chronicle.adopted(run, self._clock())
         self._channel.admit(record.run_id, record.token, session=record.session)
         status = STATUS_OF_PHASE.get(run.phase, Status.LAUNCHING)

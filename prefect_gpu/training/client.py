@@ -35,6 +35,7 @@ USAGE_SECONDS = 2.0  # one USAGE event
 BACKOFF_SECONDS = (0.1, 5.0)  # first and longest pause between two attempts to connect
 WELCOME_SECONDS = 10.0
 SILENCE_SECONDS = 20.0  # an event unacknowledged for so long means that the connection is dead
+_POLL_SECONDS = 0.02
 FATAL_CODES = {CLOSE_FORGED, CLOSE_REUSED, CLOSE_OVER, CLOSE_MALFORMED}  # trying again cannot help
 
 
@@ -105,7 +106,6 @@ class ChannelClient:
         self._on_instruction = on_instruction
         self._sampler = sampler
         self._superseded = superseded
-        self._was_welcomed = False
         self._outbox = Outbox()
         self._heard: deque[str] = deque(maxlen=256)
         self._broken_since = time.monotonic()
@@ -140,6 +140,26 @@ class ChannelClient:
     def broken_seconds(self) -> float:
         """How long the controller has been out of reach; 0 while it is connected."""
         return 0.0 if self.connected else time.monotonic() - self._broken_since
+
+    def heard_of(self, timeout: float) -> bool:
+        """Wait until the controller has let this process in, or has turned it away.
+
+        A process that was given up is ended as soon as it connects (``superseded``). Whoever is about to say something
+        final for its run asks first: what such a process says is not the run's end.
+
+        Args:
+            timeout: Seconds to wait at most: a controller that is away is no reason to hold anything up.
+
+        Returns:
+            Whether either has happened.
+        """
+        self._hurry.set()
+        until = time.monotonic() + timeout
+        while not (self.connected or self.refused is not None):
+            if time.monotonic() > until:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything posted so far has been acknowledged.
@@ -192,7 +212,7 @@ class ChannelClient:
             try:
                 wire = self._wire = self._connect()
                 try:
-                    welcomed = self._was_welcomed = True
+                    welcomed = True
                     self._talk(wire)
                 finally:
                     self._lost()
@@ -200,7 +220,7 @@ class ChannelClient:
             except ChannelRefused as error:
                 self.refused = str(error)
                 self._outbox.clear()
-                if self._was_welcomed and error.code in (CLOSE_FORGED, CLOSE_OVER):
+                if error.code in (CLOSE_FORGED, CLOSE_OVER):  # our token was good when we were launched
                     self._superseded()
                 logger.warning(
                     "The controller refused run %s: %s. Training goes on, but it is no longer reported.",

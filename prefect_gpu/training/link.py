@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("prefect_gpu.training")
 
 EXIT_FLUSH_SECONDS = 2.0  # what the end of the process, or of saving(), may wait for a slow controller
+HEARD_OF_SECONDS = 5.0  # what a failure may wait for the controller, which may have given this process up
 GATE_PATIENCE_SECONDS = 60.0  # how long a gated run waits for a controller that it cannot reach
 
 

@@ -22,7 +22,7 @@ from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.caps import ran_out
 from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
-from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, Link, process_link, wait_alone, wait_at_gate
+from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, HEARD_OF_SECONDS, Link, process_link, wait_alone, wait_at_gate
 from prefect_gpu.training.mailbox import Mailbox
 from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import (
@@ -200,6 +200,8 @@ class TrainingRun:
         link = self._link
         if link is not None and link.caps.limit_bytes is not None and ran_out(error):
             self._run_out(link, error)
+        if self._client is not None and isinstance(error, Exception):
+            self._client.heard_of(HEARD_OF_SECONDS)  # a failure of a process that was given up is not the run's
 
     def ready(self) -> None:
         """Preparation is done: wait for the device if the pool wants that, and begin training.

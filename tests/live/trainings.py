@@ -53,8 +53,8 @@ def train(
 def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int = -1) -> None:
     """A deterministic training that saves every few steps, and carries on from its last checkpoint.
 
-    Each step takes as long as is given for one device, and half of that on two. It adds ``step node pid devices`` to the
-    trace. What the steps made of a number, in their order, is its result, in a file beside that.
+    Each step takes as long as is given for one device, and half of that on two. It adds ``step node pid devices`` to
+    the trace. What the steps made of a number, in their order, is its result, in a file beside that.
     """
     import json
 

@@ -367,26 +367,53 @@ async def test_runs_wait_until_it_is_known_who_there_is() -> None:
     await server.close()
 
 
-async def test_a_process_that_was_given_up_ends_and_one_that_was_never_let_in_goes_on() -> None:
+def client_of(server: ChannelServer, run_id: str, token: str, ended: list[str]) -> ChannelClient:
+    return ChannelClient(
+        run_id, token, lambda: server.url, lambda kind, data: None, superseded=lambda: ended.append(f"{run_id} {token}")
+    )
+
+
+async def test_a_process_that_was_given_up_ends_also_if_it_was_never_let_in() -> None:
     ended: list[str] = []
     server = ChannelServer(lambda run, kind, at, data: None)
     await server.start()
-    token = new_token()
-    server.admit("run", token)
-    ours = ChannelClient(
-        "run", token, lambda: server.url, lambda kind, data: None, superseded=lambda: ended.append("ours")
+    server.admit("run", "ours")
+    server.admit("again", "second launch")
+    ours, slow, late = (
+        client_of(server, run_id, token, ended)
+        for run_id, token in (("run", "ours"), ("again", "first launch"), ("over", "any"))
     )
-    stranger = ChannelClient(
-        "run", "forged", lambda: server.url, lambda kind, data: None, superseded=lambda: ended.append("stranger")
-    )
-    for client in (ours, stranger):
-        client.start()
-    while not (server.connected("run") and stranger.refused):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    ours.start()
+    assert await asyncio.to_thread(ours.heard_of, 60.0) and not ended
     server.revoke("run")  # its node is lost, say
-    while not ended:  # noqa: ASYNC110
+    for client in (slow, late):
+        client.start()
+        assert await asyncio.to_thread(client.heard_of, 60.0)
+    while len(ended) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    assert ended == ["ours"]
-    for client in (ours, stranger):
+    assert set(ended) == {"run ours", "again first launch", "over any"}
+    for client in (ours, slow, late):
         await asyncio.to_thread(client.close)
     await server.close()
+
+
+async def test_a_second_process_with_the_token_of_one_that_reports_goes_on() -> None:
+    ended: list[str] = []
+    server = ChannelServer(lambda run, kind, at, data: None)
+    await server.start()
+    server.admit("run", "ours")
+    first, second = (client_of(server, "run", "ours", ended) for _ in range(2))
+    for client in (first, second):
+        client.start()
+        assert await asyncio.to_thread(client.heard_of, 60.0)
+    assert first.connected and second.refused and not ended
+    for client in (first, second):
+        await asyncio.to_thread(client.close)
+    await server.close()
+
+
+async def test_nobody_waits_long_for_a_controller_that_is_away() -> None:
+    client = ChannelClient("run", "ours", lambda: None, lambda kind, data: None)
+    client.start()
+    assert not await asyncio.to_thread(client.heard_of, 0.1)
+    await asyncio.to_thread(client.close)
