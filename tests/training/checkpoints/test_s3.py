@@ -165,16 +165,26 @@ def test_all_of_it_can_be_removed(store: S3CheckpointStore) -> None:
 
 SAVES = """
     import os, sys
+    import boto3  # once, and not a hundred times
     from prefect_gpu.training.checkpoints import open_store
-    store = open_store(sys.argv[1])
-    found = store.restore()
-    step = found.step if found else 0
-    if found and found.path.read_bytes() != step.to_bytes(4, "big") * (1 << 20):
-        sys.exit(f"step {step} is not what was saved")
-    while True:
-        step += 1
-        store.save(lambda path: path.write_bytes(step.to_bytes(4, "big") * (1 << 20)), step)
-        print(step, flush=True)
+
+    def saves():
+        store = open_store(sys.argv[1])
+        found = store.restore()
+        step = found.step if found else 0
+        if found and found.path.read_bytes() != step.to_bytes(4, "big") * (1 << 20):
+            sys.exit(f"step {step} is not what was saved")
+        while True:
+            step += 1
+            store.save(lambda path: path.write_bytes(step.to_bytes(4, "big") * (1 << 20)), step)
+            print("saved", step, flush=True)
+
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            print("pid", os.getpid(), flush=True)
+            saves()
+        print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
@@ -184,21 +194,24 @@ def test_a_hundred_kills_while_it_saves_never_leave_an_unusable_one(
     chance, said = random.Random(1), 0
     script = tmp_path / "saves.py"
     script.write_text(textwrap.dedent(SAVES))
-    for _ in range(100):
-        process = subprocess.Popen(
-            [sys.executable, str(script), str(store.location)], stdout=subprocess.PIPE, text=True,
-            env={**os.environ, **server.environment},
-        )  # fmt: skip
-        assert process.stdout is not None
-        line = process.stdout.readline()  # it has restored, and saved once
-        assert line, f"it ended with {process.wait()}"
-        time.sleep(chance.uniform(0.0, 0.05))  # anywhere in the next ones
-        process.send_signal(signal.SIGKILL)
-        rest = process.stdout.read()
-        process.wait()
-        last = int((line + rest).split()[-1])
-        assert last > said, "a checkpoint that was reported was lost"
-        said = last
+    with subprocess.Popen(
+        [sys.executable, str(script), str(store.location)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **server.environment},
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        for _ in range(100):
+            print(file=process.stdin, flush=True)
+            (_, pid), (what, number) = (process.stdout.readline().split() for _ in range(2))
+            assert what == "saved", "it could not restore"
+            time.sleep(chance.uniform(0.0, 0.05))  # anywhere in the next ones
+            os.kill(int(pid), signal.SIGKILL)
+            last = int(number)
+            while (line := process.stdout.readline().split())[0] == "saved":
+                last = int(line[1])
+            assert line == ["ended", str(-signal.SIGKILL)]
+            assert last > said, "a checkpoint that was reported was lost"
+            said = last
+        process.stdin.close()
     assert len(keys(store)) <= 6
 
 
