@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Contention(Physics):
-    """A job on several nodes keeps the part of its speed that the worst of the jobs beside it leaves it (Ryu & Eo §III).
+    """A job on several nodes keeps the part of its speed that the worst of those beside it leaves it (Ryu & Eo §III).
 
     Beside it are those that train on one of its nodes and are on several themselves. A job on one node sends nothing
     over the network: it disturbs nobody and nobody disturbs it.

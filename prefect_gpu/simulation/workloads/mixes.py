@@ -9,6 +9,7 @@ takes 10 s, a checkpoint 5 s and loading one 5 s; every policy is told how long 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from prefect_gpu.scheduling.jobs import Estimate, Request
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.policies.spreading import EvenSpread
 from prefect_gpu.scheduling.policies.view import Speeds
-from prefect_gpu.scheduling.profiles import Profile, get_profile, without_patience
+from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.scheduling.profiles.deepshare import greedy, hybrid
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
@@ -29,6 +30,9 @@ from prefect_gpu.simulation.world import World
 NODES, GPUS_PER_NODE = 4, 8
 SIZES = (1, 2, 4, 8, 16, 32)
 LAUNCHING_S, CHECKPOINT_S, RESTORE_S = 10.0, 5.0, 5.0
+BUSY = "deepshare-busy"
+"""The profile ``deepshare``, which starts whatever lets more be done in all as long as any GPU is free."""
+
 _WIDTHS = (2, 4)
 
 
@@ -87,9 +91,12 @@ class Truth:
         if spread and not speeds:
             spreads = [(gpus, width) for gpus in sizes for width in _WIDTHS if not gpus % width]
             speeds = {Key(model, gpus, width): 1.0 for model in TRAFFIC for gpus, width in spreads}
+        known = speeds if spread else None
+        if name == BUSY:
+            return replace(hybrid(self.table(), known, least_used=1.0, least_gain=0.0), name=BUSY)
         makers = {"deepshare": hybrid, "deepshare-greedy": greedy}
         if name in makers:
-            return makers[name](self.table(), speeds if spread else None)
+            return makers[name](self.table(), known)
         profile = without_patience(name)
         return replace(profile, placement=EvenSpread(_WIDTHS)) if spread else profile
 
@@ -118,6 +125,12 @@ def draw(seed: int, jobs: int = JOBS, mix: str = "normal", sizes: Sequence[int] 
             estimate=Estimate(service_s=DURATION_S),
             kind=model,
         )
+
+
+def least_p90_jct_s(jobs: Iterable[JobModel]) -> float:
+    """No policy can be below this: the smallest nine tenths of the jobs, alone, on GPUs none of which is ever idle."""
+    work = sorted(job.request.gpus * job.service_s for job in jobs)
+    return sum(work[: math.ceil(0.9 * len(work))]) / (NODES * GPUS_PER_NODE)
 
 
 def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
