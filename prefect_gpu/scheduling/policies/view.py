@@ -105,6 +105,7 @@ def look(desk: Desk, jobs: Sequence[Job], speeds: Speeds, table: SensitivityTabl
             on.setdefault(number, set()).add(name)
     jobs_on = {number: frozenset(names) for number, names in on.items()}
     candidates = []
+    known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}  # jobs are much alike
     for at, job in enumerate(jobs):
         found = speeds.widths(job.request, len(state.numbered))
         if not found:
@@ -115,7 +116,11 @@ def look(desk: Desk, jobs: Sequence[Job], speeds: Speeds, table: SensitivityTabl
             remaining_s = job.attained(desk.now)
         count, size = pieces(job.request)
         for width in found:
-            sets = tuple(node_sets(width, room, count // width * size, jobs_on, state))
+            least = count // width * size
+            alike = width, least, tuple(room.items())
+            if alike not in known:
+                known[alike] = tuple(node_sets(width, room, least, jobs_on, state))
+            sets = known[alike]
             if sets:
                 key = key_of(job, width)
                 candidates.append(Candidate(at, key, sets, max(_LEAST_S, remaining_s * speeds.stretch(key))))

@@ -23,6 +23,7 @@ from prefect_gpu.scheduling.profiles.profile import Profile
 
 GPUS_POWER = 1.5
 LEAST_USED = 0.75
+LEAST_GAIN = 0.4
 
 
 def _baseline(name: str, order: Order) -> Profile:
@@ -54,6 +55,8 @@ def hybrid(
     limit: float = SLOWDOWN_LIMIT,
     round_s: float = 0.0,
     gpus_power: float = GPUS_POWER,
+    least_used: float = LEAST_USED,
+    least_gain: float = LEAST_GAIN,
 ) -> Profile:
     """RL-Hybrid (§IV): a policy, the greedy rule where it starts nothing, and preemption of jobs that are slowed down.
 
@@ -67,9 +70,20 @@ def hybrid(
         limit: Slowdown above which a job is stopped.
         round_s: Decide only so often; a policy that was trained in rounds wants 300. 0: whenever something changes.
         gpus_power: As for :func:`greedy`.
+        least_used: See :class:`~prefect_gpu.scheduling.policies.allocation.contention.ContentionAware`. With 1, and a
+            ``least_gain`` of 0, jobs are complete sooner and run slower.
+        least_gain: Likewise.
     """
     table = predicted() if table is None else table
-    allocation = ContentionAware(table, speeds, policy, least_used=LEAST_USED, gpus_power=gpus_power, round_s=round_s)
+    allocation = ContentionAware(
+        table,
+        speeds,
+        policy,
+        least_used=least_used,
+        least_gain=least_gain,
+        gpus_power=gpus_power,
+        round_s=round_s,
+    )
     return Profile(
         "deepshare",
         LeastService(),

@@ -76,8 +76,11 @@ class ContentionAware(Allocation):
         waiting = desk.state.queue_of_waiting
         for priority in sorted({desk.state.queue(line.queue).priority for line in waiting.lines()}):
             self._start_some(desk, priority)
-        for line in waiting.lines():
-            self._tell(desk, line)
+        lines = waiting.lines()
+        view = self._look(desk, [line.entries[0][1] for line in lines])
+        fits = {candidate.job for candidate in view.candidates}
+        for at, line in enumerate(lines):
+            self._tell(desk, line, at in fits)
 
     def _start_some(self, desk: Desk, priority: int) -> None:
         """Start jobs of the queues of one priority."""
@@ -150,11 +153,11 @@ class ContentionAware(Allocation):
         desk.launch(job, placement, "there is room for it")
         return True
 
-    def _tell(self, desk: Desk, line: Line) -> None:
+    def _tell(self, desk: Desk, line: Line, fits: bool) -> None:
         limit = desk.state.limit_on(line.queue)
         if limit is not None:
             tell_line(desk, line, limit[0], lambda: limit[1])
-        elif self._look(desk, [line.entries[0][1]]).candidates:
+        elif fits:
             least = self._least_ratio
             tell_line(
                 desk,

@@ -1,0 +1,123 @@
+"""DeepShare's four mixes in our own world: its rule and ``adaptive`` against correct LAS and SRTF.
+
+    python -m benchmarks.mixes [--profile deepshare] [--sets 10] [--spread N] [--traces DIR] [--json] [--quick]
+
+Job sets of 256 jobs wait at 0 for 4 nodes of 8 GPUs, one hour each if alone, up to 32 GPUs (powers of two), in the
+mixes of Ryu & Eo (2023). All policies face the same sets and world, and may put a job anywhere; LAS and SRTF use best
+fit. A figure is the mean of the sets. Also measured, and not claimed: the same with all jobs on two or four nodes, as
+in the paper, where nobody can avoid the network; and the least p90 that any policy could reach. DIR holds
+DeepShare's folder jobs (github.com/gajagajago/deepshare), to take contention as its authors measured it; without it, it
+is predicted from the paper's Table I. Quick: one set of each mix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict, astuple
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks._claims import Claim, at_least, at_most, below, report
+from prefect_gpu.simulation.traces import read_contention
+from prefect_gpu.simulation.workloads.contended import JOBS, MIXES
+from prefect_gpu.simulation.workloads.mixes import BUSY, SIZES, Figures, Truth, draw, least_p90_jct_s, run
+
+# The paper's improvements (§VI), in percent: mean and 90th percentile of the completion times.
+ASKED = {"las": (-18.2, -20.7), "srtf": (-15.4, -16.4)}
+ADAPTIVE = "adaptive"
+_SAME = 1e-6  # parts of the GPUs: the rounding of sums
+
+
+class Measured:
+    """Figures by mix and profile: means over the job sets."""
+
+    def __init__(self, truth: Truth, jobs: int, sets: int, *, spread: bool) -> None:
+        self._truth, self._jobs, self._sets, self._spread = truth, jobs, sets, spread
+        self.found: dict[str, dict[str, Figures]] = {}
+
+    def of(self, mix: str, profile: str) -> Figures:
+        """Each is simulated once."""
+        by_profile = self.found.setdefault(mix, {})
+        if profile not in by_profile:
+            print(f"  {mix} {profile}{', spread' if self._spread else ''} ...", file=sys.stderr, flush=True)
+            found = [self._run(mix, profile, seed) for seed in range(self._sets)]
+            by_profile[profile] = Figures(*(fmean(values) for values in zip(*map(astuple, found), strict=True)))
+        return by_profile[profile]
+
+    def _run(self, mix: str, profile: str, seed: int) -> Figures:
+        chosen = self._truth.profile(profile, spread=self._spread)
+        return run(draw(seed, self._jobs, mix), chosen, self._truth)
+
+
+def claims_of(measured: Measured, mix: str, profile: str) -> list[Claim]:
+    """What is asked in one mix."""
+    ours, adaptive = measured.of(mix, profile), measured.of(mix, ADAPTIVE)
+    claims = []
+    for name, (mean, p90) in ASKED.items():
+        theirs = measured.of(mix, name)
+        against = f"{mix}: {profile} against {name}"
+        claims += [
+            at_most(f"{against}, mean JCT, percent", _change(ours.jct_s, theirs.jct_s), mean),
+            at_most(f"{against}, p90 JCT, percent", _change(ours.p90_jct_s, theirs.p90_jct_s), p90),
+            at_least(f"{against}, GPUs in use, difference", ours.used - theirs.used, -_SAME),
+            below(f"{mix}: {ADAPTIVE} against {name}, mean JCT, percent", _change(adaptive.jct_s, theirs.jct_s), 0),
+        ]
+    return claims
+
+
+def _change(ours: float, theirs: float) -> float:
+    return 100 * (ours / theirs - 1)
+
+
+def main() -> int:
+    """Run the benchmark; the exit code is 1 when a claim does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="one set of each mix, and nothing spread")
+    parser.add_argument("--profile", default="deepshare", help="what is measured beside adaptive (default: deepshare)")
+    parser.add_argument("--sets", type=int, default=10, help="job sets of each mix (default: 10)")
+    parser.add_argument("--spread", type=int, default=1, help="job sets of each mix that are also spread (default: 1)")
+    parser.add_argument("--traces", type=Path, help="DeepShare's repository, or a folder that holds its folder jobs")
+    options = parser.parse_args()
+    if options.sets < 1 or options.spread < 0:
+        parser.error(f"--sets {options.sets} --spread {options.spread}: give 1 or more, and 0 or more")
+    truth = Truth(read_contention(_tables(options.traces)) if options.traces else None)
+    sets, spread = (1, 0) if options.quick else (options.sets, options.spread)
+    measured = Measured(truth, JOBS, sets, spread=False)
+    claims = [claim for mix in MIXES for claim in claims_of(measured, mix, options.profile)]
+    elsewhere = Measured(truth, JOBS, spread, spread=True)
+    if spread:
+        for mix in MIXES:
+            for name in (*ASKED, options.profile, BUSY, ADAPTIVE):
+                elsewhere.of(mix, name)
+    details = {
+        "setting": {"jobs": JOBS, "sets": sets, "sets_spread": spread, "gpus": SIZES, "measured": truth.measured},
+        "least_possible_p90_jct_s": {
+            mix: round(fmean(least_p90_jct_s(draw(seed, JOBS, mix)) for seed in range(sets))) for mix in MIXES
+        },
+        "anywhere": _plain(measured),
+        "spread_over_2_or_4_nodes": _plain(elsewhere),
+    }
+    return report("mixes", claims, details, as_json=options.json)
+
+
+def _plain(measured: Measured) -> dict[str, dict[str, dict[str, float]]]:
+    return {
+        mix: {
+            profile: {key: round(value, 4) for key, value in asdict(figures).items()}
+            for profile, figures in by_profile.items()
+        }
+        for mix, by_profile in measured.found.items()
+    }
+
+
+def _tables(folder: Path) -> Path:
+    found = sorted(folder.rglob("shared_thp_ratio.csv")) if folder.is_dir() else []
+    if len(found) != 1:
+        raise SystemExit(f"{folder} holds {len(found)} files shared_thp_ratio.csv: give a folder that holds one")
+    return found[0].parent
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The paper's four mixes in our own world: a continuous clock, costs of stopping, and any placement (Ryu & Eo §VI).
+
+256 jobs wait at 0 for 4 nodes of 8 GPUs. Each takes an hour alone and asks for up to 32 GPUs, the counts of 1, 2, 4 …
+equally often; they may be anywhere. Jobs that are on several nodes and share one slow each other down.
+
+What the paper does not say, and is assumed here: the counts are powers of two (its authors publish 2, 4 and 8); a start
+takes 10 s, a checkpoint 5 s and loading one 5 s; every policy is told how long jobs take alone. Nobody loses patience.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
+from prefect_gpu.scheduling.policies.spreading import EvenSpread
+from prefect_gpu.scheduling.policies.view import Speeds
+from prefect_gpu.scheduling.profiles import Profile, without_patience
+from prefect_gpu.scheduling.profiles.deepshare import greedy, hybrid
+from prefect_gpu.simulation.effects.contention import Contention
+from prefect_gpu.simulation.model import JobModel
+from prefect_gpu.simulation.traces import ContentionTable
+from prefect_gpu.simulation.workloads.contended import DURATION_S, JOBS, MIXES
+from prefect_gpu.simulation.workloads.from_trace import cluster
+from prefect_gpu.simulation.world import World
+
+NODES, GPUS_PER_NODE = 4, 8
+SIZES = (1, 2, 4, 8, 16, 32)
+LAUNCHING_S, CHECKPOINT_S, RESTORE_S = 10.0, 5.0, 5.0
+BUSY = "deepshare-busy"
+"""The profile ``deepshare``, which starts whatever lets more be done in all as long as any GPU is free."""
+
+_WIDTHS = (2, 4)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came of one job set.
+
+    Attributes:
+        jct_s: Mean seconds from 0 to a job's end, waiting included.
+        p90_jct_s: The 90th percentile of the same.
+        running_s: Mean seconds for which a job trained: 3,600 if nobody slowed anybody down.
+        used: Mean part of the GPUs that trained, until the last job's end.
+        makespan_s: When that was.
+    """
+
+    jct_s: float
+    p90_jct_s: float
+    running_s: float
+    used: float
+    makespan_s: float
+
+
+class Truth:
+    """How much jobs slow each other down in the world, and what a policy may know of it.
+
+    Args:
+        measured: The authors' tables; None predicts all ratios from the paper's Table I, with the same speed alone on
+            however many nodes.
+    """
+
+    def __init__(self, measured: ContentionTable | None = None) -> None:
+        self.measured = measured is not None
+        ratios = measured.ratios if measured else {}
+        self._ratios = {(Key(*own), Key(*other)): ratio for (own, other), ratio in ratios.items()}
+        self.speeds: Mapping[Key, float] = (
+            {Key(*spread): speed for spread, speed in measured.isolated.items()} if measured else {}
+        )
+
+    def table(self) -> SensitivityTable:
+        """A fresh table: policies teach theirs."""
+        return SensitivityTable(self._ratios, TRAFFIC)
+
+    def physics(self) -> Contention:
+        """What it does in the world."""
+        return Contention(self.table(), Speeds(self.speeds))
+
+    def profile(self, name: str, *, spread: bool = False, sizes: Iterable[int] = SIZES) -> Profile:
+        """A profile for this world; those of DeepShare know the ratios.
+
+        Args:
+            spread: Every job of several GPUs goes on 2 or 4 nodes, as in the paper's world, whoever decides: on 2 if
+                it fits there. (DeepShare's choose for themselves which of the two.)
+            sizes: GPUs that jobs ask for.
+        """
+        speeds = dict(self.speeds)
+        if spread and not speeds:
+            spreads = [(gpus, width) for gpus in sizes for width in _WIDTHS if not gpus % width]
+            speeds = {Key(model, gpus, width): 1.0 for model in TRAFFIC for gpus, width in spreads}
+        known = speeds if spread else None
+        if name == BUSY:
+            return replace(hybrid(self.table(), known, least_used=1.0, least_gain=0.0), name=BUSY)
+        makers = {"deepshare": hybrid, "deepshare-greedy": greedy}
+        if name in makers:
+            return makers[name](self.table(), known)
+        profile = without_patience(name)
+        return replace(profile, placement=EvenSpread(_WIDTHS)) if spread else profile
+
+
+def draw(seed: int, jobs: int = JOBS, mix: str = "normal", sizes: Sequence[int] = SIZES) -> Iterator[JobModel]:
+    """A job set: models as in the mix, shuffled; GPUs at random.
+
+    Raises:
+        ValueError: The mix is not known.
+    """
+    if mix not in MIXES:
+        raise ValueError(f"mix={mix!r} is not known: choose one of {', '.join(MIXES)}.")
+    chooser = random.Random(f"mixes {mix} {seed}")
+    deck = [model for model, count in MIXES[mix].items() for _ in range(count)]
+    models = (deck * (jobs // len(deck) + 1))[:jobs]
+    chooser.shuffle(models)
+    for at, model in enumerate(models):
+        yield JobModel(
+            f"{at:04d}",  # ties are decided by name
+            0.0,
+            DURATION_S,
+            Request(gpus=chooser.choice(sizes), spans=True, preemptible=True, kind=model),
+            launching_s=LAUNCHING_S,
+            checkpoint_s=CHECKPOINT_S,
+            restore_s=RESTORE_S,
+            estimate=Estimate(service_s=DURATION_S),
+            kind=model,
+        )
+
+
+def least_p90_jct_s(jobs: Iterable[JobModel]) -> float:
+    """No policy can be below this: the smallest nine tenths of the jobs, alone, on GPUs none of which is ever idle."""
+    work = sorted(job.request.gpus * job.service_s for job in jobs)
+    return sum(work[: math.ceil(0.9 * len(work))]) / (NODES * GPUS_PER_NODE)
+
+
+def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
+    """The figures of one job set under one profile.
+
+    Raises:
+        RuntimeError: A job never ended.
+    """
+    world = World(cluster(NODES, GPUS_PER_NODE), jobs, profile, physics=truth.physics())
+    results = world.run()
+    if results.unfinished:
+        raise RuntimeError(f"{len(results.unfinished)} jobs never ended under {profile.name}, {results.unfinished[0]}")
+    summary = results.summary()
+    span_s = results.end_s
+    return Figures(
+        jct_s=summary["mean_jct_s"],
+        p90_jct_s=summary["p90_jct_s"],
+        running_s=sum(outcome.trained_s for outcome in results.outcomes) / len(results.outcomes),
+        used=results.training_device_s / (results.devices * span_s),
+        makespan_s=span_s,
+    )
