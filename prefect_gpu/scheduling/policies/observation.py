@@ -54,7 +54,7 @@ class Encoding:
             for width in (2**power for power in range(1, nodes.bit_length()))
             for chosen in combinations(range(nodes), width)
         )
-        self._profiles = dict(profiles)
+        self.profiles = dict(profiles)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -68,7 +68,7 @@ class Encoding:
 
     def profile(self, model: str) -> float:
         """The number that stands for a model."""
-        return self._profiles.get(model, 1.0)
+        return self.profiles.get(model, 1.0)
 
     def choose(self, jobs: Iterable[tuple[str, int]]) -> list[int]:
         """Which of the waiting jobs are the candidates: places in ``jobs``, fewer GPUs first.
