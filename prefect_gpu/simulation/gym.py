@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from prefect_gpu.scheduling.policies.contention import BRANCHES, Key, Running, SensitivityTable, reward
+from prefect_gpu.scheduling.policies.contention import BRANCHES, LEAST_RATIO, Key, Running, SensitivityTable, reward
 from prefect_gpu.scheduling.policies.network import Starts
 from prefect_gpu.scheduling.policies.observation import Encoding, Observation, profiles
 from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
@@ -121,6 +121,11 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         cut = not over and len(cluster.used) >= self._most_rounds
         return self._look(), worth, over, cut, self._info()
 
+    @property
+    def jobs_in_all(self) -> int:
+        """Jobs of the episode."""
+        return max(1, len(self.cluster.jobs))
+
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which answers can be carried out, one candidate after the other: bool of shape (candidates × answers,)."""
         return self._known_mask.reshape(-1)
@@ -168,7 +173,10 @@ class StartsEnv(ContentionEnv):
     started makes room in the state for the next one of the queue. Where nobody runs, nothing is not an answer.
 
     The rewards of a round's steps sum up to the round's reward: a start brings the change that it makes in it, and
-    nothing brings the rest. Nobody is stopped unless ``stop_at`` is given.
+    nothing brings the rest.
+
+    Who is slowed down too much is found out by running: jobs whose ratio was ``stop_at`` or less in a round go to the
+    end of the queue after it, one after another, as long as they would still be slowed down as much.
 
     Args:
         options: As for :class:`ContentionEnv`.
@@ -179,11 +187,12 @@ class StartsEnv(ContentionEnv):
         jobs: Callable[[np.random.Generator], Sequence[TraceJob]] | None = None,
         table: ContentionTable | None = None,
         *,
-        stop_at: float | None = None,
+        stop_at: float | None = LEAST_RATIO,
         w1: float | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(jobs, table, stop_at=stop_at, **options)
+        super().__init__(jobs, table, stop_at=None, **options)
+        self._slowest = stop_at
         if w1 is not None:
             self._w1 = w1
         self.starts = Starts(self.encoding)
@@ -207,6 +216,8 @@ class StartsEnv(ContentionEnv):
         if answer == self.starts.nothing:
             state, worth, over, cut, info = super().step(self._nothing)
             worth, self._paid = worth - self._paid, 0.0
+            if self._stop_the_slowed():
+                state, info = self._look(), self._info()
             return state, worth, over, cut, info
         if self._known_mask[answer]:
             gpus, nodes = self.starts.meaning(answer)
@@ -219,6 +230,18 @@ class StartsEnv(ContentionEnv):
         else:
             worth = 0.0  # only who ignores the mask comes here
         return self._look(), worth, False, False, self._info()
+
+    def _stop_the_slowed(self) -> bool:
+        """Whether anybody was stopped."""
+        stopped = False
+        if self._slowest is None:
+            return stopped
+        for job in list(self.cluster.running):
+            if job.ratio <= self._slowest and self.cluster.ratio(job) <= self._slowest:
+                self.cluster.stop(job)
+                self._queue.append(job)
+                stopped = True
+        return stopped
 
     @property
     def _nothing(self) -> Action:

@@ -18,7 +18,7 @@ from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, Sensitivity
 from prefect_gpu.scheduling.policies.order import LeastService, Order
 from prefect_gpu.scheduling.policies.peer_orders import LeastComplete, MostServed
 from prefect_gpu.scheduling.policies.sharing import NoSharing
-from prefect_gpu.scheduling.policies.slowed import SLOWDOWN_LIMIT, StopTheSlowed
+from prefect_gpu.scheduling.policies.slowed import MOST_STOPS, SLOWDOWN_LIMIT, StopTheSlowed
 from prefect_gpu.scheduling.policies.spreading import EvenSpread
 from prefect_gpu.scheduling.policies.trained import TrainedPolicy
 from prefect_gpu.scheduling.policies.view import Policy
@@ -80,7 +80,7 @@ def hybrid(
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(StopTheSlowed(table, limit),),
+        reactions=(StopTheSlowed(table, limit, foreseen=policy is not None),),
         patience_s=math.inf,
     )
 
@@ -91,6 +91,7 @@ def base(
     policy: TrainedPolicy | None = None,
     *,
     limit: float = SLOWDOWN_LIMIT,
+    most_stops: float = MOST_STOPS,
     round_s: float = 0.0,
 ) -> Profile:
     """RL-base (§IV): the network's action alone, and preemption of jobs that are slowed down.
@@ -101,7 +102,8 @@ def base(
         table: As for :func:`hybrid`; the network does not see it.
         speeds: As for :func:`hybrid`.
         policy: The network; None: the one of branch B that comes with the package.
-        limit: As for :func:`hybrid`.
+        limit: Slowdown from which on a job is stopped, foreseen or not.
+        most_stops: How often a job is stopped at most.
         round_s: As for :func:`hybrid`.
     """
     table = predicted() if table is None else table
@@ -112,7 +114,7 @@ def base(
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(StopTheSlowed(table, limit),),
+        reactions=(StopTheSlowed(table, limit, most_stops, foreseen=True),),
         patience_s=math.inf,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,13 +16,14 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 from prefect_gpu.scheduling.policies.contention import BRANCHES
 from prefect_gpu.scheduling.policies.network import Array
-from prefect_gpu.simulation.gym import StartsEnv
+from prefect_gpu.simulation.gym import MOST_ROUNDS, StartsEnv
 from prefect_gpu.simulation.learning.network import StartPolicy
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 from prefect_gpu.simulation.workloads.contended import MIXES, draw
 
 EPISODES = 200
 SETS = 10
+_FIRST_RATE, _LAST_RATE = 2.5e-3, 2e-4
 _PARALLEL = 32
 _STEPS = 32
 _PACKAGES = ("gymnasium", "numpy", "sb3-contrib", "stable-baselines3", "torch")
@@ -102,6 +102,7 @@ class _Counting(BaseCallback):
         super().__init__()
         self._episodes, self._tell, self._keep = episodes, tell, keep
         self.curve: list[dict[str, float]] = []
+        self.ended = 0.0  # episodes, in parts
         self._sums = np.zeros(_PARALLEL)
 
     def _on_rollout_start(self) -> None:
@@ -109,6 +110,12 @@ class _Counting(BaseCallback):
 
     def _on_step(self) -> bool:
         self._sums += self.locals["rewards"]
+        jobs = self.training_env.get_attr("jobs_in_all")
+        under_way = sum(
+            info["ended"] / count
+            for info, count, done in zip(self.locals["infos"], jobs, self.locals["dones"], strict=True)
+            if not done
+        )
         for at in np.flatnonzero(self.locals["dones"]):
             info = self.locals["infos"][at]
             one = {
@@ -122,6 +129,7 @@ class _Counting(BaseCallback):
             self.curve.append(one)
             if self._tell is not None:
                 self._tell(one)
+        self.ended = len(self.curve) + under_way
         return len(self.curve) < self._episodes
 
 
@@ -156,11 +164,18 @@ def train(
         return StartsEnv(jobs, table, w1=settings.w1)
 
     makers = [lambda at=at: environment(at) for at in range(_PARALLEL)]
-    batches = max(1, math.ceil(settings.episodes * 1000 / (_PARALLEL * _STEPS)))
+    counting = _Counting(
+        settings.episodes, tell, lambda steps, curve: keep(so_far(steps, curve)) if keep is not None else None
+    )
+
+    def rate(_: float) -> float:
+        left = max(0.0, 1 - counting.ended / settings.episodes)
+        return _LAST_RATE + (_FIRST_RATE - _LAST_RATE) * left
+
     model = MaskablePPO(
         StartPolicy,
         DummyVecEnv(makers),  # type: ignore[arg-type]
-        learning_rate=lambda left: 3e-4 + 2.2e-3 * left,
+        learning_rate=rate,
         n_steps=_STEPS,
         batch_size=256,
         n_epochs=3,
@@ -178,8 +193,5 @@ def train(
     def so_far(steps: int, curve: list[dict[str, float]]) -> Trained:
         return Trained(model.policy.arrays(), levels, settings, steps, list(curve))  # type: ignore[operator]
 
-    counting = _Counting(
-        settings.episodes, tell, lambda steps, curve: keep(so_far(steps, curve)) if keep is not None else None
-    )
-    model.learn(batches * _PARALLEL * _STEPS, callback=counting)
+    model.learn(settings.episodes * MOST_ROUNDS * settings.jobs, callback=counting)
     return so_far(model.num_timesteps, counting.curve)
