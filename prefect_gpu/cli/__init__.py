@@ -20,6 +20,7 @@ from prefect_gpu.cli.register import register
 from prefect_gpu.cli.simulate import simulate
 from prefect_gpu.cli.status import status
 from prefect_gpu.cli.timeline import timeline
+from prefect_gpu.cli.train_policy import train_policy
 from prefect_gpu.cli.what_if import what_if
 
 __all__ = ["app"]
@@ -61,4 +62,5 @@ app.command()(timeline)
 app.command()(simulate)
 app.command()(what_if)
 app.command()(papers)
+app.command(name="train-policy")(train_policy)
 app.command()(register)

@@ -12,7 +12,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from prefect_gpu.scheduling.policies.contention import BRANCHES, Key, Running, SensitivityTable, reward
+from prefect_gpu.scheduling.policies.contention import BRANCHES, LEAST_RATIO, Key, Running, SensitivityTable, reward
+from prefect_gpu.scheduling.policies.network import Starts
 from prefect_gpu.scheduling.policies.observation import Encoding, Observation, profiles
 from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
 from prefect_gpu.simulation.workloads.contended import draw, predicted_table
@@ -81,6 +82,8 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         self.cluster = self._cluster(())
         self._queue: list[RoundJob] = []
         self._candidates: list[RoundJob] = []
+        self._ends: list[float] = []
+        self._known_mask = np.zeros((), dtype=np.bool_)
 
     def _cluster(self, jobs: Sequence[TraceJob]) -> RoundCluster:
         encoding = self.encoding
@@ -95,6 +98,7 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         super().reset(seed=seed)
         self.cluster = self._cluster(self._draw(self.np_random))
         self._queue = list(self.cluster.jobs)
+        self._ends = []
         return self._look(), self._info()
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -110,15 +114,21 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
                     cluster.stop(job)
                     self._queue.append(job)
         running = list(cluster.running)
-        cluster.advance()
+        ended, _ = cluster.advance()
+        self._ends += [job.end_s for job in ended if job.end_s is not None]
         worth = reward([job.ratio for job in running], [cluster.used[-1]], self._w1)
-        over = all(job.end_s is not None for job in cluster.jobs)
+        over = len(self._ends) == len(cluster.jobs)
         cut = not over and len(cluster.used) >= self._most_rounds
         return self._look(), worth, over, cut, self._info()
 
+    @property
+    def jobs_in_all(self) -> int:
+        """Jobs of the episode."""
+        return max(1, len(self.cluster.jobs))
+
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which answers can be carried out, one candidate after the other: bool of shape (candidates × answers,)."""
-        return self._mask().reshape(-1)
+        return self._known_mask.reshape(-1)
 
     def _can_start(self, job: RoundJob, nodes: frozenset[int]) -> bool:
         known = Spread(job.model, job.gpus, len(nodes)) in self._table.isolated
@@ -142,13 +152,110 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
 
     def _info(self) -> dict[str, Any]:
         """``action_mask``, and of the episode so far: jobs ended, seconds, mean completion in seconds, ratio, use."""
-        cluster = self.cluster
-        ends = [job.end_s for job in cluster.jobs if job.end_s is not None]
+        cluster, ends = self.cluster, self._ends
+        self._known_mask = self._mask()
         return {
-            "action_mask": self._mask(),
+            "action_mask": self._known_mask,
             "ended": len(ends),
             "now_s": cluster.now,
+            "rounds": len(cluster.used),
             "mean_completion_s": sum(ends) / len(ends) if ends else 0.0,
             "ratio": cluster.mean_ratio,
             "used": cluster.mean_used,
         }
+
+
+class StartsEnv(ContentionEnv):
+    """The same world, one start a step: what a policy is trained on.
+
+    A round's action is a sequence of single starts (see :class:`~prefect_gpu.scheduling.policies.network.Starts`) that
+    ends with nothing; only then does the round pass. So no start can make another impossible, and a candidate that has
+    started makes room in the state for the next one of the queue. Where nobody runs, nothing is not an answer.
+
+    The rewards of a round's steps sum up to the round's reward: a start brings the change that it makes in it, and
+    nothing brings the rest.
+
+    Who is slowed down too much is found out by running: jobs whose ratio was ``stop_at`` or less in a round go to the
+    end of the queue after it, one after another, as long as they would still be slowed down as much.
+
+    Args:
+        options: As for :class:`ContentionEnv`.
+    """
+
+    def __init__(
+        self,
+        jobs: Callable[[np.random.Generator], Sequence[TraceJob]] | None = None,
+        table: ContentionTable | None = None,
+        *,
+        stop_at: float | None = LEAST_RATIO,
+        w1: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(jobs, table, stop_at=None, **options)
+        self._slowest = stop_at
+        if w1 is not None:
+            self._w1 = w1
+        self.starts = Starts(self.encoding)
+        self.action_space = gymnasium.spaces.Discrete(self.starts.nothing + 1)  # type: ignore[assignment]
+        self._paid = 0.0
+        self._widths: dict[tuple[str, int], frozenset[int]] = {}
+        for spread in self._table.isolated:
+            known = self._widths.get(spread[:2], frozenset())
+            self._widths[spread[:2]] = known | {spread.nodes}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode with a fresh job set; the same seed gives the same one."""
+        self._paid = 0.0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """One start, or the passing of the round: (state, reward, all jobs ended, cut off, info)."""
+        answer = int(action)
+        if answer == self.starts.nothing:
+            state, worth, over, cut, info = super().step(self._nothing)
+            worth, self._paid = worth - self._paid, 0.0
+            if self._stop_the_slowed():
+                state, info = self._look(), self._info()
+            return state, worth, over, cut, info
+        if self._known_mask[answer]:
+            gpus, nodes = self.starts.meaning(answer)
+            job = next(one for one in self._candidates if one.gpus == gpus)
+            before = self._worth()
+            self._queue.remove(job)
+            self.cluster.start(job, nodes)
+            worth = self._worth() - before
+            self._paid += worth
+        else:
+            worth = 0.0  # only who ignores the mask comes here
+        return self._look(), worth, False, False, self._info()
+
+    def _stop_the_slowed(self) -> bool:
+        """Whether anybody was stopped."""
+        stopped = False
+        if self._slowest is None:
+            return stopped
+        for job in list(self.cluster.running):
+            if job.ratio <= self._slowest and self.cluster.ratio(job) <= self._slowest:
+                self.cluster.stop(job)
+                self._queue.append(job)
+                stopped = True
+        return stopped
+
+    @property
+    def _nothing(self) -> Action:
+        return np.full(self.encoding.candidates, self.encoding.nothing)
+
+    def _worth(self) -> float:
+        """The reward of a round that would pass now."""
+        cluster = self.cluster
+        used = 1 - sum(cluster.free) / cluster.gpus
+        return reward([cluster.ratio(job) for job in cluster.running], [used], self._w1)
+
+    def _mask(self) -> npt.NDArray[np.bool_]:
+        cluster = self.cluster
+        mask = self.starts.mask(cluster.free, {job.gpus: self._widths[job.model, job.gpus] for job in self._candidates})
+        if not cluster.running and mask[:-1].any():
+            mask[-1] = False
+        return mask

@@ -19,7 +19,7 @@ from prefect_gpu.scheduling.jobs import Estimate, Request
 from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine, Rounds
 from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable, Start
-from prefect_gpu.scheduling.policies.observation import Encoding, TensorPolicy, index_of, profiles
+from prefect_gpu.scheduling.policies.observation import Encoding
 from prefect_gpu.scheduling.policies.order import LeastService
 from prefect_gpu.scheduling.policies.sharing import NoSharing
 from prefect_gpu.scheduling.policies.slowed import StopTheSlowed
@@ -263,30 +263,6 @@ def test_devices_that_would_idle_are_used_if_clearly_more_is_done_in_all() -> No
     assert list(busy.places) == ["loud", "quiet", "louder"], "each adds a half, as the first one is slow now anyway"
 
 
-def test_a_trained_network_sees_the_encoded_cluster_and_its_answer_is_carried_out() -> None:
-    encoding = Encoding(4, 4, profiles(["loud", "quiet"], table()))
-    seen = []
-
-    def predict(state: object, mask: object) -> list[int]:
-        seen.append((state, mask))
-        return [index_of((1, 3), encoding), encoding.nothing, encoding.nothing]
-
-    cluster = Cluster(hybrid(table(), SPEEDS, TensorPolicy(encoding, predict)))  # type: ignore[arg-type]
-    cluster.submit("one", kind="loud", gpus=4)
-    assert cluster.places == {"one": "b2 d2"}
-    state, mask = seen[0]
-    assert state.shape == (4, 8) and mask.shape == (3, 8)
-    assert not state[:, :4].any()
-    assert state[1, 4 + 1] == state[2, 4] == 1.0, "the loudest model is 1: 2 nodes × 2, or 4 nodes × 1"
-
-
-def test_a_network_for_another_cluster_leaves_everything_to_the_rule() -> None:
-    encoding = Encoding(2, 8, {})
-    cluster = Cluster(hybrid(table(), SPEEDS, TensorPolicy(encoding, lambda state, mask: [0, 0, 0])))
-    cluster.submit("one", gpus=4)
-    assert cluster.places == {"one": "a1 b1 c1 d1"}
-
-
 # -- who is stopped -----------------------------------------------------------------------------------------------
 
 
@@ -346,6 +322,25 @@ def test_what_was_foreseen_is_not_undone() -> None:
     assert [one.job for one in cluster.said if isinstance(one, Preempt)] == ["a"]
 
 
+def test_where_the_policy_cannot_have_foreseen_it_the_slowed_are_stopped_all_the_same() -> None:
+    known = SensitivityTable(dict.fromkeys(RATIOS, 0.6))
+    cluster = Cluster(
+        Profile(
+            "test",
+            LeastService(),
+            sharing=NoSharing(),
+            allocation=ContentionAware(known, SPEEDS, least_ratio=0.4),
+            reactions=(StopTheSlowed(known, foreseen=True),),
+        ),
+        nodes=2,
+    )
+    cluster.submit("a", "b", kind="loud")
+    for at in (10.0, 20.0, 30.0):
+        cluster.handle(measured(("a", 1 / 0.6)), at=at)
+        cluster.handle(ev.TimePassed())
+    assert any(isinstance(one, Preempt) for one in cluster.said)
+
+
 def test_nobody_is_stopped_for_ever_nor_without_being_preemptible() -> None:
     cluster, _ = surprised()
     for at in range(30, 400, 10):
@@ -370,7 +365,6 @@ def test_senseless_settings_are_refused() -> None:
         (lambda: StopTheSlowed(table(), limit=1.0), "limit=1.0"),
         (lambda: Speeds({Key("a", 2, 2): 0.0}), "speed of .* is 0"),
         (lambda: Encoding(4, 0, {}), "gpus_per_node is 0"),
-        (lambda: index_of((0,), Encoding(2, 2, {})), "not in tuple"),
     ):
         with pytest.raises(ValueError, match=message):
             make()  # type: ignore[no-untyped-call]

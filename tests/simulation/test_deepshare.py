@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
@@ -22,6 +24,13 @@ TABLE = ContentionTable(
     ratios={(A2, A2): 0.9, (A2, B2): 0.5, (B2, A2): 0.2, (B2, B2): 0.8, (A2, A4): 0.95, (A4, A2): 0.7},
     samples={},
 )
+MEASURED = TABLE.isolated
+WIDER = {
+    (own, other): 0.2 + (7 * at + 3 * beside) % 10 / 10
+    for at, own in enumerate(MEASURED)
+    for beside, other in enumerate(MEASURED)
+}
+"""Ratios of all pairs, some below the floor and some above 1."""
 
 
 def job(name: str, model: str = "A", gpus: int = 2, rounds: float = 1.0) -> TraceJob:
@@ -59,6 +68,25 @@ def test_a_job_on_one_node_takes_no_part_in_the_contention() -> None:
     world.start(world.jobs[0], (0,))
     world.start(world.jobs[1], (0, 1))
     assert [world.ratio(one) for one in world.jobs] == [1.0, 1.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.sampled_from([(0, 1), (1, 2), (0, 3), (2, 3), (0, 1, 2, 3), (1,)]))))
+def test_ratios_that_are_kept_up_to_date_are_those_of_looking_at_everybody(
+    moves: list[tuple[int, tuple[int, ...]]],
+) -> None:
+    jobs = [job(str(at), "AB"[at % 2], (2, 4)[at % 4 == 0]) for at in range(12)]
+    world = RoundCluster(jobs, ContentionTable(MEASURED, WIDER, {}))
+    for at, nodes in moves:
+        one = world.jobs[at]
+        if one in world.running:
+            world.stop(one)
+        elif world.fits(one.gpus, nodes) and (len(nodes) == 1 or Spread(one.model, one.gpus, len(nodes)) in MEASURED):
+            world.start(one, nodes)
+    for one in world.running:
+        others = [other for other in world.running if other is not one and other.nodes & one.nodes]
+        wide = [Spread(*other.key) for other in others if len(other.nodes) > 1 and len(one.nodes) > 1]
+        expected = max(0.35, min(WIDER[Spread(*one.key), other] for other in wide)) if wide else 1.0
+        assert world.ratio(one) == expected
 
 
 def test_with_the_flaw_the_job_after_one_that_ends_misses_a_round() -> None:

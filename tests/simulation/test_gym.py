@@ -15,7 +15,7 @@ pytest.importorskip("gymnasium", reason="the extra rl is not installed")
 
 from gymnasium.utils.env_checker import check_env
 
-from prefect_gpu.simulation.gym import ContentionEnv
+from prefect_gpu.simulation.gym import ContentionEnv, StartsEnv
 
 
 def small(**options: Any) -> ContentionEnv:
@@ -106,3 +106,49 @@ def test_a_branch_that_is_not_known_is_refused() -> None:
         small(branch="Z")
     with pytest.raises(ValueError, match="nodes is 9"):
         small(nodes=9)
+
+
+# -- one start a step ---------------------------------------------------------------------------------------------
+
+
+def by_starts(**options: Any) -> StartsEnv:
+    """Episodes of 24 jobs, one start a step."""
+    return StartsEnv(lambda generator: draw(int(generator.integers(1000)), 24), **options)
+
+
+def test_gymnasium_and_stable_baselines_have_nothing_to_complain_about_with_one_start_a_step() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(by_starts(), skip_render_check=True)
+    checker = pytest.importorskip("stable_baselines3.common.env_checker", reason="the extra rl is not installed")
+    checker.check_env(by_starts(), warn=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_the_mask_allows_can_be_done_and_a_round_s_rewards_sum_up_to_its_own(seed: int) -> None:
+    env = by_starts()
+    env.reset(seed=seed)
+    chooser = np.random.default_rng(seed)
+    over = cut = False
+    paid = 0.0
+    while not (over or cut):
+        mask = env.action_masks()
+        assert mask.any()
+        assert mask[-1] or not env.cluster.running
+        answer = int(chooser.choice(np.flatnonzero(mask)))
+        waiting, whole = len(env._queue), env._worth()
+        _, worth, over, cut, info = env.step(answer)
+        paid += worth
+        if answer == env.starts.nothing:
+            assert paid == pytest.approx(whole)
+            paid = 0.0
+        else:
+            assert len(env._queue) == waiting - 1
+    assert over and info["ended"] == 24
+
+
+def test_an_answer_that_the_mask_forbids_changes_nothing() -> None:
+    env = by_starts()
+    before, _ = env.reset(seed=1)
+    after, worth, *_ = env.step(env.starts.nothing - 1)  # no job has 32 GPUs
+    assert worth == 0.0 and (before == after).all() and not env.cluster.running

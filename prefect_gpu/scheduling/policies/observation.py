@@ -5,14 +5,13 @@ The training environment and a scheduler with a trained policy both use this, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
-from prefect_gpu.scheduling.policies.contention import Candidate, Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.policies.view import View
+from prefect_gpu.scheduling.policies.contention import Key, Running, SensitivityTable
 
 MOST_NODES = 8
 
@@ -54,7 +53,7 @@ class Encoding:
             for width in (2**power for power in range(1, nodes.bit_length()))
             for chosen in combinations(range(nodes), width)
         )
-        self._profiles = dict(profiles)
+        self.profiles = dict(profiles)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -68,7 +67,7 @@ class Encoding:
 
     def profile(self, model: str) -> float:
         """The number that stands for a model."""
-        return self._profiles.get(model, 1.0)
+        return self.profiles.get(model, 1.0)
 
     def choose(self, jobs: Iterable[tuple[str, int]]) -> list[int]:
         """Which of the waiting jobs are the candidates: places in ``jobs``, fewer GPUs first.
@@ -136,51 +135,3 @@ def profiles(models: Iterable[str], table: SensitivityTable, gpus: int = 8, node
     }
     ranked = sorted(keys, key=lambda model: (-harm[model], model))
     return {model: (rank + 1) / len(ranked) for rank, model in enumerate(ranked)}
-
-
-Predict = Callable[[Observation, Mask], Sequence[int]]
-"""A trained network: from the state and what is possible to an answer for each candidate."""
-
-
-class TensorPolicy:
-    """Lets a trained network decide: a policy for :class:`ContentionAware`.
-
-    On a cluster of another shape than it was trained for, it starts nothing.
-
-    Args:
-        encoding: As it was trained.
-        predict: The network.
-    """
-
-    def __init__(self, encoding: Encoding, predict: Predict) -> None:
-        self._encoding = encoding
-        self._predict = predict
-
-    def __call__(self, view: View) -> list[Start]:
-        """The starts that it decides on; those that do not fit are left out."""
-        encoding = self._encoding
-        if len(view.sizes) != encoding.nodes or any(size != encoding.gpus_per_node for size in view.sizes.values()):
-            return []
-        jobs: dict[int, Candidate] = {}
-        for candidate in view.candidates:
-            jobs.setdefault(candidate.job, candidate)
-        known = list(jobs.values())
-        chosen = [known[at] for at in encoding.choose((one.key.model, one.key.gpus) for one in known)]
-        wanted = [(one.key.model, one.key.gpus) for one in chosen]
-        mask = encoding.mask([view.free[node] for node in range(encoding.nodes)], [gpus for _, gpus in wanted])
-        answers = self._predict(encoding.observe(view.running, wanted), mask)
-        starts = []
-        for row, (one, answer) in enumerate(zip(chosen, answers, strict=False)):
-            if answer != encoding.nothing and mask[row, answer]:
-                nodes = encoding.sets[answer]
-                starts.append(Start(one.job, Key(one.key.model, one.key.gpus, len(nodes)), nodes))
-        return starts
-
-
-def index_of(nodes: Iterable[int], encoding: Encoding) -> int:
-    """The answer that means these nodes.
-
-    Raises:
-        ValueError: They are none of the sets.
-    """
-    return encoding.sets.index(frozenset(nodes))

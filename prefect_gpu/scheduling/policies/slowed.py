@@ -35,17 +35,27 @@ class StopTheSlowed(Reaction):
         table: What is taught; that of the allocation, so that it does not start the same neighbours again.
         limit: Slowdown (speed alone ÷ speed now) above which a job is stopped.
         most_stops: How often a job is stopped at most.
+        foreseen: Stop a job, as in the paper, even if its slowdown is no surprise: for policies that do not look at the
+            table, and so cannot have accepted it. Then a job whose slowdown is just the limit is stopped too.
 
     Raises:
         ValueError: The limit is not above 1.
     """
 
-    def __init__(self, table: SensitivityTable, limit: float = SLOWDOWN_LIMIT, most_stops: int = MOST_STOPS) -> None:
+    def __init__(
+        self,
+        table: SensitivityTable,
+        limit: float = SLOWDOWN_LIMIT,
+        most_stops: float = MOST_STOPS,
+        *,
+        foreseen: bool = False,
+    ) -> None:
         if not limit > 1:
             raise ValueError(f"limit={limit!r} would stop jobs that nobody slows down: give a number above 1.")
         self._table = table
         self._limit = limit
         self._most_stops = most_stops
+        self._foreseen = foreseen
         self._company: dict[str, tuple[frozenset[str], float]] = {}  # who is beside each job, and since when
         self._measured = False  # until anybody measures anything, nothing is kept
 
@@ -65,7 +75,10 @@ class StopTheSlowed(Reaction):
             return False
         expected = self._table.among(running[job.id].key, (other.key for other in beside.values()))
         self._learn(running[job.id], list(beside.values()), slowdown)
-        too_slow = slowdown > max(self._limit, _SURPRISE / expected) * (1 + _ROUNDING)
+        if self._foreseen:
+            too_slow = slowdown >= self._limit * (1 - _ROUNDING)
+        else:
+            too_slow = slowdown > max(self._limit, _SURPRISE / expected) * (1 + _ROUNDING)
         if not too_slow or not desk.may_stop(job) or job.stops >= self._most_stops:
             return False
         desk.preempt(job, f"others on its nodes slow it down {slowdown:.2f} times; the limit is {self._limit:.2f}")

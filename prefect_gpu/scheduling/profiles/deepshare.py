@@ -1,14 +1,16 @@
 """DeepShare (Ryu & Eo, 2023): placement by contention sensitivity.
 
-No trained policy is shipped yet: until one is, the profile ``deepshare`` is the paper's RL-Hybrid without the RL. The
-greedy rule, a search of one step, decides everything, and jobs that are slowed down too much are preempted. A policy
-that was trained can be given to :func:`hybrid`.
+``deepshare`` is the paper's RL-Hybrid without the RL: the greedy rule, a search of one step, decides everything, and
+jobs that are slowed down too much are preempted. ``deepshare-base`` is the paper's RL-base, a trained network alone,
+and ``deepshare-hybrid`` its RL-Hybrid, the network and, where it starts nothing, the rule. Both are there for each
+branch of the reward that was trained (``deepshare-base-a`` and so on); without a letter they are branch B.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine
@@ -16,10 +18,12 @@ from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, Sensitivity
 from prefect_gpu.scheduling.policies.order import LeastService, Order
 from prefect_gpu.scheduling.policies.peer_orders import LeastComplete, MostServed
 from prefect_gpu.scheduling.policies.sharing import NoSharing
-from prefect_gpu.scheduling.policies.slowed import SLOWDOWN_LIMIT, StopTheSlowed
+from prefect_gpu.scheduling.policies.slowed import MOST_STOPS, SLOWDOWN_LIMIT, StopTheSlowed
 from prefect_gpu.scheduling.policies.spreading import EvenSpread
+from prefect_gpu.scheduling.policies.trained import TrainedPolicy
 from prefect_gpu.scheduling.policies.view import Policy
 from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.profiles.trained import available, shipped
 
 GPUS_POWER = 1.5
 LEAST_USED = 0.75
@@ -66,7 +70,8 @@ def hybrid(
     Args:
         table: As for :func:`greedy`; it learns from measured slowdowns.
         speeds: As for :func:`greedy`.
-        policy: What decides first. None, as long as no trained one is shipped: the greedy rule decides alone.
+        policy: What decides first, such as :func:`~prefect_gpu.scheduling.profiles.trained.shipped`; None: the greedy
+            rule decides alone.
         limit: Slowdown above which a job is stopped.
         round_s: Decide only so often; a policy that was trained in rounds wants 300. 0: whenever something changes.
         gpus_power: As for :func:`greedy`.
@@ -85,11 +90,45 @@ def hybrid(
         round_s=round_s,
     )
     return Profile(
-        "deepshare",
+        "deepshare" if policy is None else "deepshare-hybrid",
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(StopTheSlowed(table, limit),),
+        reactions=(StopTheSlowed(table, limit, foreseen=policy is not None),),
+        patience_s=math.inf,
+    )
+
+
+def base(
+    table: SensitivityTable | None = None,
+    speeds: Mapping[Key, float] | None = None,
+    policy: TrainedPolicy | None = None,
+    *,
+    limit: float = SLOWDOWN_LIMIT,
+    most_stops: float = MOST_STOPS,
+    round_s: float = 0.0,
+) -> Profile:
+    """RL-base (§IV): the network's action alone, and preemption of jobs that are slowed down.
+
+    The greedy rule only starts jobs that the network has no action for, such as one of a single GPU.
+
+    Args:
+        table: As for :func:`hybrid`; the network does not see it.
+        speeds: As for :func:`hybrid`.
+        policy: The network; None: the one of branch B that comes with the package.
+        limit: Slowdown from which on a job is stopped, foreseen or not.
+        most_stops: How often a job is stopped at most.
+        round_s: As for :func:`hybrid`.
+    """
+    table = predicted() if table is None else table
+    known = shipped("B") if policy is None else policy
+    allocation = ContentionAware(table, speeds, known, rule_for=lambda way: not known.knows(way), round_s=round_s)
+    return Profile(
+        "deepshare-base",
+        LeastService(),
+        sharing=NoSharing(),
+        allocation=allocation,
+        reactions=(StopTheSlowed(table, limit, most_stops, foreseen=True),),
         patience_s=math.inf,
     )
 
@@ -99,9 +138,20 @@ def predicted() -> SensitivityTable:
     return SensitivityTable(traffic=TRAFFIC)
 
 
+def _trained(branch: str, suffix: str) -> dict[str, Callable[[], Profile]]:
+    names = (f"deepshare-base{suffix}", f"deepshare-hybrid{suffix}")
+    return {
+        names[0]: lambda: replace(base(policy=shipped(branch)), name=names[0]),
+        names[1]: lambda: replace(hybrid(policy=shipped(branch)), name=names[1]),
+    }
+
+
 PROFILES: dict[str, Callable[[], Profile]] = {
     "deepshare": hybrid,
     "deepshare-greedy": greedy,
     "deepshare-las": lambda: _baseline("deepshare-las", MostServed()),
     "deepshare-srtf": lambda: _baseline("deepshare-srtf", LeastComplete()),
+    **(_trained("B", "") if "B" in available() else {}),
 }
+for _branch in available():
+    PROFILES.update(_trained(_branch, f"-{_branch.lower()}"))

@@ -12,6 +12,7 @@ its speed on the fewest nodes that were measured, and no part in the contention 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
 
 NODES, GPUS_PER_NODE = 4, 8
 ROUND_S = 300.0
+
+_NOWHERE = Spread("", 0, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -33,6 +36,8 @@ class RoundJob:
         ran_s: Seconds of rounds in which it made progress.
         nodes: Numbers of the nodes that it is on; empty while it waits.
         ratio: Part of its speed that was left to it in the last round.
+        spread: What its speed was measured for; known once it has started.
+        worst: Smallest ratio beside one of those that share a node with it now; infinite if none does.
     """
 
     name: str
@@ -46,6 +51,8 @@ class RoundJob:
     speed: float = 0.0
     ratio: float = 1.0
     end_s: float | None = None
+    spread: Spread = _NOWHERE
+    worst: float = math.inf
 
     @property
     def key(self) -> Key:
@@ -117,9 +124,14 @@ class RoundCluster:
     def start(self, job: RoundJob, nodes: Iterable[int]) -> None:
         """Start a job, evenly spread over these nodes."""
         job.nodes = frozenset(nodes)
-        job.speed = self.table.isolated[Spread(*job.key)] if len(job.nodes) > 1 else job.fewest
+        job.spread = Spread(job.model, job.gpus, len(job.nodes))
+        job.speed = self.table.isolated[job.spread] if len(job.nodes) > 1 else job.fewest
         for number in job.nodes:
             self.free[number] -= job.gpus // len(job.nodes)
+        job.worst = math.inf
+        for other in self._beside(job):
+            job.worst = min(job.worst, self.table.ratios[job.spread, other.spread])
+            other.worst = min(other.worst, self.table.ratios[other.spread, job.spread])
         self.running.append(job)
 
     def stop(self, job: RoundJob) -> None:
@@ -127,16 +139,22 @@ class RoundCluster:
         for number in job.nodes:
             self.free[number] += job.gpus // len(job.nodes)
         self.running.remove(job)
+        for other in self._beside(job):
+            ratios = [self.table.ratios[other.spread, third.spread] for third in self._beside(other)]
+            other.worst = min(ratios, default=math.inf)
         job.nodes = frozenset()
 
     def ratio(self, job: RoundJob) -> float:
         """Part of its speed alone that a running job has now: the worst of those that share a node with it counts."""
+        return 1.0 if job.worst == math.inf else max(FLOOR, job.worst)
+
+    def _beside(self, job: RoundJob) -> list[RoundJob]:
+        """The running jobs that share a node with this one and communicate as it does: those on several nodes."""
         if len(job.nodes) == 1:
-            return 1.0
-        ratios, own = self.table.ratios, Spread(*job.key)
-        others = [other for other in self.running if other is not job and other.nodes & job.nodes]
-        beside = [ratios[own, Spread(*other.key)] for other in others if len(other.nodes) > 1]
-        return max(FLOOR, min(beside)) if beside else 1.0
+            return []
+        own = job.nodes
+        sharing = [other for other in self.running if not own.isdisjoint(other.nodes)]
+        return [other for other in sharing if other is not job and len(other.nodes) > 1]
 
     def advance(self) -> tuple[list[RoundJob], list[RoundJob]]:
         """Let a round pass.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.jobs import Job
@@ -10,6 +11,7 @@ from prefect_gpu.scheduling.policies.allocation.base import Allocation, tell_ear
 from prefect_gpu.scheduling.policies.allocation.rounds import Rounds
 from prefect_gpu.scheduling.policies.contention import (
     LEAST_RATIO,
+    Candidate,
     Key,
     SensitivityTable,
     Start,
@@ -40,7 +42,9 @@ class ContentionAware(Allocation):
     Args:
         table: How much jobs suffer from each other; a reaction may teach it. None: nothing is known.
         speeds: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
-        policy: A policy to ask first; None: the greedy rule decides alone.
+        policy: A policy to ask first, again and again until it starts nothing; None: the greedy rule decides alone.
+        rule_for: Which ways to start a job are left to the rule whatever the policy does; None: the rule decides about
+            all jobs, but only where the policy starts nothing.
         least_ratio: Nobody may end up slower than this part of the speed alone.
         least_used: Part of the devices that are to be used even if jobs slow each other down a lot; 0: none.
         least_gain: What such a job must bring in all, in jobs at full speed; from 0 (completion counts) to 1.
@@ -54,6 +58,7 @@ class ContentionAware(Allocation):
         speeds: Mapping[Key, float] | None = None,
         policy: Policy | None = None,
         *,
+        rule_for: Callable[[Candidate], bool] | None = None,
         least_ratio: float = LEAST_RATIO,
         least_used: float = 0.0,
         least_gain: float = 0.4,
@@ -63,6 +68,7 @@ class ContentionAware(Allocation):
         self._table = SensitivityTable() if table is None else table
         self._speeds = Speeds(speeds)
         self._policy = policy
+        self._rule_for = rule_for
         self._least_ratio = least_ratio
         self._least_used, self._least_gain = least_used, least_gain
         self._gpus_power = gpus_power
@@ -84,12 +90,14 @@ class ContentionAware(Allocation):
 
     def _start_some(self, desk: Desk, priority: int) -> None:
         """Start jobs of the queues of one priority."""
-        started = 0
-        if self._policy is not None:
+        started = False
+        while self._policy is not None:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
-            started = sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(view))
-        while not started:
+            if not sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(view)):
+                break
+            started = True
+        while self._rule_for is not None or not started:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
             chosen = self._choose(view)
@@ -100,6 +108,9 @@ class ContentionAware(Allocation):
 
     def _choose(self, view: View) -> Start | None:
         """The greedy rule."""
+        if self._rule_for is not None:
+            others = {one.job for one in view.candidates if not self._rule_for(one)}
+            view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
         least, power = self._least_ratio - _ROUNDING, self._gpus_power
         chosen = choose_start(view.candidates, view.running, view.free, self._table, least, power)
         devices = sum(view.sizes.values())

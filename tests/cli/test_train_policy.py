@@ -1,0 +1,51 @@
+"""``prefect-gpu train-policy``: what it writes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from prefect_gpu.cli import app
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--out", "weights.bin"], "does not end in .npz"),
+        (["--out", "nowhere/weights.npz"], "is in no folder that exists"),
+        (["--out", "weights.npz", "--unseen", "0"], "--unseen 0"),
+    ],
+)
+def test_bad_input_is_named(options: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["train-policy", *options])
+    assert found.exit_code == 2
+    assert said in found.output
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)
+    monkeypatch.delitem(sys.modules, "prefect_gpu.simulation.learning.train", raising=False)
+    found = CliRunner().invoke(app, ["train-policy", "--out", str(tmp_path / "a.npz")])
+    assert found.exit_code == 1
+    assert "pip install 'prefect-gpu[rl]'" in found.output
+
+
+@pytest.mark.slow
+def test_a_small_training_writes_weights_and_a_record(tmp_path: Path) -> None:
+    pytest.importorskip("sb3_contrib", reason="the extra rl is not installed")
+    out = tmp_path / "small.npz"
+    options = ["--episodes", "4", "--jobs", "4", "--sets", "1", "--unseen", "1", "--w1", "0.3", "--mix", "low"]
+    found = CliRunner().invoke(app, ["train-policy", "--out", str(out), *options])
+    assert found.exit_code == 0, found.output
+    from prefect_gpu.scheduling.profiles.trained import policy_of
+
+    policy_of(out.read_bytes())
+    record = json.loads((tmp_path / "small.json").read_text())
+    assert (record["mix"], record["w1"], record["table"]) == ("low", 0.3, "predicted")
+    assert record["curve"] and record["scores"]["deepshare-base"]["unfinished"] == 0
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["small.json", "small.npz"]
