@@ -14,6 +14,7 @@ from prefect_gpu.scheduling.policies.allocation.contention import ContentionAwar
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.policies.order import LeastService, Order
+from prefect_gpu.scheduling.policies.parted import Parted
 from prefect_gpu.scheduling.policies.peer_orders import LeastComplete, MostServed
 from prefect_gpu.scheduling.policies.sharing import NoSharing
 from prefect_gpu.scheduling.policies.slowed import SLOWDOWN_LIMIT, StopTheSlowed
@@ -43,7 +44,14 @@ def greedy(
     """
     table = predicted() if table is None else table
     allocation = ContentionAware(table, speeds, gpus_power=gpus_power)
-    return Profile("deepshare-greedy", LeastService(), sharing=NoSharing(), allocation=allocation, patience_s=math.inf)
+    return Profile(
+        "deepshare-greedy",
+        LeastService(),
+        sharing=NoSharing(),
+        allocation=allocation,
+        reactions=(StopTheSlowed(table, math.inf),),  # it only learns
+        patience_s=math.inf,
+    )
 
 
 def hybrid(
@@ -69,13 +77,16 @@ def hybrid(
         gpus_power: As for :func:`greedy`.
     """
     table = predicted() if table is None else table
-    allocation = ContentionAware(table, speeds, policy, least_used=LEAST_USED, gpus_power=gpus_power, round_s=round_s)
+    parted = Parted()
+    allocation = ContentionAware(
+        table, speeds, policy, parted=parted, least_used=LEAST_USED, gpus_power=gpus_power, round_s=round_s
+    )
     return Profile(
         "deepshare",
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(StopTheSlowed(table, limit),),
+        reactions=(StopTheSlowed(table, limit, parted=parted),),
         patience_s=math.inf,
     )
 
