@@ -1,4 +1,4 @@
-"""How much runs slow each other down, on a device or on a network: each one's step rate alone and beside each other one.
+"""How much runs slow each other down, on a device or on a network: each one's step rate alone and beside each other.
 
 Alone is before the neighbour began to train, or after it was done. Nothing is taken from estimates: those rest on runs
 that may have had company themselves.
