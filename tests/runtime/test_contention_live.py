@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Request
@@ -33,6 +34,11 @@ class KeepingHost(RecordingHost):
         """See Host."""
         self.request = self.controller.scheduler.state.jobs[run_id].request
         return super().describe(run_id)
+
+    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+        """See Host."""
+        self.said.remove(f"launched {run.run_id}")
+        return True
 
     def record_contention(self, row: dict[str, Any]) -> None:
         """See Host."""

@@ -138,8 +138,9 @@ class SensitivityTable:
 
     def suppose(self, model: str, category: str | None) -> None:
         """A model of which nothing else is known belongs to a category: see :data:`OF_CATEGORY`."""
-        if category in OF_CATEGORY:
-            self._supposed[model] = OF_CATEGORY[category]
+        traffic = OF_CATEGORY.get(category or "")
+        if traffic is not None:
+            self._supposed[model] = traffic
 
     def link(self, bytes_per_s: float) -> None:
         """The rate of the link that co-located jobs share, if it is known.
