@@ -114,6 +114,9 @@ class Owner:
     def released(self, run: TrackedRun) -> None:
         """See Host."""
 
+    def record_contention(self, row: dict[str, Any]) -> None:
+        """See Host."""
+
     def record_history(self, row: dict[str, Any]) -> None:
         """See Host."""
 

@@ -227,25 +227,30 @@ def driver_page() -> str:
 def history_page() -> str:
     """The history's columns, its classes, its tables."""
     from prefect_gpu.storage.history import History
-    from prefect_gpu.storage.row import HistoryRow
-    from prefect_gpu.storage.schema import SCHEMA_VERSION, runs_table, version_table
+    from prefect_gpu.storage.row import ContentionRow, HistoryRow
+    from prefect_gpu.storage.schema import SCHEMA_VERSION, contention_table, runs_table, version_table
 
-    about: dict[str, str] = {}
-    body = inspect.cleandoc(HistoryRow.__doc__ or "").partition("Attributes:\n")[2].partition("\nRaises:")[0]
-    for entry in entries(textwrap.dedent(body)):
-        names, _, words = entry.partition(": ")
-        about |= {name.strip(): words for name in names.split(",")}
-    rows = ["| column | type | may be empty | |", "|---|---|---|---|"]
-    for column in runs_table.columns:
-        words = re.sub(r"``([^`]+)``", r"`\1`", about.get(column.name, ""))
-        rows.append(f"| `{column.name}` | {column.type!s} | {'yes' if column.nullable else 'no'} | {cell(words)} |")
+    def columns(row: type, table: Any) -> str:
+        about: dict[str, str] = {}
+        body = inspect.cleandoc(row.__doc__ or "").partition("Attributes:\n")[2].partition("\nRaises:")[0]
+        for entry in entries(textwrap.dedent(body)):
+            names, _, words = entry.partition(": ")
+            about |= {name.strip(): words for name in names.split(",")}
+        rows = ["| column | type | may be empty | |", "|---|---|---|---|"]
+        for column in table.columns:
+            words = re.sub(r"``([^`]+)``", r"`\1`", about.get(column.name, ""))
+            rows.append(f"| `{column.name}` | {column.type!s} | {'yes' if column.nullable else 'no'} | {cell(words)} |")
+        return "\n".join(rows)
+
     return page(
         "History",
         f"One row for each attempt of each finished run, in the table `{runs_table.name}`. Times are Unix seconds, "
         "durations seconds, sizes bytes. What is not known is empty. Description of a group of columns is repeated for "
         f"each. The table `{version_table.name}` holds the schema's version, {SCHEMA_VERSION} in this release.",
-        "\n".join(rows),
-        document(History, members=("record", "rows", "count", "close")),
+        columns(HistoryRow, runs_table),
+        f"## `{contention_table.name}`\n\n{prose((ContentionRow.__doc__ or '').partition('Attributes:')[0])}",
+        columns(ContentionRow, contention_table),
+        document(History, members=("record", "rows", "record_contention", "contention", "count", "close")),
     )
 
 

@@ -110,6 +110,13 @@ class GpuSettings(PrefectBaseSettings):
         description="Stop or move runs that say `preemptible` where others need their devices; they carry on from "
         "their checkpoint. All other runs are never stopped for others, whatever this says.",
     )
+    slowdown_limit: float | None = Field(
+        default=None,
+        gt=1,
+        description="How much slower than alone a run that says `preemptible` may train because of others on its "
+        "nodes, for example 1.5: above it is stopped at a checkpoint and carries on elsewhere. Only the profile "
+        "deepshare stops runs for that. Default: 1.67 there.",
+    )
     page: bool = Field(
         default=True,
         description="Serve the pool's own page: devices over time, queue, losses. `prefect-gpu status` needs it, too.",

@@ -100,6 +100,9 @@ class Collector:
         """See Host."""
         self.over.set()
 
+    def record_contention(self, row: dict[str, Any]) -> None:
+        """See Host."""
+
     def record_history(self, row: dict[str, Any]) -> None:
         """See Host. The table gets its row from the same values, unless others disturbed the run."""
         kept = HistoryRow(**row)

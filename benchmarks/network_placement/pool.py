@@ -315,5 +315,8 @@ class Pool:
         """See Host."""
         self._over[run.run_id].set()
 
+    def record_contention(self, row: dict[str, Any]) -> None:
+        """See Host."""
+
     def record_history(self, row: dict[str, Any]) -> None:
         """See Host."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from prefect_gpu.runtime.telemetry import Finding
     from prefect_gpu.settings import GpuSettings
-    from prefect_gpu.storage.row import HistoryRow
+    from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
 _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 _PIPE_WIDTH = 160  # without a terminal nothing is gained by squeezing a table into 80 columns
@@ -92,6 +92,24 @@ def read_history(url: str, **chosen: Any) -> tuple[list[HistoryRow], int]:
             return [], 0
         with History(url) as opened:
             return opened.rows(**chosen), opened.count()
+    except HistoryError as error:
+        fail(str(error))
+
+
+def read_contention(url: str, **chosen: Any) -> list[ContentionRow]:
+    """What runs on several nodes did to each other, newest first; ends the command if there is no reading it.
+
+    Args:
+        chosen: Which rows, as for :meth:`prefect_gpu.storage.history.History.contention`.
+    """
+    from prefect_gpu.storage.history import History, HistoryError, sqlite_path
+
+    try:
+        path = sqlite_path(url)
+        if path is not None and not path.exists():
+            return []
+        with History(url) as opened:
+            return opened.contention(**chosen)
     except HistoryError as error:
         fail(str(error))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from prefect_gpu.cli import common
-from prefect_gpu.storage.row import OUTCOMES, HistoryRow
+from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,8 +35,16 @@ def history(
         str | None, typer.Option("--csv", metavar="FILE", help="Write CSV to this file; - for standard output.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    contention: Annotated[
+        bool,
+        typer.Option(
+            "--contention", help="Instead, how much runs on several nodes were slowed down, and by which others there."
+        ),
+    ] = False,
 ) -> None:
     """Show finished runs, newest first: how long each waited and worked, and how it ended."""
+    if contention and (csv_file or outcome):
+        common.fail("--contention goes with --flow, --limit and --json alone.", code=2)
     if outcome is not None and outcome not in OUTCOMES:
         common.fail(f"--outcome {outcome} is none of {', '.join(OUTCOMES)}.", code=2)
     if as_json and csv_file:
@@ -44,6 +52,10 @@ def history(
     url = common.load_settings().resolved_history_url
     in_table = not (as_json or csv_file)
     chosen_limit = limit or (_TABLE_ROWS if in_table else None)
+    if contention:
+        measured = common.read_contention(url, limit=chosen_limit, flow_name=flow)
+        common.print_json(measured) if as_json else _show_contention(measured)
+        return
     rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome)
     if as_json:
         common.print_json(rows)
@@ -91,6 +103,35 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
             screen.print(f"{_name(row)} {row.outcome}: {reason}", style="dim", markup=False, soft_wrap=True)
     if len(rows) < total:
         screen.print(f"{len(rows)} of {common.plural(total, 'run')}. --limit shows more, --csv and --json write all.")
+
+
+def _show_contention(rows: Sequence[ContentionRow]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = common.console()
+    if not rows:
+        screen.print("No run on several nodes has been measured beside another one yet.")
+        return
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for title in ("Measured", "Flow", "Placed", "Beside", "Placed"):
+        table.add_column(title)
+    table.add_column("Slower", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            datetime.fromtimestamp(row.measured_at).strftime("%Y-%m-%d %H:%M"),
+            Text(row.program),
+            _placed(row.gpus, row.nodes),
+            Text(row.beside),
+            _placed(row.beside_gpus, row.beside_nodes),
+            f"{row.slowdown:.2f}×",
+        )
+    screen.print(table)
+
+
+def _placed(gpus: int, nodes: int) -> str:
+    return f"{common.plural(gpus, 'GPU')} on {common.plural(nodes, 'node')}"
 
 
 def _table(rows: Sequence[HistoryRow], width: int) -> Table:

@@ -509,7 +509,9 @@ class Controller:
         elif kind == protocol.PROGRESS:
             run.progressed(data, at)
             self._handle(self.estimates.progressed(run, at), *self._reports.progress(run, data, at))
-            self._handle(*self._slowdowns.progressed(run, self.runs.values(), at))
+            for measured in self._slowdowns.progressed(run, self.runs.values(), at):
+                self._keep(measured, at)
+                self.handle(measured)
         elif kind == protocol.USAGE:
             run.used(data)
             self._handle(*self._reports.usage(run, data))
@@ -519,6 +521,33 @@ class Controller:
             self._leaving.saved(run, data.get("error"))
         self.chronicle.reported(run, kind, at)
         self._host.reported(run, kind)
+
+    def _keep(self, measured: ev.SlowdownMeasured, at: float) -> None:
+        """Have what two runs on several nodes do to each other kept at once: one of them may be stopped for it now."""
+        if measured.pair is None or self._closing or not self._leads():
+            return
+        own, other = measured.pair
+        row = {
+            "run_id": measured.job,
+            "program": own.model,
+            "gpus": own.gpus,
+            "nodes": own.nodes,
+            "beside": other.model,
+            "beside_gpus": other.gpus,
+            "beside_nodes": other.nodes,
+            "slowdown": measured.slowdown,
+            "measured_at": at,
+        }
+
+        async def write() -> None:
+            try:
+                await asyncio.to_thread(self._host.record_contention, row)
+            except Exception as error:  # the scheduler has been told: only the next worker will not know
+                self._logger.warning("What slowed run %s down could not be kept: %s", measured.job, error)
+
+        task = asyncio.get_running_loop().create_task(write(), name=f"contention-{measured.job}")
+        self._tasks.add(task)
+        task.add_done_callback(self._followed)
 
     def _exhausted(self, run: TrackedRun) -> None:
         """If the run is tried again, in its own process or in another, it has its devices alone then."""

@@ -58,5 +58,12 @@ class Host(Protocol):
     def released(self, run: TrackedRun) -> None:
         """The launch is over and forgotten; if the run waits again, it may be submitted again."""
 
+    def record_contention(self, row: dict[str, Any]) -> None:
+        """Keep how much a run was slowed down by another one on its nodes (called in a thread).
+
+        Args:
+            row: The fields of :class:`~prefect_gpu.storage.row.ContentionRow`.
+        """
+
     def record_history(self, row: dict[str, Any]) -> None:
         """Keep the row (called in a thread)."""

@@ -66,13 +66,19 @@ class Queue:
 
 @dataclass(frozen=True)
 class Quotas:
-    """Everything that Prefect's users have limited: the pool, its queues, and this worker (``--limit``)."""
+    """Everything that Prefect's users have limited: the pool, its queues, and this worker (``--limit``).
+
+    Attributes:
+        slowdown_limit: How much other runs on its nodes may slow a run down (speed alone ÷ speed now) before it is
+            stopped for them, in the profiles that stop runs for it; None: as those have it.
+    """
 
     queues: tuple[Queue, ...] = ()
     pool_paused: bool = False
     pool_limit: int | None = None
     pool_active_elsewhere: int = 0
     worker_limit: int | None = None
+    slowdown_limit: float | None = None
 
 
 UNLIMITED = Quotas()

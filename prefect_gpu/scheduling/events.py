@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from prefect_gpu.scheduling.cluster import Node, Placement, Quotas
 from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request, Status
+from prefect_gpu.scheduling.policies.contention import Key, Traffic
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,14 @@ class SlowdownMeasured:
 
     Attributes:
         beside: Program of the only other run that trains on its devices; "": not known, or there are several.
+        pair: Of a run on several nodes, measured beside one other such run that shares nodes with it, but no devices:
+            the run, and the other one, as both were placed then.
     """
 
     job: str
     slowdown: float
     beside: str = ""
+    pair: tuple[Key, Key] | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,19 @@ class CompanyLearned:
     """
 
     pairs: tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True)
+class ContentionLearned:
+    """What earlier runs have shown of programs on several nodes (DeepShare §III).
+
+    Attributes:
+        pairs: (program as it is placed, the one that shares nodes with it, its speed alone ÷ beside that one).
+        traffic: How each program communicates when it trains; it takes the place of what was told of it before.
+    """
+
+    pairs: tuple[tuple[Key, Key, float], ...] = ()
+    traffic: tuple[tuple[str, Traffic], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,6 +238,7 @@ Event = (
     | MemoryExhausted
     | SlowdownMeasured
     | CompanyLearned
+    | ContentionLearned
     | PressureMeasured
     | JobStopped
     | JobEnded

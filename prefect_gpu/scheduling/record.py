@@ -98,11 +98,13 @@ def _build(annotation: Any, value: Any) -> Any:
         return None if value is None else _build(inner[0], value)
     if origin is tuple:
         items = typing.get_args(annotation)
-        if len(items) == 2 and items[1] is not Ellipsis:
+        if items[-1] is not Ellipsis:
             return tuple(_build(item, element) for item, element in zip(items, value, strict=True))
         return tuple(_build(items[0], element) for element in value)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return annotation(value)
+    if isinstance(annotation, type) and issubclass(annotation, tuple) and annotation is not tuple:  # a NamedTuple
+        return annotation(*value)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         hints = typing.get_type_hints(annotation)
         return annotation(**{name: _build(hints[name], item) for name, item in value.items()})

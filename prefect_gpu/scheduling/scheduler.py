@@ -167,7 +167,7 @@ class Scheduler:
                 | ev.SlowdownMeasured(job_id)
             ):
                 return job_id in state.running, False
-            case ev.CompanyLearned():
+            case ev.CompanyLearned() | ev.ContentionLearned():
                 return True, False
             case ev.PressureMeasured(node):
                 return node in state.nodes, False

@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 
 from prefect_gpu.estimation import runs as r
+from prefect_gpu.estimation.contention import Communication
 from prefect_gpu.estimation.runs import FinishedRun, Known
 from prefect_gpu.estimation.speeds import speeds_of
 from prefect_gpu.estimation.submission import RESUMED_AT, SPEEDS, declared_of
-from prefect_gpu.storage.row import HistoryRow
+from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
 _LONGEST_S = 10 * 365 * 86_400.0
 
@@ -115,6 +117,38 @@ def _number(value: object) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def communication(row: HistoryRow) -> Communication | None:
+    """What a row teaches of how its program communicates; None if that is nothing."""
+    nodes = len({node for node, devices in row.places if devices})
+    if row.outcome != "completed" or not nodes:
+        return None
+    trained_s, steps = _number(row.trained_s), _number(row.steps_done)
+    done = None if steps is None else steps - _resumed_at(row.features)
+    declared = row.features.get("features") if isinstance(row.features, Mapping) else None
+    comm_to_comp = _number(declared.get("comm_to_comp")) if isinstance(declared, Mapping) else None
+    network = _number(row.net_mean_bytes_per_s)
+    return Communication(
+        Key(str(row.flow_name), len(row.devices), nodes),
+        step_s=trained_s / done if trained_s and done and done > 0 else None,
+        bytes_per_s=network if network is not None and network >= 0 else None,
+        batch_size=_number(row.features.get("batch_size")) if isinstance(row.features, Mapping) else None,
+        comm_to_comp=comm_to_comp if comm_to_comp is not None and comm_to_comp >= 0 else None,
+    )
+
+
+def measured_pairs(rows: Iterable[ContentionRow]) -> tuple[tuple[Key, Key, float], ...]:
+    """What runs on several nodes did to each other.
+
+    Returns:
+        (the program as it was placed, the one beside it, its speed alone ÷ its speed beside that one), in the order
+        of the rows.
+    """
+    return tuple(
+        (Key(row.program, row.gpus, row.nodes), Key(row.beside, row.beside_gpus, row.beside_nodes), row.slowdown)
+        for row in rows
+    )
 
 
 def newest_slowdowns(rows: Iterable[HistoryRow]) -> tuple[tuple[str, str, float], ...]:

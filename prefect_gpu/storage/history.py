@@ -1,10 +1,14 @@
-"""The history: one row per finished run. What is learned is learned from here, and nothing else is kept."""
+"""The history: one row per finished run, and one per pair of runs that slowed each other down on a network.
+
+What is learned is learned from here, and nothing else is kept.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
@@ -12,10 +16,10 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select, 
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
-from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Outcome
-from prefect_gpu.storage.schema import SCHEMA_VERSION, NewerSchema, bring_up_to_date, runs_table
+from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome, storable
+from prefect_gpu.storage.schema import SCHEMA_VERSION, NewerSchema, bring_up_to_date, contention_table, runs_table
 
-__all__ = ["OUTCOMES", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
+__all__ = ["OUTCOMES", "ContentionRow", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
 
 
 _BLOCK = 400  # rows read at once where some cannot be read
@@ -116,6 +120,34 @@ class History:
                 return [HistoryRow.from_columns(dict(found)) for found in connection.execute(query).mappings()]
             except (ValueError, TypeError, KeyError):
                 return self._readable(connection, query)
+
+    def record_contention(self, row: ContentionRow) -> None:
+        """Keep what was measured of a run beside another one. It takes the place of what was measured earlier."""
+        table = contention_table
+        columns = {item.name: storable(getattr(row, item.name)) for item in fields(row)}
+        same = [column == columns[column.name] for column in table.primary_key.columns]
+        with self._transaction(self._writer) as connection:
+            if connection.execute(select(table).where(*same, table.c.measured_at > row.measured_at)).first() is None:
+                connection.execute(table.delete().where(*same))
+                connection.execute(table.insert().values(columns))
+
+    def contention(self, *, limit: int | None = None, flow_name: str | None = None) -> list[ContentionRow]:
+        """What runs on several nodes did to each other, newest first. Rows without a sensible slowdown are left out.
+
+        Args:
+            limit: At most so many; None for all.
+            flow_name: Only of runs of this flow.
+        """
+        table = contention_table
+        query = select(table).order_by(table.c.measured_at.desc(), *table.primary_key.columns).limit(limit)
+        if flow_name is not None:
+            query = query.where(table.c.program == flow_name)
+        found = []
+        with self._transaction(self._engine) as connection:
+            for columns in connection.execute(query).mappings():
+                with suppress(ValueError, TypeError):  # somebody wrote a text there, which SQLite keeps
+                    found.append(ContentionRow(**columns))
+        return found
 
     def count(self) -> int:
         """How many rows there are."""

@@ -152,6 +152,41 @@ class HistoryRow:
         return cls(**values)
 
 
+@dataclass(frozen=True)
+class ContentionRow:
+    """How much a run on several nodes was slowed down by another such run on any of them.
+
+    `run_id`, how the run was placed, and the other program and its placement name the row: what is measured of that
+    pair later takes its place.
+
+    Attributes:
+        run_id: The flow run that was measured.
+        program: Its flow's name.
+        gpus, nodes: How many GPUs it had in all, and on how many nodes.
+        beside: The other run's flow.
+        beside_gpus, beside_nodes: Likewise of the other run.
+        slowdown: Its steps per second alone divided by those beside the other one (contention sensitivity).
+        measured_at: Unix seconds.
+
+    Raises:
+        ValueError: The slowdown is not a number above 0.
+    """
+
+    run_id: str
+    program: str
+    gpus: int
+    nodes: int
+    beside: str
+    beside_gpus: int
+    beside_nodes: int
+    slowdown: float
+    measured_at: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slowdown < math.inf:
+            raise ValueError(f"slowdown={self.slowdown!r} must be a number above 0: speed alone ÷ speed beside others.")
+
+
 def storable(value: Any) -> Any:
     """A value that JSON and both databases take.
 

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateColumn
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 metadata = MetaData()
 
@@ -88,6 +88,21 @@ runs_table = Table(
     Index("prefect_gpu_runs_flow_name", "flow_name", "ended_at"),
 )
 
+contention_table = Table(
+    "prefect_gpu_contention",
+    metadata,
+    Column("run_id", String(128), primary_key=True),
+    Column("gpus", Integer, primary_key=True, autoincrement=False),
+    Column("nodes", Integer, primary_key=True, autoincrement=False),
+    Column("beside", String(512), primary_key=True),
+    Column("beside_gpus", Integer, primary_key=True, autoincrement=False),
+    Column("beside_nodes", Integer, primary_key=True, autoincrement=False),
+    Column("program", Text, nullable=False),
+    Column("slowdown", Double, nullable=False),
+    Column("measured_at", Double, nullable=False),
+    Index("prefect_gpu_contention_measured_at", "measured_at"),
+)
+
 _ADDED_IN_2 = ("device_util_std", "out_of_memory", "neighbours", "estimate", "pace")
 _ADDED_IN_3 = ("prepared_behind", "gate_wait_s", "device_idle_s", "slowdowns", "demoted_s", "cores")
 
@@ -109,6 +124,11 @@ def _to_4(connection: Connection) -> None:
     _add_columns(connection, _ADDED_IN_4)
 
 
+def _to_5(connection: Connection) -> None:
+    """What runs on several nodes do to each other."""
+    contention_table.create(connection, checkfirst=True)
+
+
 def _add_columns(connection: Connection, names: tuple[str, ...]) -> None:
     for name in names:
         column = CreateColumn(runs_table.c[name]).compile(dialect=connection.dialect)
@@ -116,7 +136,7 @@ def _add_columns(connection: Connection, names: tuple[str, ...]) -> None:
 
 
 #: ``MIGRATIONS[n]`` brings a database of version n to version n + 1, inside the caller's transaction.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5}
 
 _ADVISORY_LOCK = 0x67707568  # "gpuh": one number that all workers agree on
 

@@ -64,6 +64,7 @@ class Intake:
         territory: str = "",
         lane: asyncio.Lock,
         logger: logging.Logger,
+        slowdown_limit: float | None = None,
     ) -> None:
         self.known: dict[str, FlowRun] = {}  # runs that wait or are launched, as last read
         self.controller: Controller  # set by the session, which makes the two know each other
@@ -74,6 +75,7 @@ class Intake:
         self._cancel = cancel
         self._host_prefix, self._territory = host_prefix, territory
         self._lane = lane
+        self._slowdown_limit = slowdown_limit
         self._logger = logger
         self._locks: dict[str, asyncio.Lock] = {}
         self._holds: dict[str, Hold] = {}
@@ -175,6 +177,7 @@ class Intake:
         quotas = await self._pool.quotas(
             lambda: {job.id for job in state.jobs.values() if job.active}, self._worker._limit
         )
+        quotas = replace(quotas, slowdown_limit=self._slowdown_limit)
         if quotas != state.quotas:
             self.controller.handle(ev.QuotasChanged(quotas))
 

@@ -7,12 +7,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from prefect_gpu.estimation.contention import remembered, traffic_of
 from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.storage.finished import finished_run, newest_slowdowns
+from prefect_gpu.scheduling.policies.contention import Key, Traffic
+from prefect_gpu.storage.finished import communication, finished_run, measured_pairs, newest_slowdowns
 from prefect_gpu.storage.history import History
 from prefect_gpu.worker.artifacts import PoolArtifact
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _RENEWED_AT_ONCE = 20  # estimates of waiting runs, a fraction of a millisecond each
 _JUDGED_RUNS = 2000  # the newest; how good their estimates were is shown
 _JUDGED_EVERY_S = 60.0
+_MOST_PAIRS = 500  # measurements of runs on several nodes, the newest
 
 
 class PoolLearning:
@@ -47,16 +50,30 @@ class PoolLearning:
         self._logger = logger
         self._learner = Learner(self._finished_runs, self._learned, logger)
         self._company: tuple[tuple[str, str, float], ...] = ()  # how much programs slow each other down
+        self._traffic: tuple[tuple[str, Traffic], ...] = ()  # how programs communicate
         self._accuracy = ""  # how good estimates have been, in Markdown
         self._news = asyncio.Event()
 
     async def run(self, artifact: PoolArtifact) -> None:
         """Learn, and keep the pool's page of estimates up to date, until cancelled."""
-        await asyncio.gather(self._learner.run(), self._show_accuracy(artifact))
+        await asyncio.gather(self._remember(), self._learner.run(), self._show_accuracy(artifact))
 
     def wake(self) -> None:
         """A run was recorded."""
         self._learner.wake()
+
+    async def _remember(self) -> None:
+        """Tell the scheduler, once, what runs on several nodes did to each other; it is told later ones as they are."""
+        try:
+            pairs = await asyncio.to_thread(self._measured_pairs)
+        except Exception as error:
+            self._logger.warning("What slows runs on several nodes down could not be read: %s.", error)
+            return
+        if pairs:
+            self._controller.handle(ev.ContentionLearned(pairs))
+
+    def _measured_pairs(self) -> tuple[tuple[Key, Key, float], ...]:
+        return remembered(reversed(measured_pairs(self._history.contention(limit=_MOST_PAIRS))))
 
     def _finished_runs(self) -> list[FinishedRun]:
         """What the history holds, for the learner's thread."""
@@ -64,6 +81,9 @@ class PoolLearning:
         compared = comparisons(rows[:_JUDGED_RUNS])
         self._accuracy = accuracy_markdown(compared) if compared else ""
         self._company = newest_slowdowns(rows)
+        links = [node.network_bps for node in self._controller.fleet.nodes if node.network_bps > 0]
+        shown = [one for one in map(communication, rows) if one is not None]
+        self._traffic = traffic_of(shown, min(links, default=None))
         return [run for run in map(finished_run, rows) if run is not None]
 
     async def _learned(self, estimator: Estimator) -> None:
@@ -71,6 +91,8 @@ class PoolLearning:
         self._controller.estimates.estimator = estimator
         if self._company:
             self._controller.handle(ev.CompanyLearned(self._company))
+        if self._traffic:
+            self._controller.handle(ev.ContentionLearned(traffic=self._traffic))
         finished, programs = sum(model.completed for model in estimator.programs.values()), len(estimator.programs)
         self._logger.info(
             "Learned from %d finished run%s of %d program%s",

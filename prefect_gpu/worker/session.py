@@ -38,6 +38,7 @@ from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
 from prefect_gpu.worker.control import EngineControl
@@ -123,6 +124,7 @@ class PoolSession:
             territory=territory,
             lane=self._lane,
             logger=self._logger,
+            slowdown_limit=settings.slowdown_limit,
         )
         outside = None if place.driver.local else settings
         self._launcher = Launcher(
@@ -440,6 +442,10 @@ class PoolSession:
     def released(self, run: TrackedRun) -> None:
         """See :class:`Host`."""
         self._intake.doubt(run.run_id)
+
+    def record_contention(self, row: dict[str, Any]) -> None:
+        """See :class:`Host`."""
+        self._history.record_contention(ContentionRow(**row))
 
     def record_history(self, row: dict[str, Any]) -> None:
         """See :class:`Host`."""

@@ -9,7 +9,7 @@ import pytest
 
 from prefect_gpu.cli.history import _seconds, write_csv
 from prefect_gpu.storage.history import History, HistoryRow
-from prefect_gpu.storage.row import Part
+from prefect_gpu.storage.row import ContentionRow, Part
 from tests.cli.conftest import InProcess
 
 ROWS = [
@@ -155,3 +155,23 @@ def test_what_cannot_be_done_is_said_on_standard_error(
     assert words in done.stderr
     assert done.stdout == ""
     assert "geheim" not in done.stderr
+
+
+def test_what_runs_on_several_nodes_did_to_each_other(run_cli: InProcess, filled: str) -> None:
+    assert "No run on several nodes" in run_cli("history", "--contention").stdout
+    with History(filled) as history:
+        history.record_contention(
+            ContentionRow("id-1", "train", 4, 2, "tune", 1, 1, 1.834, measured_at=1_700_000_000.0)
+        )
+    [line] = [line for line in run_cli("history", "--contention").stdout.splitlines() if "tune" in line]
+    for part in ("train", "4 GPUs on 2 nodes", "1 GPU on 1 node", "1.83×"):
+        assert part in line
+    [row] = json.loads(run_cli("history", "--contention", "--json").stdout)
+    assert (row["run_id"], row["slowdown"]) == ("id-1", 1.834)
+    assert json.loads(run_cli("history", "--contention", "--json", "--flow", "tune").stdout) == []
+    assert run_cli("history", "--contention", "--csv", "-").exit_code == 2
+
+
+def test_contention_of_no_history_creates_none(run_cli: InProcess, state: Path) -> None:
+    assert run_cli("history", "--contention").exit_code == 0
+    assert not state.exists()

@@ -400,6 +400,9 @@ class _Host:
         self.worker.spark()
         self.worker.offer(run.run_id)
 
+    def record_contention(self, row: dict[str, Any]) -> None:
+        pass
+
     def record_history(self, row: dict[str, Any]) -> None:
         self.worker.spark()
 

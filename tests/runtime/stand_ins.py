@@ -13,7 +13,7 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.storage.row import HistoryRow
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
 from prefect_gpu.storage.schema import runs_table
 
 
@@ -93,6 +93,7 @@ class RecordingHost:
         self.said: list[str] = []
         self.free_again: list[str] = []
         self.rows: list[dict[str, Any]] = []
+        self.contention: list[ContentionRow] = []
         self.holds: list[Hold] = []
         self.reports: list[ExitReport] = []
         self.records_at_prepare: list[bool] = []
@@ -150,6 +151,10 @@ class RecordingHost:
     def released(self, run: TrackedRun) -> None:
         """See Host."""
         self.free_again.append(run.run_id)
+
+    def record_contention(self, row: dict[str, Any]) -> None:
+        """See Host."""
+        self.contention.append(ContentionRow(**row))
 
     def record_history(self, row: dict[str, Any]) -> None:
         """See Host. The database takes no row in which a column that must be known is empty."""

@@ -12,6 +12,7 @@ from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.policies.contention import Key
 from prefect_gpu.training import protocol
 
 DEVICE = Placement("n", ("d0",), (0, 1), 1 << 30, shared=True)
@@ -26,7 +27,7 @@ class Bench:
         self.said: list[ev.SlowdownMeasured] = []
 
     def add(self, program: str, place: Placement = DEVICE, phase: str = protocol.TRAINING) -> TrackedRun:
-        request = Request(gpu_memory_bytes=1, exclusive=False, kind=program)
+        request = Request(gpu_memory_bytes=1, exclusive=False, kind=program, workers=len(place.parts))
         record = RunRecord(f"{program}{len(self.runs)}", "", "", "", "", request, place, progress={"step": 0})
         run = TrackedRun(record, Path("."), phase=phase)
         self.runs.append(run)
@@ -113,3 +114,77 @@ def test_a_try_that_begins_again_further_back_counts_from_there() -> None:
     bench.add("b")
     bench.train(10, (a, 4))
     assert a.slowdowns == {"b": 2.0}
+
+
+# -- on several nodes -----------------------------------------------------------------------------------------------
+
+
+def gang(device: int, nodes: str = "mn", shared: bool = False) -> Placement:
+    """An instance on each of these nodes, on its device of that number."""
+    first, *others = [Placement(node, (f"{node}{device}",), (0, 1), shared=shared) for node in nodes]
+    return Placement(first.node, first.devices, first.cpus, shared=shared, others=tuple(others))
+
+
+A, B = Key("a", 2, 2), Key("b", 2, 2)
+
+
+def pairs(bench: Bench) -> list[tuple[float, tuple[Key, Key] | None]]:
+    return [(one.slowdown, one.pair) for one in bench.said]
+
+
+def test_gangs_that_share_nodes_and_no_device_are_measured_as_they_are_placed() -> None:
+    bench = Bench()
+    a = bench.add("a", gang(0))
+    bench.train(12, (a, 8))
+    bench.add("b", gang(1, "no"))
+    bench.train(9, (a, 4))
+    assert bench.said == [], "a gang may be stopped for it, so it takes more to believe it than on a device"
+    bench.train(10, (a, 4))
+    assert pairs(bench) == [(2.0, (A, B))]
+    assert a.slowdowns == {}, "nobody shares its device"
+    bench.train(20, (a, 4))
+    assert len(bench.said) == 1, "it is said again when it has changed"
+    bench.train(60, (a, 2))
+    assert len(bench.said) > 1 and bench.said[-1].slowdown > 2.5
+
+
+def test_a_gang_may_be_alone_afterwards() -> None:
+    bench = Bench()
+    a, b = bench.add("a", gang(0)), bench.add("b", gang(1))
+    bench.train(15, (a, 2), (b, 4))
+    a.phase = protocol.FINISHED
+    bench.train(15, (b, 10))
+    assert pairs(bench) == [(2.5, (B, A))]
+
+
+@pytest.mark.parametrize("why", ["on other nodes", "it pauses", "of no known program", "there are two", "weighed down"])
+def test_of_such_company_nothing_is_said(why: str) -> None:
+    bench = Bench()
+    a = bench.add("a", gang(0))
+    bench.train(15, (a, 8))
+    b = bench.add("" if "program" in why else "b", gang(1, "op" if "other nodes" in why else "mn"))
+    b.record.weight = {"it pauses": 0.0, "weighed down": 0.5}.get(why, 1.0)
+    if why == "there are two":
+        bench.add("c", gang(2))
+    bench.train(30, (a, 4))
+    assert bench.said == []
+
+
+def test_runs_on_one_node_are_no_company_but_rates_are_compared_beside_the_same_ones_only() -> None:
+    bench = Bench()
+    a = bench.add("a", gang(0))
+    bench.train(15, (a, 8))
+    local = bench.add("local", Placement("m", ("m7",), (5,)))
+    bench.train(15, (a, 6), (local, 3))
+    bench.add("b", gang(1))
+    bench.train(15, (a, 3), (local, 3))
+    assert pairs(bench) == [(2.0, (A, B))], "not 8 / 3, for which the run beside it on its own node is to blame, too"
+
+
+def test_gangs_that_share_devices_are_measured_there() -> None:
+    bench = Bench()
+    a = bench.add("a", gang(0, shared=True))
+    bench.train(5, (a, 8))
+    bench.add("b", gang(0, shared=True))
+    bench.train(10, (a, 4))
+    assert a.slowdowns == {"b": 2.0} and all(one.pair is None for one in bench.said)

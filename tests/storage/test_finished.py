@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from prefect_gpu.estimation.runs import MARKS, TARGETS
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.storage.finished import finished_run, newest_slowdowns
-from prefect_gpu.storage.row import OUTCOMES, HistoryRow
+from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.storage.finished import communication, finished_run, newest_slowdowns
+from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Part
 
 TIMES = {"prepared_s": 3.0, "trained_s": 100.0, "saved_s": 2.0, "steps_done": 50}
 
@@ -172,3 +173,36 @@ def test_an_instance_of_a_gang_has_the_devices_that_it_asked_for() -> None:
     parts = tuple({"node": n, "devices": (n,), "role": "worker"} for n in "ab")
     run = finished_run(row(requested_gpus=1, devices=("a", "b"), parts=parts, **TIMES))
     assert run is not None and run.known.gpus == 1
+
+
+PARTS = tuple(Part(node=node, devices=(f"{node}0", f"{node}1"), role="worker") for node in "mn")
+SPREAD = {
+    "parts": PARTS,
+    "devices": ("m0", "m1", "n0", "n1"),
+    "trained_s": 100.0,
+    "steps_done": 60,
+    "net_mean_bytes_per_s": 8e6,
+    "features": {"batch_size": 32, "resumed_at": 10, "features": {"comm_to_comp": 1.5}},
+}
+
+
+def test_a_run_on_several_nodes_teaches_how_its_program_communicates() -> None:
+    found = communication(row(**SPREAD))
+    assert found is not None
+    assert found.key == Key("train", 4, 2)
+    assert (found.step_s, found.bytes_per_s, found.batch_size, found.comm_to_comp) == (2.0, 8e6, 32.0, 1.5)
+
+
+@pytest.mark.parametrize("odd", [None, "much", -1.0, math.nan, True])
+def test_odd_values_of_communication_are_left_out(odd: Any) -> None:
+    features = {"batch_size": odd, "features": {"comm_to_comp": odd}}
+    found = communication(row(**SPREAD | {"net_mean_bytes_per_s": odd, "trained_s": odd, "features": features}))
+    assert found is not None
+    assert (found.bytes_per_s, found.comm_to_comp) == (None, None)
+    assert found.step_s is None or found.step_s < 0
+    assert communication(row(**SPREAD | {"features": odd})) is not None
+
+
+def test_who_did_not_complete_or_had_no_device_teaches_nothing_of_it() -> None:
+    assert communication(row(**SPREAD | {"outcome": "failed"})) is None
+    assert communication(row(**TIMES)) is None

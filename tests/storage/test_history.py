@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine, inspect, select, text
 from prefect_gpu.storage import schema
 from prefect_gpu.storage.engine import parse_url, writing
 from prefect_gpu.storage.history import History, HistoryError, HistoryRow
-from prefect_gpu.storage.row import Part
+from prefect_gpu.storage.row import ContentionRow, Part
 from prefect_gpu.storage.schema import runs_table
 
 
@@ -267,3 +267,41 @@ def test_what_is_learned_from_is_the_newest_of_each_flow(history_url: str) -> No
         newest = history.newest_of_each_flow(2)
         assert [found.run_id for found in newest] == ["b-5", "b-4", "a-5", "a-4"]
         assert [found.run_id for found in history.newest_of_each_flow(2, limit=3)] == ["b-5", "b-4", "a-5"]
+
+
+def contended(run_id: str = "run-1", slowdown: float = 2.0, measured_at: float = 10.0, **more: Any) -> ContentionRow:
+    values: dict[str, Any] = {"program": "bert", "gpus": 4, "nodes": 2, "beside": "dlrm", "beside_gpus": 8}
+    values |= {"beside_nodes": 4, "slowdown": slowdown, "measured_at": measured_at}
+    return ContentionRow(run_id, **(values | more))
+
+
+def test_what_runs_on_several_nodes_did_to_each_other_is_kept_once_a_pair_the_newest(history_url: str) -> None:
+    with History(history_url) as history:
+        for one in (contended(), contended(slowdown=2.5, measured_at=20.0), contended(slowdown=9.0, measured_at=5.0)):
+            history.record_contention(one)
+        history.record_contention(contended("run-2", beside="bert", measured_at=30.0, program="other"))
+    with History(history_url) as history:  # another worker
+        assert [(one.run_id, one.slowdown) for one in history.contention()] == [("run-2", 2.0), ("run-1", 2.5)]
+        assert history.contention(flow_name="bert") == [contended(slowdown=2.5, measured_at=20.0)]
+        assert len(history.contention(limit=1)) == 1
+        assert history.count() == 0, "these are no finished runs"
+
+
+def test_a_slowdown_that_is_none_is_refused_and_left_out(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"slowdown=0.0 must be a number above 0"):
+        contended(slowdown=0.0)
+    with History(f"sqlite:///{tmp_path / 'history.db'}") as history:
+        history.record_contention(contended())
+        history.record_contention(contended("run-2"))
+        with history._writer.begin() as connection:
+            connection.execute(text("UPDATE prefect_gpu_contention SET slowdown = 'much' WHERE run_id = 'run-1'"))
+        assert [one.run_id for one in history.contention()] == ["run-2"]
+
+
+def test_a_database_of_version_4_learns_to_keep_contention(history_url: str) -> None:
+    with History(history_url) as history, history._writer.begin() as connection:
+        connection.execute(text("DROP TABLE prefect_gpu_contention"))
+        connection.execute(schema.version_table.update().values(version=4))
+    with History(history_url) as history:
+        history.record_contention(contended())
+        assert history.contention() == [contended()]

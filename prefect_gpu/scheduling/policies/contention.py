@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.cluster import Placement
+    from prefect_gpu.scheduling.jobs import Request
 
 FLOOR = 0.35
 LEAST_RATIO = 0.6
@@ -52,6 +56,19 @@ TRAFFIC: Mapping[str, Traffic] = {
 }
 """The paper's models (Table I)."""
 
+OF_CATEGORY: Mapping[str, Traffic] = {
+    "cv": TRAFFIC["MobileNetV3"],
+    "nlp": TRAFFIC["Transformer-XL"],
+    "recommendation": TRAFFIC["DLRM"],
+}
+"""What a program of a category is taken to communicate like until it was measured: the paper's model of that kind."""
+
+
+def placed_key(request: Request, placement: Placement) -> Key:
+    """What contention is known for, of a job where it is: its program, on its devices, over so many nodes."""
+    nodes = {part.node for part in placement.parts if part.devices}
+    return Key(request.kind, request.total_gpus, len(nodes))
+
 
 def predicted_ratio(own: Traffic, other: Traffic, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
     """A job's throughput beside another as a fraction of that alone, from how both communicate.
@@ -73,7 +90,8 @@ class SensitivityTable:
 
     A pair is looked up as measured; else it is 1 if one of the two is on one node, as that one sends nothing over the
     network; else it is the mean of what was measured of the two models at other sizes; else it is predicted from their
-    traffic; else nothing is known against it, and the ratio is 1.
+    traffic, as far as that was measured, is known, or is that of their category; else nothing is known against it, and
+    the ratio is 1.
 
     Args:
         measured: Ratio of the first key's throughput beside the second. Ratios above 1 are noise and count as 1.
@@ -94,6 +112,7 @@ class SensitivityTable:
         self.floor = floor
         self._link_bytes_per_s = link_bytes_per_s
         self._traffic = dict(traffic or {})
+        self._supposed: dict[str, Traffic] = {}
         self._measured: dict[tuple[Key, Key], tuple[float, int]] = {}
         self._of_models: dict[tuple[str, str], tuple[float, int]] = {}
         for (own, other), ratio in (measured or {}).items():
@@ -113,6 +132,25 @@ class SensitivityTable:
         mean, count = self._of_models.get((own.model, other.model), (0.0, 0))
         self._of_models[own.model, other.model] = (mean + (ratio - mean) / (count + 1), count + 1)
 
+    def communicates(self, model: str, traffic: Traffic) -> None:
+        """How a model communicates was measured, or measured anew."""
+        self._traffic[model] = traffic
+
+    def suppose(self, model: str, category: str | None) -> None:
+        """A model of which nothing else is known belongs to a category: see :data:`OF_CATEGORY`."""
+        traffic = OF_CATEGORY.get(category or "")
+        if traffic is not None:
+            self._supposed[model] = traffic
+
+    def link(self, bytes_per_s: float) -> None:
+        """The rate of the link that co-located jobs share, if it is known.
+
+        Args:
+            bytes_per_s: 0 or less: it is not, and what was taken for it stands.
+        """
+        if bytes_per_s > 0:
+            self._link_bytes_per_s = bytes_per_s
+
     def ratio(self, own: Key, other: Key) -> float:
         """The first job's throughput ratio if it shares a node with the second."""
         found = self._measured.get((own, other))
@@ -122,10 +160,13 @@ class SensitivityTable:
             found = self._of_models.get((own.model, other.model))
         if found is not None:
             return max(self.floor, found[0])
-        mine, theirs = self._traffic.get(own.model), self._traffic.get(other.model)
+        mine, theirs = self._traffic_of(own.model), self._traffic_of(other.model)
         if mine is None or theirs is None:
             return 1.0
         return max(self.floor, predicted_ratio(mine, theirs, self._link_bytes_per_s))
+
+    def _traffic_of(self, model: str) -> Traffic | None:
+        return self._traffic.get(model) or self._supposed.get(model)
 
     def among(self, own: Key, others: Iterable[Key]) -> float:
         """The throughput ratio among several co-located jobs: the worst counts; 1 alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from prefect_gpu.scheduling.policies.contention import Candidate, Key, Running, 
 from prefect_gpu.scheduling.policies.spreading import can_spread, free_devices, node_sets, pieces, widths
 
 if TYPE_CHECKING:
+    from prefect_gpu.scheduling.state import State
     from prefect_gpu.scheduling.verbs import Desk
 
 _PREFERRED = (1, 2, 4, 8, 16, 3, 5, 6, 7)  # numbers of nodes for jobs that were never measured
@@ -91,11 +92,20 @@ def running_jobs(desk: Desk) -> dict[str, Running]:
     return found
 
 
-def look(desk: Desk, jobs: Sequence[Job], speeds: Speeds, table: SensitivityTable) -> View:
+def look(
+    desk: Desk,
+    jobs: Sequence[Job],
+    speeds: Speeds,
+    table: SensitivityTable,
+    avoided: Callable[[Job, State], Container[int]] = lambda job, state: (),
+) -> View:
     """The view of some waiting jobs, each of which stands for those like it.
 
     A candidate's ``job`` is its place in ``jobs``. The seconds that remain are those of the estimate; of a job of
     which nothing is known, those that it has had are the best guess.
+
+    Args:
+        avoided: Numbers of the nodes that a job is not to be started on.
     """
     state = desk.state
     running = running_jobs(desk)
@@ -110,7 +120,9 @@ def look(desk: Desk, jobs: Sequence[Job], speeds: Speeds, table: SensitivityTabl
         found = speeds.widths(job.request, len(state.numbered))
         if not found:
             continue
-        room = {n: len(devices) for n, devices in free_devices(job, state, desk.profile.sharing).items()}
+        shunned = avoided(job, state)
+        free_here = free_devices(job, state, desk.profile.sharing)
+        room = {n: len(devices) for n, devices in free_here.items() if n not in shunned}
         remaining_s = job.remaining_s(desk.now)
         if remaining_s is None:
             remaining_s = job.attained(desk.now)

@@ -16,6 +16,7 @@ from prefect_gpu.scheduling.policies.allocation.contention import ContentionAwar
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.policies.order import LeastService, Order
+from prefect_gpu.scheduling.policies.parted import Parted
 from prefect_gpu.scheduling.policies.peer_orders import LeastComplete, MostServed
 from prefect_gpu.scheduling.policies.sharing import NoSharing
 from prefect_gpu.scheduling.policies.slowed import MOST_STOPS, SLOWDOWN_LIMIT, StopTheSlowed
@@ -48,7 +49,14 @@ def greedy(
     """
     table = predicted() if table is None else table
     allocation = ContentionAware(table, speeds, gpus_power=gpus_power)
-    return Profile("deepshare-greedy", LeastService(), sharing=NoSharing(), allocation=allocation, patience_s=math.inf)
+    return Profile(
+        "deepshare-greedy",
+        LeastService(),
+        sharing=NoSharing(),
+        allocation=allocation,
+        reactions=(StopTheSlowed(table, math.inf),),  # it only learns
+        patience_s=math.inf,
+    )
 
 
 def hybrid(
@@ -80,10 +88,12 @@ def hybrid(
         least_gain: Likewise.
     """
     table = predicted() if table is None else table
+    parted = Parted()
     allocation = ContentionAware(
         table,
         speeds,
         policy,
+        parted=parted,
         least_used=least_used,
         least_gain=least_gain,
         gpus_power=gpus_power,
@@ -94,7 +104,7 @@ def hybrid(
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(StopTheSlowed(table, limit, foreseen=policy is not None),),
+        reactions=(StopTheSlowed(table, limit, foreseen=policy is not None, parted=parted),),
         patience_s=math.inf,
     )
 

@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.policies.contention import (
     Start,
     choose_start,
 )
+from prefect_gpu.scheduling.policies.parted import Parted
 from prefect_gpu.scheduling.policies.spreading import free_devices, placed
 from prefect_gpu.scheduling.policies.view import Policy, Speeds, View, look
 from prefect_gpu.scheduling.waiting import Line
@@ -45,7 +46,9 @@ class ContentionAware(Allocation):
         policy: A policy to ask first, again and again until it starts nothing; None: the greedy rule decides alone.
         rule_for: Which ways to start a job are left to the rule whatever the policy does; None: the rule decides about
             all jobs, but only where the policy starts nothing.
-        least_ratio: Nobody may end up slower than this part of the speed alone.
+        parted: Who was stopped because of whom; that of the reaction which stops them. They meet no more.
+        least_ratio: Nobody may end up slower than this part of the speed alone; where the quotas limit the slowdown,
+            than the inverse of that.
         least_used: Part of the devices that are to be used even if jobs slow each other down a lot; 0: none.
         least_gain: What such a job must bring in all, in jobs at full speed; from 0 (completion counts) to 1.
         gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
@@ -59,6 +62,7 @@ class ContentionAware(Allocation):
         policy: Policy | None = None,
         *,
         rule_for: Callable[[Candidate], bool] | None = None,
+        parted: Parted | None = None,
         least_ratio: float = LEAST_RATIO,
         least_used: float = 0.0,
         least_gain: float = 0.4,
@@ -69,6 +73,7 @@ class ContentionAware(Allocation):
         self._speeds = Speeds(speeds)
         self._policy = policy
         self._rule_for = rule_for
+        self._parted = Parted() if parted is None else parted
         self._least_ratio = least_ratio
         self._least_used, self._least_gain = least_used, least_gain
         self._gpus_power = gpus_power
@@ -100,18 +105,22 @@ class ContentionAware(Allocation):
         while self._rule_for is not None or not started:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
-            chosen = self._choose(view)
+            chosen = self._choose(view, self._least_now(desk))
             if chosen is None or not self._start(desk, jobs[chosen.job], chosen, view):
                 break
         while any(self._start_plain(desk, job) for job in self._firsts(desk, priority)):
             pass
 
-    def _choose(self, view: View) -> Start | None:
+    def _least_now(self, desk: Desk) -> float:
+        limit = desk.state.quotas.slowdown_limit
+        return self._least_ratio if limit is None else 1 / limit
+
+    def _choose(self, view: View, least_ratio: float) -> Start | None:
         """The greedy rule."""
         if self._rule_for is not None:
             others = {one.job for one in view.candidates if not self._rule_for(one)}
             view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
-        least, power = self._least_ratio - _ROUNDING, self._gpus_power
+        least, power = least_ratio - _ROUNDING, self._gpus_power
         chosen = choose_start(view.candidates, view.running, view.free, self._table, least, power)
         devices = sum(view.sizes.values())
         if chosen is not None or devices - sum(view.free.values()) >= self._least_used * devices:
@@ -132,7 +141,7 @@ class ContentionAware(Allocation):
         return found
 
     def _look(self, desk: Desk, jobs: Sequence[Job]) -> View:
-        return look(desk, jobs, self._speeds, self._table)
+        return look(desk, jobs, self._speeds, self._table, self._parted.avoided)
 
     def _start(self, desk: Desk, job: Job, start: Start, view: View) -> bool:
         """Start a job as chosen. False, and nothing changed, if it does not fit there after all."""
@@ -141,6 +150,8 @@ class ContentionAware(Allocation):
             return False
         room = free_devices(job, state, sharing)
         each = start.key.gpus // len(start.nodes)
+        if not start.nodes.isdisjoint(self._parted.avoided(job, state)):
+            return False
         if any(len(room.get(number, ())) < each for number in start.nodes):
             return False
         others = [one.key for one in view.running if one.nodes & start.nodes]
@@ -168,8 +179,16 @@ class ContentionAware(Allocation):
         limit = desk.state.limit_on(line.queue)
         if limit is not None:
             tell_line(desk, line, limit[0], lambda: limit[1])
+        elif self._parted.avoided(line.entries[0][1], desk.state):
+            company = " and ".join(other.label for other in self._parted.others(line.entries[0][1], desk.state))
+            tell_line(
+                desk,
+                line,
+                "contention",
+                lambda: f"it and {company} slowed each other down too much, and there is no room on other nodes",
+            )
         elif fits:
-            least = self._least_ratio
+            least = self._least_now(desk)
             tell_line(
                 desk,
                 line,
