@@ -90,7 +90,7 @@ class Compositions:
         return found[0], found[1], found[2], found[3]
 
     def prices(self, work_s: Floats) -> Floats:
-        """What a second of each class's work costs, in seconds of a whole group, if all work is done in the best company.
+        """What a second of each class's work costs, in seconds of a group, if all is done in the best company.
 
         The dual prices of the linear programme "the least time in which compositions do all the work", by the simplex
         method over all compositions. (As in cutting stock; Gilmore & Gomory, 1961.) It begins with every class for

@@ -17,7 +17,7 @@ from prefect_gpu.scheduling.policies.allocation.contention import ContentionAwar
 from prefect_gpu.scheduling.policies.compositions import Chooser, Chosen, Compositions, Floats, TooMany, Wide
 from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
 from prefect_gpu.scheduling.policies.spreading import free_devices, pieces, placed
-from prefect_gpu.scheduling.policies.view import Speeds, key_of
+from prefect_gpu.scheduling.policies.view import Speeds
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -59,11 +59,11 @@ class Composed(ContentionAware):
     (see :meth:`~prefect_gpu.scheduling.policies.compositions.Compositions.prices`). This is what the greedy rule cannot
     see: whose good neighbours are scarce, and which jobs must not be left for the tail. A second of a job is worth
 
-        devices × price^``emphasis`` × (devices ÷ a quarter of a group)^−``smallness`` × (remaining ÷ median)^−``shortness``
+        price^``emphasis`` × devices × (4 devices ÷ group's)^−``smallness`` × (remaining ÷ median)^−``shortness``
 
-    and what runs on a group is the composition with the largest sum of worth × ratio, less ``cost`` × devices of a group
-    × what everybody loses of its speed. Jobs that are faster on all nodes than on one group may be spread so. It is
-    decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
+    and what runs on a group is the composition with the largest sum of worth × ratio, less ``cost`` × devices of a
+    group × what everybody loses of its speed. Jobs that are faster on all nodes than on one group may be spread so. It
+    is decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
 
     This is for a world in which moving is free, on nodes that are alike, and for jobs that may be stopped and have been
     measured on the same narrowest number of nodes. Everywhere else the greedy rule of :class:`ContentionAware` decides.
@@ -245,7 +245,7 @@ class Composed(ContentionAware):
             room = free_devices(job, state, desk.profile.sharing)
             each = problem.classes[one][1] // len(nodes)
             if any(len(room.get(number, ())) < each for number in nodes):
-                continue
+                continue  # a device is lost or in use by others
             desk.launch(
                 job,
                 placed(job, nodes, room, state, desk.profile.sharing),
