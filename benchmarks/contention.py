@@ -12,7 +12,9 @@ that are alike are decided by their order, so the job set is played in several o
 figure of each column counts.
 
 *Unseen*: the authors' nine training sets, and sets drawn as in the paper with contention predicted from its Table I.
-Nothing was tuned on these. Each claim there is of the mean over the sets; each set is in the details.
+Nothing was tuned on these. Each claim there is of the mean over the sets, and of completion and makespan only: where
+most jobs are heavy, the greedy rule leaves up to a third of the GPUs idle so that those that run do so at full speed.
+Its running times are shorter there, and its ratios higher. Each set, with all columns, is in the details.
 
 The greedy rule was published with 65,788 s and 181,500 s; without the flaw of the authors' world (see
 :mod:`~prefect_gpu.simulation.worlds.rounds`) it comes out here within 2 % of that, with the flaw it does not. So the
@@ -153,7 +155,8 @@ def main() -> int:
                 figures.append(play(jobs, truth, who)[0])
                 details[f"{name}, {who}"] = _shown(figures[-1])
         found, bound = mean(both["search"]), mean(both["greedy"])
-        claims += [one for one in claims_of(f"unseen, {kind}, greedy", found, bound) if "[s]" in one.name]
+        for at in ("completion_s", "makespan_s"):
+            claims.append(at_most(f"unseen, {kind}, greedy: {_FIELDS[at]}", getattr(found, at), getattr(bound, at)))
         details[f"{kind}, mean, search"], details[f"{kind}, mean, greedy"] = _shown(found), _shown(bound)
     return report("contention", claims, details, as_json=args.json)
 

@@ -52,7 +52,7 @@ def test_a_running_job_makes_room_for_one_that_is_worth_more() -> None:
 
 
 def test_where_moving_costs_something_the_greedy_rule_decides_and_stops_nobody() -> None:
-    world = cluster(Abilities(Preemption.CHECKPOINT))
+    world = cluster(Abilities(Preemption.GRACEFUL))
     world.submit("l1", "l2", kind="loud", gpus=4)
     world.submit("q1", "q2", "q3", "q4", gpus=4)
     assert world.places

@@ -22,6 +22,7 @@ from prefect_gpu.scheduling.policies.view import Speeds
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
 
+_LEAST_WIDE = 0.8  # part of its speed that a job must keep on all nodes, alone, for this to be thought of
 _LEAST_S = 300.0  # what remains of a job counts as no less: the last seconds are not worth any price
 
 
@@ -59,11 +60,11 @@ class Composed(ContentionAware):
     (see :meth:`~prefect_gpu.scheduling.policies.compositions.Compositions.prices`). This is what the greedy rule cannot
     see: whose good neighbours are scarce, and which jobs must not be left for the tail. A second of a job is worth
 
-        price^``emphasis`` × devices × (4 devices ÷ group's)^−``smallness`` × (remaining ÷ median)^−``shortness``
+        price × devices × (4 devices ÷ group's)^−``smallness`` × (remaining ÷ median)^−``shortness``
 
     and what runs on a group is the composition with the largest sum of worth × ratio, less ``cost`` × devices of a
-    group × what everybody loses of its speed. Jobs that are faster on all nodes than on one group may be spread so. It
-    is decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
+    group × what everybody loses of its speed. Jobs that are hardly slower on all nodes than on one group may be spread
+    so. It is decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
 
     This is for a world in which moving is free, on nodes that are alike, and for jobs that may be stopped and have been
     measured on the same narrowest number of nodes. Everywhere else the greedy rule of :class:`ContentionAware` decides.
@@ -71,7 +72,6 @@ class Composed(ContentionAware):
     Args:
         table: How much jobs suffer from each other.
         speeds: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
-        emphasis: Power of the price; 1 is the price itself.
         smallness: How much small jobs are preferred.
         shortness: How much jobs are preferred of which little remains.
         cost: Weight of lost speed in itself, whoever loses it, per device of a group.
@@ -84,17 +84,16 @@ class Composed(ContentionAware):
         table: SensitivityTable,
         speeds: Mapping[Key, float] | None = None,
         *,
-        emphasis: float = 1.2,
         smallness: float = 0.4,
-        shortness: float = 0.2,
-        cost: float = 0.1,
+        shortness: float = 0.25,
+        cost: float = 0.075,
         least_share: float = 0.4,
         gpus_power: float = 1.0,
     ) -> None:
         super().__init__(table, speeds, gpus_power=gpus_power)
         self._known = table
         self._widths = Speeds(speeds)
-        self._emphasis, self._smallness, self._shortness = emphasis, smallness, shortness
+        self._smallness, self._shortness = smallness, shortness
         self._cost, self._least_share = cost, least_share
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None
         self._compositions: tuple[object, Compositions] | None = None
@@ -185,7 +184,7 @@ class Composed(ContentionAware):
         most = groups * (capacity // int(sizes.min()))
         middle_s = median(seconds for one in problem.remaining_s for seconds in one)
         weights = np.full((len(keys), most), -np.inf)
-        worth = sizes * prices**self._emphasis * (4 * sizes / capacity) ** -self._smallness
+        worth = sizes * prices * (4 * sizes / capacity) ** -self._smallness
         for at, seconds in enumerate(problem.remaining_s):
             first = np.array(seconds[:most])
             weights[at, : len(first)] = worth[at] * (first / middle_s) ** -self._shortness
@@ -203,7 +202,7 @@ class Composed(ContentionAware):
         return self._compositions[1]
 
     def _wide(self, problem: _Problem, narrow: Sequence[Key]) -> Wide | None:
-        """Jobs that are no slower on all nodes."""
+        """Jobs that are hardly slower on all nodes, or even faster."""
         nodes = len(problem.nodes)
         keys = [key._replace(nodes=nodes) for key in narrow]
         ratio = self._known.ratio
@@ -213,7 +212,7 @@ class Composed(ContentionAware):
         may = [
             at
             for at, key in enumerate(keys)
-            if nodes in self._widths.widths(problem.jobs[at][0].request, nodes) and speedups[at] >= 1
+            if nodes in self._widths.widths(problem.jobs[at][0].request, nodes) and speedups[at] >= _LEAST_WIDE
         ]
         return Wide(
             may,
