@@ -17,7 +17,6 @@ from prefect_gpu.scheduling.policies.allocation.contention import ContentionAwar
 from prefect_gpu.scheduling.policies.compositions import Chooser, Chosen, Compositions, Floats, TooMany, Wide
 from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
 from prefect_gpu.scheduling.policies.spreading import free_devices, pieces, placed
-from prefect_gpu.scheduling.policies.view import Speeds
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -91,8 +90,6 @@ class Composed(ContentionAware):
         gpus_power: float = 1.0,
     ) -> None:
         super().__init__(table, speeds, gpus_power=gpus_power)
-        self._known = table
-        self._widths = Speeds(speeds)
         self._smallness, self._shortness = smallness, shortness
         self._cost, self._least_share = cost, least_share
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None
@@ -109,7 +106,7 @@ class Composed(ContentionAware):
         if there == self._seen or not there[0]:
             return
         try:
-            chosen, prices = self._choose(problem)
+            chosen, prices = self._compose(problem)
         except TooMany:
             super().allocate(desk)
             return
@@ -147,7 +144,7 @@ class Composed(ContentionAware):
                 return None
             by_class.setdefault(found, []).append(job)
         nodes = sorted(books.number for books in state.numbered)
-        narrowest = {min(self._widths.widths(job.request, len(nodes)), default=0) for job in requests.values()}
+        narrowest = {min(self._speeds.widths(job.request, len(nodes)), default=0) for job in requests.values()}
         if len(narrowest) != 1 or 0 in narrowest:
             return None
         width = narrowest.pop()
@@ -170,12 +167,12 @@ class Composed(ContentionAware):
             remaining_s.append([entry[0] for entry in known])
         return _Problem(classes, jobs, remaining_s, width, capacity, nodes)
 
-    def _choose(self, problem: _Problem) -> tuple[Chosen, Floats]:
+    def _compose(self, problem: _Problem) -> tuple[Chosen, Floats]:
         """What is to run, and the price of a second of each class, in devices."""
         keys = [Key(model, gpus, problem.width) for model, gpus in problem.classes]
         sizes = np.array([key.gpus for key in keys], dtype=float)
         groups = len(problem.groups)
-        ratio = self._known.ratio
+        ratio = self._table.ratio
         ratios = np.array([[ratio(own, other) for other in keys] for own in keys])
         capacity = problem.capacity
         compositions = self._all(problem.classes, ratios, capacity)
@@ -205,14 +202,14 @@ class Composed(ContentionAware):
         """Jobs that are hardly slower on all nodes, or even faster."""
         nodes = len(problem.nodes)
         keys = [key._replace(nodes=nodes) for key in narrow]
-        ratio = self._known.ratio
+        ratio = self._table.ratio
         if nodes == problem.width:
             return None
-        speedups = [1 / self._widths.stretch(key) for key in keys]
+        speedups = [1 / self._speeds.stretch(key) for key in keys]
         may = [
             at
             for at, key in enumerate(keys)
-            if nodes in self._widths.widths(problem.jobs[at][0].request, nodes) and speedups[at] >= _LEAST_WIDE
+            if nodes in self._speeds.widths(problem.jobs[at][0].request, nodes) and speedups[at] >= _LEAST_WIDE
         ]
         return Wide(
             may,
