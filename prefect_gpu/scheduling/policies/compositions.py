@@ -200,6 +200,11 @@ class Chooser:
     def choose(self) -> Chosen:
         """The best found: without wide jobs, then with one more as long as that is better."""
         best = self._filled(())
+        wanted = int((self._all.sizes * (self._weights[:-1] > _IMPOSSIBLE / 2).sum(axis=1)).sum())
+        if best is not None and wanted < self._all.capacity * self._groups:
+            # There is room for all. Filled one after the other, the first groups would be full and the last ones empty.
+            spread = self._filled((), max(-(-wanted // self._groups), int(self._all.sizes.max())))
+            best = spread if spread is not None and spread.value > best.value else best
         wide = self._wide
         while best is not None and wide is not None and len(best.wide) < self._most_wide:
             options = [self._filled((*best.wide, at)) for at in wide.classes]
@@ -210,8 +215,8 @@ class Chooser:
         assert best is not None  # nothing at all is a choice, too
         return best
 
-    def _filled(self, wide: tuple[int, ...]) -> Chosen | None:
-        """The best groups beside these wide jobs; None if these themselves cannot run."""
+    def _filled(self, wide: tuple[int, ...], most: int | None = None) -> Chosen | None:
+        """The best groups, of so many devices at most, beside these wide jobs; None if these themselves cannot run."""
         known, sizes = self._wide, self._all.sizes
         room = self._all.capacity * self._groups - int(sizes[list(wide)].sum())
         offsets = np.zeros(len(self._weights), np.int64)
@@ -227,7 +232,7 @@ class Chooser:
         value = sum(w * r - self._cost * (1 - r) for w, r in zip(weights, ratios, strict=True))
         groups, kept = [], []
         for _ in range(self._groups):
-            picked = self._pick(room // self._groups, offsets, wide, ratios, weights)
+            picked = self._pick(min(room // self._groups, most or room), offsets, wide, ratios, weights)
             if picked is None:
                 groups.append(())
                 kept.append(())
