@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from prefect_gpu.scheduling.policies.allocation.composed import Composed
 from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
@@ -143,6 +144,17 @@ def base(
     )
 
 
+def search(table: SensitivityTable | None = None, speeds: Mapping[Key, float] | None = None) -> Profile:
+    """All compositions of jobs on each group of nodes are looked at; see :class:`.Composed`.
+
+    Args:
+        table: As for :func:`greedy`.
+        speeds: As for :func:`greedy`.
+    """
+    allocation = Composed(predicted() if table is None else table, speeds)
+    return Profile("deepshare-search", LeastService(), sharing=NoSharing(), allocation=allocation, patience_s=math.inf)
+
+
 def predicted() -> SensitivityTable:
     """A table that predicts contention from the traffic of the paper's models (Table I), and learns."""
     return SensitivityTable(traffic=TRAFFIC)
@@ -159,6 +171,7 @@ def _trained(branch: str, suffix: str) -> dict[str, Callable[[], Profile]]:
 PROFILES: dict[str, Callable[[], Profile]] = {
     "deepshare": hybrid,
     "deepshare-greedy": greedy,
+    "deepshare-search": search,
     "deepshare-las": lambda: _baseline("deepshare-las", MostServed()),
     "deepshare-srtf": lambda: _baseline("deepshare-srtf", LeastComplete()),
     **(_trained("B", "") if "B" in available() else {}),
