@@ -75,7 +75,7 @@ def play(jobs: Sequence[TraceJob], table: ContentionTable, name: str, *, flaw: b
         took.append(time.process_time() - began)
         return said
 
-    world.scheduler.handle = timed  # type: ignore[method-assign]
+    world.scheduler.handle = timed  # type: ignore[method-assign,assignment]
     unfinished = world.run().unfinished
     if unfinished:
         raise RuntimeError(f"{name} left {len(unfinished)} jobs unfinished, {unfinished[0]} among them")

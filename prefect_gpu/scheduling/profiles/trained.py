@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from prefect_gpu.scheduling.policies.contention import BRANCHES
 from prefect_gpu.scheduling.policies.network import WEIGHTS, Array, Network, Starts
 from prefect_gpu.scheduling.policies.observation import Encoding
 from prefect_gpu.scheduling.policies.trained import TrainedPolicy
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
 
 NODES, GPUS_PER_NODE = 4, 8
 
@@ -52,7 +55,7 @@ def content_of(weights: Mapping[str, Array], levels: Mapping[str, float]) -> byt
         written,
         models=np.array(models),
         levels=np.array([levels[model] for model in models], dtype=np.float64),
-        **{name: np.asarray(weights[name], dtype=np.float32) for name in WEIGHTS},
+        **cast("dict[str, Any]", {name: np.asarray(weights[name], dtype=np.float32) for name in WEIGHTS}),
     )
     return written.getvalue()
 
@@ -67,18 +70,20 @@ def shipped(branch: str) -> TrainedPolicy:
     known = available()
     if branch not in known:
         raise ValueError(f"branch={branch!r} has no trained policy: choose one of {', '.join(known)}.")
-    return policy_of(files(__package__).joinpath("weights", f"deepshare-{branch.lower()}.npz").read_bytes())
+    return policy_of(_file(branch, "npz").read_bytes())
 
 
 @cache
 def available() -> tuple[str, ...]:
     """The branches whose trained policies come with the package."""
-    folder = files(__package__).joinpath("weights")
-    return tuple(branch for branch in BRANCHES if folder.joinpath(f"deepshare-{branch.lower()}.npz").is_file())
+    return tuple(branch for branch in BRANCHES if _file(branch, "npz").is_file())
 
 
 def record(branch: str) -> dict[str, Any]:
     """How the policy of a branch was trained, and what it reached."""
-    text = files(__package__).joinpath("weights", f"deepshare-{branch.lower()}.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = json.loads(_file(branch, "json").read_text("utf-8"))
     return found
+
+
+def _file(branch: str, kind: str) -> Traversable:
+    return files(__package__) / "weights" / f"deepshare-{branch.lower()}.{kind}"

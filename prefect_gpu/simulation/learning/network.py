@@ -25,6 +25,10 @@ class StartNet(nn.Module):
     The parameters are named as the arrays of :class:`~prefect_gpu.scheduling.policies.network.Network`.
     """
 
+    member: torch.Tensor
+    levels: torch.Tensor
+    row: torch.Tensor
+
     def __init__(self, starts: Starts) -> None:
         super().__init__()
         nodes, slots = starts.encoding.nodes, starts.each
@@ -107,7 +111,8 @@ class StartPolicy(MaskableActorCriticPolicy):
 
     def __init__(self, *args: Any, starts: Starts, **kwargs: Any) -> None:
         self._starts = starts
-        super().__init__(*args, ortho_init=False, features_extractor_class=Whole, **kwargs)
+        kwargs |= {"ortho_init": False, "features_extractor_class": Whole}
+        super().__init__(*args, **kwargs)
 
     def _build_mlp_extractor(self) -> None:
         self.mlp_extractor = StartNet(self._starts).to(self.device)  # type: ignore[assignment]
@@ -115,7 +120,8 @@ class StartPolicy(MaskableActorCriticPolicy):
     def _build(self, lr_schedule: Any) -> None:
         super()._build(lr_schedule)
         self.action_net = nn.Identity()  # the network's scores are the logits
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        settings: dict[str, Any] = {"lr": lr_schedule(1), **self.optimizer_kwargs}
+        self.optimizer = self.optimizer_class(self.parameters(), **settings)
 
     def arrays(self) -> dict[str, npt.NDArray[np.float32]]:
         """The actor's weights, as :class:`~prefect_gpu.scheduling.policies.network.Network` takes them."""

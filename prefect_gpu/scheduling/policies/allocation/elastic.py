@@ -167,14 +167,15 @@ class Elastic(Allocation):
 
     @staticmethod
     def _node_for(job: Job, plans: dict[str, _Plan]) -> tuple[_Plan, int] | None:
-        best: tuple[int, _Plan, int] | None = None
+        best: tuple[tuple[bool, int], _Plan, int] | None = None
         memory = job.request.gpu_memory_bytes or 0
         elastic = is_elastic(job)
         for plan in plans.values():
             least = _minimum(job, plan.node) if elastic else job.request.gpus
             if least is None or plan.left < least or any(d.memory_bytes < memory for d in plan.node.devices):
                 continue
-            preference = plan.left if elastic else -plan.left
+            # Nobody shrinks for a job that finds free devices: it would be started there.
+            preference = (False, plan.left) if elastic else (plan.free - plan.kept >= least, -plan.left)
             if best is None or preference > best[0]:
                 best = preference, plan, least
         return best[1:] if best else None
