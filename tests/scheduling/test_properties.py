@@ -19,6 +19,7 @@ from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.instructions import Instruction, Launch
 from prefect_gpu.scheduling.jobs import Estimate, Job, Request, Status
+from prefect_gpu.scheduling.policies.contention import Key, Traffic
 from prefect_gpu.scheduling.profiles import Profile
 
 PATIENCE_S = 20.0
@@ -29,6 +30,7 @@ job_ids = st.sampled_from(JOBS)
 sizes = st.integers(1, 10)
 statuses = st.sampled_from(list(Status))
 kinds = st.sampled_from(["", "a", "b"])
+placed = st.builds(Key, kinds, st.integers(1, 8), st.integers(1, 4))
 requests = st.builds(
     Request,
     gpus=st.sampled_from([1, 1, 1, 1, 2, 2, 3, 0]),
@@ -113,6 +115,12 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.SpeedMeasured, job_ids, st.floats(0, 4)),
     st.builds(ev.MemoryExhausted, job_ids),
     st.builds(ev.SlowdownMeasured, job_ids, st.floats(1, 4), kinds),
+    st.builds(ev.SlowdownMeasured, job_ids, st.floats(1, 4), kinds, st.tuples(placed, placed)),
+    st.builds(
+        ev.ContentionLearned,
+        st.lists(st.tuples(placed, placed, st.floats(0, 4)), max_size=3).map(tuple),
+        st.lists(st.tuples(kinds, st.builds(Traffic, st.floats(0, 1e10), st.floats(0, 20))), max_size=2).map(tuple),
+    ),
     st.builds(ev.CompanyLearned, st.lists(st.tuples(kinds, kinds, st.floats(0, 4)), max_size=3).map(tuple)),
     st.builds(ev.PressureMeasured, st.sampled_from("nmop"), fractions),
 )
