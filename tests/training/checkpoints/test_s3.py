@@ -196,7 +196,7 @@ def test_a_hundred_kills_while_it_saves_never_leave_an_unusable_one(
     script.write_text(textwrap.dedent(SAVES))
     with subprocess.Popen(
         [sys.executable, str(script), str(store.location)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, **server.environment},
+        env={**os.environ, **server.environment, "TMPDIR": str(tmp_path)},  # whoever is killed cannot tidy up
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         for _ in range(100):
