@@ -289,7 +289,7 @@ def debian_image(client: DockerClient, name: str, cache: Path, packages: tuple[s
 
     Args:
         name: The image's name.
-        cache: The file that keeps it for the next Engine (a tar archive of some 100 MB).
+        cache: The file that keeps it for the next Engine (a tar archive of some 100 MB); one for each set of packages.
         packages: What it has beside Debian's least.
 
     Raises:

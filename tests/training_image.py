@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path("/var/tmp/prefect-gpu-images")
 _SOURCES = (".dockerignore", "LICENSE", "README.md", "constraints.txt", "deployments/image", "prefect_gpu",
             "pyproject.toml")  # fmt: skip
-_BASE = "prefect-gpu-base:1"
+_BASE = "prefect-gpu-base:2"
 _BASE_PACKAGES = (*lab.PYTHON, "ca-certificates", "python3-pip", "python3-venv")
 _LEFT_OUT = "nvidia-nccl-cu12"  # a third of the image, of use with several GPUs alone
 _KEPT = 5  # archives; somebody may be loading an older one
@@ -156,7 +156,7 @@ def _build(client: docker.DockerClient, context: Path, packages: str) -> None:
 
 def _ensure_base(client: docker.DockerClient) -> None:
     if not any(_BASE in image.tags for image in client.images.list()):
-        lab.debian_image(client, _BASE, CACHE / "debian.tar", _BASE_PACKAGES)
+        lab.debian_image(client, _BASE, CACHE / "debian-with-venv.tar", _BASE_PACKAGES)
 
 
 def _save(client: docker.DockerClient, image: str, archive: Path) -> None:
