@@ -38,7 +38,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks._claims import Claim, at_least, at_most, report
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
+from prefect_gpu.scheduling.policies.contention import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.profiles.deepshare import greedy, search
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob, read_contention, read_trace
@@ -55,11 +55,9 @@ _PARTS = {"ratio": "throughput ratio", "used": "GPUs in use"}
 
 def profiles(table: ContentionTable) -> dict[str, Profile]:
     """Both policies, knowing the table."""
-    ratios = {(Key(*own), Key(*other)): ratio for (own, other), ratio in table.ratios.items()}
-    speeds = {Key(*spread): speed for spread, speed in table.isolated.items()}
     return {
-        "greedy": greedy(SensitivityTable(ratios), speeds, gpus_power=1.0),
-        "search": search(SensitivityTable(ratios), speeds),
+        "greedy": greedy(SensitivityTable(table.ratios), table.isolated, gpus_power=1.0),
+        "search": search(SensitivityTable(table.ratios), table.isolated),
     }
 
 

@@ -161,9 +161,7 @@ class Controller:
         if self._driver.local and self.fleet.nodes:
             watched.append(PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle).run())
         for work in watched:
-            task = asyncio.get_running_loop().create_task(work, name="nodes")
-            self._tasks.add(task)
-            task.add_done_callback(self._followed)
+            self._start(work, "nodes")
 
     def abandon(self) -> None:
         """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""
@@ -367,9 +365,7 @@ class Controller:
         self._logger.info("Found run %s running (pid %s) and adopted it", record.name, handle.pid)
         self._follow(run, self._watch(run))
         if record.cancelled:  # the worker before us was about to stop it
-            task = asyncio.get_running_loop().create_task(handle.stop(_ADOPTED_GRACE_S), name=f"stop-{record.run_id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._followed)
+            self._start(handle.stop(_ADOPTED_GRACE_S), f"stop-{record.run_id}")
         self.handle(
             ev.JobAdopted(
                 record.run_id,
@@ -468,9 +464,7 @@ class Controller:
     def _follow(self, run: TrackedRun, work: Coroutine[Any, Any, None]) -> None:
         self.runs[run.run_id] = run
         self._idle.clear()
-        task = asyncio.get_running_loop().create_task(work, name=f"run-{run.run_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._followed)
+        self._start(work, f"run-{run.run_id}")
 
     def _unfollow(self, run: TrackedRun) -> None:
         if self.runs.get(run.run_id) is run:
@@ -478,6 +472,11 @@ class Controller:
             self._adjuster.rank(self.runs)
         if not self.runs:
             self._idle.set()
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._followed)
 
     def _followed(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -545,9 +544,7 @@ class Controller:
             except Exception as error:  # the scheduler has been told: only the next worker will not know
                 self._logger.warning("What slowed run %s down could not be kept: %s", measured.job, error)
 
-        task = asyncio.get_running_loop().create_task(write(), name=f"contention-{measured.job}")
-        self._tasks.add(task)
-        task.add_done_callback(self._followed)
+        self._start(write(), f"contention-{measured.job}")
 
     def _exhausted(self, run: TrackedRun) -> None:
         """If the run is tried again, in its own process or in another, it has its devices alone then."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from prefect_gpu.scheduling.policies.contention import BRANCHES, LEAST_RATIO, Key, Running, SensitivityTable, reward
 from prefect_gpu.scheduling.policies.network import Starts
 from prefect_gpu.scheduling.policies.observation import Encoding, Observation, profiles
-from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
+from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 from prefect_gpu.simulation.workloads.contended import draw, predicted_table
 from prefect_gpu.simulation.worlds.rounds import GPUS_PER_NODE, NODES, ROUND_S, RoundCluster, RoundJob
 
@@ -74,7 +74,7 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         self._table = predicted_table(nodes) if table is None else table
         self._w1 = BRANCHES[branch]
         self._round_s, self._stop_at, self._most_rounds, self._flaw = round_s, stop_at, most_rounds, flaw
-        sensitivity = SensitivityTable({(Key(*a), Key(*b)): ratio for (a, b), ratio in self._table.ratios.items()})
+        sensitivity = SensitivityTable(self._table.ratios)
         models = {spread.model for spread in self._table.isolated}
         self.encoding = Encoding(nodes, gpus_per_node, profiles(models, sensitivity), candidates)
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, self.encoding.shape, np.float32)
@@ -131,7 +131,7 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         return self._known_mask.reshape(-1)
 
     def _can_start(self, job: RoundJob, nodes: frozenset[int]) -> bool:
-        known = Spread(job.model, job.gpus, len(nodes)) in self._table.isolated
+        known = Key(job.model, job.gpus, len(nodes)) in self._table.isolated
         return known and self.cluster.fits(job.gpus, nodes)
 
     def _look(self) -> Observation:
@@ -146,7 +146,7 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         mask = encoding.mask(self.cluster.free, [job.gpus for job in self._candidates])
         for row, job in enumerate(self._candidates):
             for at, nodes in enumerate(encoding.sets):
-                if Spread(job.model, job.gpus, len(nodes)) not in self._table.isolated:
+                if Key(job.model, job.gpus, len(nodes)) not in self._table.isolated:
                     mask[row, at] = False
         return mask
 

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
-from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
 from prefect_gpu.scheduling.policies.view import Speeds
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.workloads.from_trace import cluster
 from prefect_gpu.simulation.world import World
+from tests.simulation.where import Where
 
 ON_TWO = Key("A", 2, 2)
 TABLE = {(ON_TWO, ON_TWO): 0.5}
-
-
-class Where(PlacementPolicy):
-    """Each job on the nodes that its name says, a device of each: ``n0+n1``."""
-
-    def place(self, job: Any, state: Any, sharing: Any, kept: Any = ()) -> Placement | None:
-        taken: list[str] = []
-        parts = []
-        for name in job.id.partition(" ")[0].split("+"):
-            device = next(one.id for one in state.free_devices(name) if one.id not in taken)
-            taken.append(device)
-            parts.append(grant(job, state.nodes[name], (device,), state, sharing))
-        return joined(parts)
 
 
 def ends(services: dict[str, float], speeds: dict[Key, float] | None = None) -> dict[str, float]:

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.profiles.deepshare import greedy, hybrid
-from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob, read_contention, read_trace
+from prefect_gpu.simulation.traces import ContentionTable, TraceJob, read_contention, read_trace
 from prefect_gpu.simulation.workloads.contended import DURATION_S, MIXES, draw, predicted_table
 from prefect_gpu.simulation.workloads.deepshare import compare, knowing
 from prefect_gpu.simulation.worlds.deepshare import DeepShareWorld, Figures
 from prefect_gpu.simulation.worlds.rounds import RoundCluster
 from tests.support import traces_folder
 
-A2, A4, B2 = Spread("A", 2, 2), Spread("A", 4, 2), Spread("B", 2, 2)
+A2, A4, B2 = Key("A", 2, 2), Key("A", 4, 2), Key("B", 2, 2)
 TABLE = ContentionTable(
-    isolated={A2: 10.0, A4: 20.0, Spread("A", 4, 4): 16.0, B2: 10.0},
+    isolated={A2: 10.0, A4: 20.0, Key("A", 4, 4): 16.0, B2: 10.0},
     ratios={(A2, A2): 0.9, (A2, B2): 0.5, (B2, A2): 0.2, (B2, B2): 0.8, (A2, A4): 0.95, (A4, A2): 0.7},
     samples={},
 )
@@ -80,12 +80,12 @@ def test_ratios_that_are_kept_up_to_date_are_those_of_looking_at_everybody(
         one = world.jobs[at]
         if one in world.running:
             world.stop(one)
-        elif world.fits(one.gpus, nodes) and (len(nodes) == 1 or Spread(one.model, one.gpus, len(nodes)) in MEASURED):
+        elif world.fits(one.gpus, nodes) and (len(nodes) == 1 or Key(one.model, one.gpus, len(nodes)) in MEASURED):
             world.start(one, nodes)
     for one in world.running:
         others = [other for other in world.running if other is not one and other.nodes & one.nodes]
-        wide = [Spread(*other.key) for other in others if len(other.nodes) > 1 and len(one.nodes) > 1]
-        expected = max(0.35, min(WIDER[Spread(*one.key), other] for other in wide)) if wide else 1.0
+        wide = [other.key for other in others if len(other.nodes) > 1 and len(one.nodes) > 1]
+        expected = max(0.35, min(WIDER[one.key, other] for other in wide)) if wide else 1.0
         assert world.ratio(one) == expected
 
 
@@ -171,7 +171,7 @@ def test_in_every_mix_jobs_run_and_complete_sooner_than_under_the_authors_baseli
 @pytest.mark.slow
 def test_a_hybrid_that_was_told_nothing_learns_from_what_is_measured() -> None:
     table, jobs = predicted_table(), draw(1, 96)
-    speeds = {Key(*spread): speed for spread, speed in table.isolated.items()}
+    speeds = table.isolated
     blind, learning = (
         play(jobs, make(SensitivityTable(), speeds), table, flaw=False)
         for make in (greedy, lambda table, speeds: hybrid(table, speeds))

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.links import Iteration, SharedLinks
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World
+from tests.simulation.where import Where
 
 NODES = [
     Node(f"n{at}", tuple(Device(f"n{at}-{gpu}", "T4", 1) for gpu in range(2)), (), rack=f"rack{at // 2}")
     for at in range(4)
 ]
 LINKS = SharedLinks({("heavy", 2): Iteration(1.0, 2.0, 5.0), ("light", 2): Iteration(1.0, 1.0, 1.0)})
-
-
-class Where(PlacementPolicy):
-    """Each job on the nodes that its name says: ``n0+n2``."""
-
-    def place(self, job: Any, state: Any, sharing: Any, kept: Any = ()) -> Placement | None:
-        taken: list[str] = []
-        parts = []
-        for name in job.id.partition(" ")[0].split("+"):
-            device = next(one.id for one in state.free_devices(name) if one.id not in taken)
-            taken.append(device)
-            parts.append(grant(job, state.nodes[name], (device,), state, sharing))
-        return joined(parts)
 
 
 def ends(*names: str, kind: str = "heavy") -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.jobs import Status
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
+from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable, placed_key
 from prefect_gpu.scheduling.policies.view import Speeds
 from prefect_gpu.simulation.physics import Physics
 
@@ -55,5 +55,5 @@ def _key(run: Run) -> Key | None:
     placement = run.placement
     if placement is None or not placement.others:
         return None
-    nodes = sum(1 for _ in {part.node for part in placement.parts if part.devices})
-    return Key(run.model.kind, run.model.request.total_gpus, nodes) if nodes > 1 else None
+    key = placed_key(run.model.request, placement)._replace(model=run.model.kind)
+    return key if key.nodes > 1 else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from statistics import fmean
 
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
+from prefect_gpu.scheduling.policies.contention import SensitivityTable
 from prefect_gpu.scheduling.policies.trained import TrainedPolicy
 from prefect_gpu.scheduling.profiles.deepshare import base, hybrid
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
@@ -36,12 +36,10 @@ def score(
         with_rule: Score ``deepshare-hybrid``, not ``deepshare-base``.
         flaw: See :class:`~prefect_gpu.simulation.worlds.rounds.RoundCluster`.
     """
-    ratios = {(Key(*own), Key(*other)): ratio for (own, other), ratio in table.ratios.items()}
-    speeds = {Key(*spread): speed for spread, speed in table.isolated.items()}
     make = hybrid if with_rule else base
     found = []
     for jobs in sets:
-        world = DeepShareWorld(jobs, table, make(SensitivityTable(ratios), speeds, policy), flaw=flaw)
+        world = DeepShareWorld(jobs, table, make(SensitivityTable(table.ratios), table.isolated, policy), flaw=flaw)
         world.run()
         found.append({**asdict(world.figures()), "unfinished": float(len(world.results.unfinished))})
     return {name: fmean(one[name] for one in found) for name in found[0]}

@@ -12,22 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from prefect_gpu.scheduling.policies.contention import Key
 from prefect_gpu.simulation.traces.document import number, read_object
 from prefect_gpu.simulation.traces.job import TraceError, TraceJob
 from prefect_gpu.simulation.traces.table import MOST_GPUS, Row, header, read_table
 
 ISOLATED, SHARED, SAMPLES = "isolated_thp.csv", "shared_thp_ratio.csv", "total_samples_trained.csv"
 _KEY_REMEDY = 'write it as "MoE,4,2": model, GPUs, nodes.'
-
-
-class Spread(NamedTuple):
-    """What a throughput was measured for: a model on so many GPUs of so many nodes."""
-
-    model: str
-    gpus: int
-    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +32,11 @@ class ContentionTable:
         samples: Samples that a job of a model and GPU count trains on, as the job sets were made.
     """
 
-    isolated: Mapping[Spread, float]
-    ratios: Mapping[tuple[Spread, Spread], float]
+    isolated: Mapping[Key, float]
+    ratios: Mapping[tuple[Key, Key], float]
     samples: Mapping[tuple[str, int], float]
 
-    def fewest_nodes(self, model: str, gpus: int) -> Spread | None:
+    def fewest_nodes(self, model: str, gpus: int) -> Key | None:
         """The most consolidated spread that was measured for such a job; None if there is none."""
         spreads = [spread for spread in self.isolated if spread[:2] == (model, gpus)]
         return min(spreads, key=lambda spread: spread.nodes, default=None)
@@ -53,7 +45,7 @@ class ContentionTable:
 def read_contention(folder: Path) -> ContentionTable:
     """The three tables in a folder. Raises TraceError for a bad one, OSError for a missing one."""
     isolated = {_spread(row): _positive(row, "isol_thp") for row in read_table(folder / ISOLATED, ("", "isol_thp"))}
-    ratios: dict[tuple[Spread, Spread], float] = {}
+    ratios: dict[tuple[Key, Key], float] = {}
     others = [name for name in header(folder / SHARED) if name]
     for row in read_table(folder / SHARED, ("",)):
         own = _spread(row)
@@ -112,14 +104,14 @@ def _tables_of(path: Path) -> Path:
     raise TraceError(path, None, "", None, "has no tables of throughput near it", remedy)
 
 
-def _spread(row: Row, text: str | None = None) -> Spread:
+def _spread(row: Row, text: str | None = None) -> Key:
     """The key in the row's first column, or a key that stands in the header."""
     text = row.text("") if text is None else text
     model, _, rest = text.strip().partition(",")
     counts = rest.split(",")
     if not model or len(counts) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 8 for part in counts):
         raise row.wrong("", text, "is no key of the table", _KEY_REMEDY)
-    return Spread(model, int(counts[0]), int(counts[1]))
+    return Key(model, int(counts[0]), int(counts[1]))
 
 
 def _positive(row: Row, column: str) -> float:

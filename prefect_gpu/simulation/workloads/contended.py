@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from itertools import product
 
-from prefect_gpu.scheduling.policies.contention import TRAFFIC, predicted_ratio
-from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
+from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, predicted_ratio
+from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 
 MIXES: Mapping[str, Mapping[str, int]] = {
     "normal": dict.fromkeys(TRAFFIC, 1),
@@ -31,13 +31,23 @@ def draw(seed: int, jobs: int = JOBS, mix: str = "normal") -> list[TraceJob]:
     Raises:
         ValueError: The mix is not known.
     """
+    chooser = random.Random(f"deepshare {mix} {seed}")
+    models = shuffled(mix, jobs, chooser)
+    return [TraceJob(str(at), 0.0, DURATION_S, chooser.choice(SIZES), model) for at, model in enumerate(models)]
+
+
+def shuffled(mix: str, jobs: int, chooser: random.Random) -> list[str]:
+    """The models of so many jobs of a mix, in random order.
+
+    Raises:
+        ValueError: The mix is not known.
+    """
     if mix not in MIXES:
         raise ValueError(f"mix={mix!r} is not known: choose one of {', '.join(MIXES)}.")
-    chooser = random.Random(f"deepshare {mix} {seed}")
     deck = [model for model, count in MIXES[mix].items() for _ in range(count)]
     models = (deck * (jobs // len(deck) + 1))[:jobs]
     chooser.shuffle(models)
-    return [TraceJob(str(at), 0.0, DURATION_S, chooser.choice(SIZES), model) for at, model in enumerate(models)]
+    return models
 
 
 def predicted_table(nodes: int = 4) -> ContentionTable:
@@ -47,9 +57,7 @@ def predicted_table(nodes: int = 4) -> ContentionTable:
         nodes: Nodes of the cluster: jobs go on 2, 4, 8 … of them, and never on one, as in the paper's world.
     """
     widths = [2**power for power in range(1, nodes.bit_length())]
-    spreads = [
-        Spread(model, gpus, width) for model in TRAFFIC for gpus in SIZES for width in widths if gpus % width == 0
-    ]
+    spreads = [Key(model, gpus, width) for model in TRAFFIC for gpus in SIZES for width in widths if gpus % width == 0]
     ratios = {
         (own, other): predicted_ratio(TRAFFIC[own.model], TRAFFIC[other.model])
         for own, other in product(spreads, spreads)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
+from prefect_gpu.scheduling.policies.contention import SensitivityTable
 from prefect_gpu.scheduling.profiles import PROFILES, Profile, get_profile
 from prefect_gpu.scheduling.profiles.deepshare import hybrid
 from prefect_gpu.simulation.results import quantile
@@ -76,8 +76,7 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
 
 def knowing(table: ContentionTable) -> Profile:
     """The profile ``deepshare`` that knows a table."""
-    ratios = {(Key(*own), Key(*other)): ratio for (own, other), ratio in table.ratios.items()}
-    return hybrid(SensitivityTable(ratios), {Key(*spread): speed for spread, speed in table.isolated.items()})
+    return hybrid(SensitivityTable(table.ratios), table.isolated)
 
 
 def run(jobs: Iterable[TraceJob], table: ContentionTable, profile: Profile) -> Figures:

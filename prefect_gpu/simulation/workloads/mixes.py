@@ -23,7 +23,7 @@ from prefect_gpu.scheduling.profiles.deepshare import greedy, hybrid
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.traces import ContentionTable
-from prefect_gpu.simulation.workloads.contended import DURATION_S, JOBS, MIXES
+from prefect_gpu.simulation.workloads.contended import DURATION_S, JOBS, shuffled
 from prefect_gpu.simulation.workloads.from_trace import cluster
 from prefect_gpu.simulation.world import World
 
@@ -65,11 +65,8 @@ class Truth:
 
     def __init__(self, measured: ContentionTable | None = None) -> None:
         self.measured = measured is not None
-        ratios = measured.ratios if measured else {}
-        self._ratios = {(Key(*own), Key(*other)): ratio for (own, other), ratio in ratios.items()}
-        self.speeds: Mapping[Key, float] = (
-            {Key(*spread): speed for spread, speed in measured.isolated.items()} if measured else {}
-        )
+        self._ratios = measured.ratios if measured else {}
+        self.speeds: Mapping[Key, float] = measured.isolated if measured else {}
 
     def table(self) -> SensitivityTable:
         """A fresh table: policies teach theirs."""
@@ -107,13 +104,8 @@ def draw(seed: int, jobs: int = JOBS, mix: str = "normal", sizes: Sequence[int] 
     Raises:
         ValueError: The mix is not known.
     """
-    if mix not in MIXES:
-        raise ValueError(f"mix={mix!r} is not known: choose one of {', '.join(MIXES)}.")
     chooser = random.Random(f"mixes {mix} {seed}")
-    deck = [model for model, count in MIXES[mix].items() for _ in range(count)]
-    models = (deck * (jobs // len(deck) + 1))[:jobs]
-    chooser.shuffle(models)
-    for at, model in enumerate(models):
+    for at, model in enumerate(shuffled(mix, jobs, chooser)):
         yield JobModel(
             f"{at:04d}",  # ties are decided by name
             0.0,

@@ -17,12 +17,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prefect_gpu.scheduling.policies.contention import FLOOR, Key
-from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
+from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 
 NODES, GPUS_PER_NODE = 4, 8
 ROUND_S = 300.0
 
-_NOWHERE = Spread("", 0, 0)
+_NOWHERE = Key("", 0, 0)
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +51,7 @@ class RoundJob:
     speed: float = 0.0
     ratio: float = 1.0
     end_s: float | None = None
-    spread: Spread = _NOWHERE
+    spread: Key = _NOWHERE
     worst: float = math.inf
 
     @property
@@ -124,7 +124,7 @@ class RoundCluster:
     def start(self, job: RoundJob, nodes: Iterable[int]) -> None:
         """Start a job, evenly spread over these nodes."""
         job.nodes = frozenset(nodes)
-        job.spread = Spread(job.model, job.gpus, len(job.nodes))
+        job.spread = Key(job.model, job.gpus, len(job.nodes))
         job.speed = self.table.isolated[job.spread] if len(job.nodes) > 1 else job.fewest
         for number in job.nodes:
             self.free[number] -= job.gpus // len(job.nodes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.simulation.traces import Spread, TraceError, TraceJob, guess_format, read_contention, read_trace
+from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.simulation.traces import TraceError, TraceJob, guess_format, read_contention, read_trace
 from tests.support import traces_folder
 
 MEASURED_ON = {
@@ -93,8 +94,8 @@ def test_the_same_jobs_in_milliseconds_and_in_seconds_are_the_same(muri: str, se
 def test_the_published_contention_tables_hold_every_pair() -> None:
     table = read_contention(traces_folder() / "gajagajago-deepshare" / "jobs")
     assert (len(table.isolated), len(table.ratios), len(table.samples)) == (36, 36 * 36, 18)
-    assert table.isolated[Spread("MoE", 8, 2)] == 45.18
+    assert table.isolated[Key("MoE", 8, 2)] == 45.18
     for (model, gpus), samples in table.samples.items():
-        speeds = [table.isolated[Spread(model, gpus, nodes)] for nodes in (2, 4) if nodes <= gpus]
+        speeds = [table.isolated[Key(model, gpus, nodes)] for nodes in (2, 4) if nodes <= gpus]
         # the job sets are made of jobs of an hour at the mean of these speeds, which are rounded in the file
         assert samples * len(speeds) / sum(speeds) == pytest.approx(3600, rel=1e-3)

@@ -9,18 +9,19 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from prefect_gpu.simulation.traces import ContentionTable, Spread, TraceJob
+from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 
 ISOLATED_CSV = ',isol_thp\n"MoE,2,2",10\n"MoE,4,2",16\n"MoE,4,4",20\n'
 SHARED_CSV = ',"MoE,2,2","MoE,4,2"\n"MoE,2,2",0.5,0.6\n"MoE,4,2",0.7,0.8\n'
 SAMPLES_CSV = "\ufeff,2,4\nMoE,36000,64800\n"
 TABLE = ContentionTable(
-    isolated={Spread("MoE", 2, 2): 10.0, Spread("MoE", 4, 2): 16.0, Spread("MoE", 4, 4): 20.0},
+    isolated={Key("MoE", 2, 2): 10.0, Key("MoE", 4, 2): 16.0, Key("MoE", 4, 4): 20.0},
     ratios={
-        (Spread("MoE", 2, 2), Spread("MoE", 2, 2)): 0.5,
-        (Spread("MoE", 2, 2), Spread("MoE", 4, 2)): 0.6,
-        (Spread("MoE", 4, 2), Spread("MoE", 2, 2)): 0.7,
-        (Spread("MoE", 4, 2), Spread("MoE", 4, 2)): 0.8,
+        (Key("MoE", 2, 2), Key("MoE", 2, 2)): 0.5,
+        (Key("MoE", 2, 2), Key("MoE", 4, 2)): 0.6,
+        (Key("MoE", 4, 2), Key("MoE", 2, 2)): 0.7,
+        (Key("MoE", 4, 2), Key("MoE", 4, 2)): 0.8,
     },
     samples={("MoE", 2): 36000.0, ("MoE", 4): 64800.0},
 )
