@@ -34,9 +34,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest_asyncio.fixture
 async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet. After the test no run's process may be left."""
-    async with work_pool("pool", request.node.nodeid) as (client, name):
-        live = LivePool(sandbox, client, name, tmp_path)
-        yield live
-        (tmp_path / "go").touch()
-        await asyncio.to_thread(live.stop_workers)
+    # Again, since a fixture of another test that failed as it ended may have left its own server's settings.
+    with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+        async with work_pool("pool", request.node.nodeid) as (client, name):
+            live = LivePool(sandbox, client, name, tmp_path)
+            yield live
+            (tmp_path / "go").touch()
+            await asyncio.to_thread(live.stop_workers)
     wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")

@@ -34,9 +34,12 @@ async def swarm(
             live = ClusterPool(wide_sandbox, client, name, tmp_path, cluster)
             yield live
             (tmp_path / "go").touch()
-            with suppress(SandboxError):  # a run's end takes a moment longer than its state
-                await asyncio.to_thread(wait_until, lambda: not live.containers(), what="the containers to be removed")
-            left = live.containers()
-            await asyncio.to_thread(live.stop_workers)
-            live.remove_containers()
+            try:
+                with suppress(SandboxError):  # a run's end takes a moment longer than its state
+                    what = "the containers to be removed"
+                    await asyncio.to_thread(wait_until, lambda: not live.containers(), what=what)
+                left = live.containers()
+            finally:
+                await asyncio.to_thread(live.stop_workers)
+                live.remove_containers()
     assert not left, f"containers are left: {left}"

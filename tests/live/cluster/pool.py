@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from docker.errors import APIError, NotFound
 from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.lab import Lab
@@ -47,7 +49,9 @@ class ClusterPool(LivePool):
                 continue
             client = Endpoint(node.url).connect()
             label = f"prefect-gpu.pool={self.name}"
-            names = [one.name for one in client.containers.list(all=True, filters={"label": label})]
+            names = [
+                one.name for one in client.containers.list(all=True, ignore_removed=True, filters={"label": label})
+            ]
             found[node.name] = [name for name in names if not name.startswith(IDLE)]
             client.close()
         return {name: names for name, names in found.items() if names}
@@ -58,8 +62,10 @@ class ClusterPool(LivePool):
         for node in self.lab.nodes:
             if node.process is not None:
                 client = Endpoint(node.url).connect()
-                for one in client.containers.list(filters={"label": f"prefect-gpu.pool={self.name}", "name": IDLE}):
-                    found = found or b'"ready"' in one.logs()
+                chosen = {"label": f"prefect-gpu.pool={self.name}", "name": IDLE}
+                for one in client.containers.list(ignore_removed=True, filters=chosen):
+                    with suppress(NotFound):  # it was taken or removed meanwhile
+                        found = found or b'"ready"' in one.logs()
                 client.close()
         return found
 
@@ -69,6 +75,7 @@ class ClusterPool(LivePool):
             if node.process is not None:
                 client = Endpoint(node.url).connect()
                 label = f"prefect-gpu.pool={self.name}"
-                for one in client.containers.list(all=True, filters={"label": label}):
-                    one.remove(force=True)
+                for one in client.containers.list(all=True, ignore_removed=True, filters={"label": label}):
+                    with suppress(APIError):  # it is being removed
+                        one.remove(force=True)
                 client.close()

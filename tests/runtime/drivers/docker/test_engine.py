@@ -35,7 +35,7 @@ def inside(pid: int) -> bool:
 
 def runs_of(client: DockerClient) -> list[str]:
     """Names of all containers of an engine that are runs."""
-    ours = client.containers.list(all=True, filters={"label": f"{LABEL}.pool"})
+    ours = client.containers.list(all=True, ignore_removed=True, filters={"label": f"{LABEL}.pool"})
     return [one.name for one in ours if not one.name.startswith(IDLE)]
 
 
