@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +37,26 @@ def fit(megabytes: int, steps: int, least_step_s: float, marks: str) -> str:
     with training_run(steps=steps) as run:
         torch.set_num_threads(1)  # the number of threads would change the last bits of sums
         torch.manual_seed(1)
-        layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(round(megabytes * 1e6 / BYTES_PER_LAYER))]
+        note("restores")
+        kept = run.restore()
+        note("is verified", found=kept is not None)
+        # A model that is loaded all the same needs no first values.
+        linear = torch.nn.Linear if kept is None else partial(torch.nn.utils.skip_init, torch.nn.Linear)
+        layers = [linear(WIDTH, WIDTH, bias=False) for _ in range(round(megabytes * 1e6 / BYTES_PER_LAYER))]
         model = torch.nn.ModuleList(layers)
         optimizer = torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9)
+        note("is built")
+        if kept is not None:
+            state = torch.load(kept, weights_only=True)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+        note("restored")
 
         def save(path: Path) -> None:
             note("saves")
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
             note("has written")
 
-        def load(path: Path) -> bool:
-            note("is verified")
-            kept = torch.load(path, weights_only=True)
-            model.load_state_dict(kept["model"])
-            optimizer.load_state_dict(kept["optimizer"])
-            return True
-
-        note("restores")
-        restored = run.restore(load)
-        note("restored", found=bool(restored))
         for step in run.steps():
             begin = time.time()
             note("step", step=step)

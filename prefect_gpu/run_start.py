@@ -16,41 +16,62 @@ from typing import Any
 import prefect.client.orchestration
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.context import refresh_global_settings_context
+from prefect.context import SettingsContext, get_settings_context, refresh_global_settings_context
 from prefect.logging.configuration import setup_logging
-from prefect.settings import Settings, get_current_settings, temporary_settings
+from prefect.settings import Settings, get_current_settings
 from prefect.states import Completed, Pending, Running
 
+from prefect_gpu.runtime.drivers.likeness import identity
 from prefect_gpu.training.cpus import use_threads
 from prefect_gpu.training.protocol import ENV_CPUS
+
+_NOT_SETTINGS = ("PREFECT__", "PREFECT_GPU_")  # what tells one run from another: its id, its devices, its channel
+_FILES = (".env", "prefect.toml", "pyproject.toml")  # in the working directory, where Prefect looks for settings
 
 _for_the_process = ExitStack()
 
 
 def refresh_prefect() -> None:
-    """Make Prefect forget the environment that it was imported in, and read the run's own."""
+    """Make Prefect forget the environment that it was imported in, and read the run's own.
+
+    Reading takes a fifth of a second, and is left out where it would give the same again.
+    """
     before = get_current_settings().logging
-    refresh_global_settings_context()
-    settings = get_current_settings()
-    if settings.logging != before:
+    if _sources() != _read_at_import:
+        refresh_global_settings_context()
+    context = get_settings_context()
+    if context.settings.logging != before:
         setup_logging(incremental=False)
-    _for_the_process.enter_context(temporary_settings(_quick_settings()))
-    _share_certificates(settings)
+    _for_the_process.enter_context(SettingsContext(profile=context.profile, settings=_quick(context.settings)))
+    _share_certificates(context.settings)
     cores = os.environ.get(ENV_CPUS, "")
     if cores:
         # A numerical library that was imported beforehand has counted the cores of the whole machine.
         use_threads(len(cores.split(",")))
 
 
-def _quick_settings() -> dict[Any, Any]:
-    """Settings under which Prefect's engine starts and ends sooner, and does nothing less that matters here."""
-    return {
-        # Each client would ask for the server's version first; the worker has done so.
-        "client.server_version_check_enabled": False,
-        # Ending the engine's heartbeats takes up to a second in which the run's device is taken and idle. The
-        # worker, which watches the process, sends them instead.
-        "flows.heartbeat_frequency": None,
+def _sources() -> tuple[Any, ...]:
+    """All that Prefect's settings come from: variables and files."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.upper().startswith("PREFECT") and not name.upper().startswith(_NOT_SETTINGS)
     }
+    profiles = get_current_settings().profiles_path
+    return variables, os.environ.get("HOME"), [identity(str(path)) for path in (*_FILES, profiles)]
+
+
+def _quick(settings: Settings) -> Settings:
+    """The settings, but that Prefect's engine starts and ends sooner, and does nothing less that matters here.
+
+    Copied, not read again as ``temporary_settings`` does.
+    """
+    # Each client would ask for the server's version first; the worker has done so.
+    client = settings.client.model_copy(update={"server_version_check_enabled": False})
+    # Ending the engine's heartbeats takes up to a second in which the run's device is taken and idle. The worker,
+    # which watches the process, sends them instead.
+    flows = settings.flows.model_copy(update={"heartbeat_frequency": None})
+    return settings.model_copy(update={"client": client, "flows": flows})
 
 
 class _Ssl:
@@ -89,5 +110,6 @@ def _rehearse() -> None:
     prefect.client.orchestration.get_client(sync_client=True)
 
 
+_read_at_import = _sources()
 _share_certificates(get_current_settings())
 _rehearse()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from prefect.settings import get_current_settings
+
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -49,6 +51,7 @@ def infrastructure_of(
             warm=settings.warm_start,
             preload=[*PREFECT_MODULES, *completed(settings.preload)],
             after_fork=AFTER_FORK,
+            likely_env=get_current_settings().to_environment_variables(exclude_unset=True),
             echo=None,
             logger=logger,
         )

@@ -175,7 +175,7 @@ class Likeness:
             if "." not in name and name != "__main__":
                 self._origins[name] = origin
             if origin.startswith(site_packages) or not origin.startswith(library):
-                self._files[origin] = _identity(origin)
+                self._files[origin] = identity(origin)
         self._native_names = [name for name in _NATIVE_OWN_PREFIXES if name in sys.modules]
         if self._native_names:
             own = {prefix for name in self._native_names for prefix in _NATIVE_OWN_PREFIXES[name]}
@@ -183,8 +183,8 @@ class Likeness:
 
     def stale(self) -> str | None:
         """What has changed on disk since it was loaded: a fresh interpreter would load the new version."""
-        for path, identity in self._files.items():
-            if _identity(path) != identity:
+        for path, before in self._files.items():
+            if identity(path) != before:
                 return f"{path} has changed since it was preloaded"
         return None
 
@@ -302,7 +302,8 @@ def _python_path(environment: dict[str, str], cwd: str) -> list[str]:
     return list(dict.fromkeys(os.path.abspath(os.path.join(cwd, part)) for part in value.split(os.pathsep)))
 
 
-def _identity(path: str) -> tuple[int, int, int]:
+def identity(path: str) -> tuple[int, int, int]:
+    """What changes when a file is replaced or written to; the same for all that cannot be read."""
     try:
         found = os.stat(path)
     except OSError:

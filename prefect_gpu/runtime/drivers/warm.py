@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from logging import Logger, LoggerAdapter
 from typing import Any
 
@@ -33,11 +33,19 @@ class WarmInterpreter:
         preload: Modules to import ahead.
         after_fork: ``"module:function"``, called in each fork before the run's own module; or None.
         logger: Told when warm starts are not to be had, and why.
+        likely_env: Variables that it has beside the worker's own.
     """
 
-    def __init__(self, preload: Sequence[str], after_fork: str | None, logger: Logger | LoggerAdapter[Any]) -> None:
+    def __init__(
+        self,
+        preload: Sequence[str],
+        after_fork: str | None,
+        logger: Logger | LoggerAdapter[Any],
+        likely_env: Mapping[str, str] | None = None,
+    ) -> None:
         self._task = json.dumps({"preload": list(preload), "after_fork": after_fork})
-        self._environ = dict(os.environ)  # later, what the worker imports for itself may have changed it
+        # Copied, since what the worker imports for itself may change it later.
+        self._environ = {**os.environ, **(likely_env or {})}
         self._logger = logger
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
