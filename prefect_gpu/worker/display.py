@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
@@ -68,7 +69,7 @@ class RunDisplay:
         self._artifacts = RunArtifacts(client, run, estimates, story=story, page=page)
         self._waits_for = waits_for
         self._news = asyncio.Event()
-        self._closing = False
+        self._over = asyncio.Event()
         self._again: asyncio.TimerHandle | None = None
         self._shown_phase = ""
         self._told: tuple[str | None, float | None] = (None, None)  # what the gate's message said
@@ -90,7 +91,7 @@ class RunDisplay:
 
     async def leave(self) -> None:
         """Stop renaming the run's state."""
-        self._closing = True  # not cancelled: a renaming that has begun must be checked to its end
+        self._over.set()  # not cancelled: a renaming that has begun must be checked to its end
         self._news.set()
         await self._task
 
@@ -98,8 +99,9 @@ class RunDisplay:
         while True:
             await self._news.wait()
             # A phase that is over at once is not shown: its name would come after the run's end, and be taken back.
-            await asyncio.sleep(0 if self._closing else _SETTLED_AFTER_S)
-            if self._closing:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over.wait(), _SETTLED_AFTER_S)
+            if self._over.is_set():
                 return
             self._news.clear()
             await self._try()
@@ -110,10 +112,12 @@ class RunDisplay:
             measured = None if report is None else _measured(self._run, report, virtual)
             async with self._lane:
                 await self._show_phase()
+                if report is None and self._over.is_set():
+                    return  # somebody waits to change the run's state
                 again_in = await self._artifacts.show(final=report is not None, measured=measured)
             if self._shown_phase == _PREPARED:
                 again_in = min(again_in or _AT_GATE_AGAIN_S, _AT_GATE_AGAIN_S)
-            if again_in and not self._closing:
+            if again_in and not self._over.is_set():
                 if self._again is not None:
                     self._again.cancel()
                 self._again = asyncio.get_running_loop().call_later(again_in, self.wake)
@@ -129,7 +133,7 @@ class RunDisplay:
             self._told, words = told, at_gate(*told, now)
         elif phase == self._shown_phase:
             return
-        if phase in _NAMES and not self._closing:
+        if phase in _NAMES and not self._over.is_set():
             self._shown_phase = phase
             await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words)
 
