@@ -14,10 +14,10 @@ left of the step, stopping the process, Prefect's states, starting the process a
 
 Nothing is claimed of models below 400 MB: there the start of a process takes longer than saving and loading together.
 
-Limits: steps take 0.1 s at least, and what is left of one counts as pause, although the training trains. A model that is
-loaded is built without first values (PyTorch's ``skip_init``); one that draws them for nothing pauses for longer by what
-that takes, 0.35 s for 400 MB on one core. Checkpoints are on the local disk; what was just written is read again from
-the page cache. The worker does not learn from its history here, so that each move is decided for the same reason.
+Limits: steps take 0.1 s at least, and what is left of one counts as pause, although the training trains. A model that
+is loaded is built without first values (PyTorch's ``skip_init``); one that draws them for nothing pauses for longer by
+what that takes, 0.35 s for 400 MB on one core. Checkpoints are on the local disk; what was just written is read again
+from the page cache. The worker does not learn from its history here, so that each move is decided for the same reason.
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ import hashlib
 import logging
 import re
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +38,7 @@ from prefect_gpu.training.checkpoints.manifest import (
     SaveCallback,
     describe,
 )
+from prefect_gpu.training.checkpoints.scratch import Scratch
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -73,11 +72,11 @@ class S3CheckpointStore:
     ) -> None:
         self.location = location
         self._client = client or _client(location, credentials or {})
-        self._scratch = tempfile.TemporaryDirectory(prefix="prefect-gpu-checkpoint-")
+        self._scratch = Scratch()
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`. What is saved is written to this machine's disk first, and sent from there."""
-        folder = self._folder()
+        folder = self._scratch.empty()
         place = f"data/{secrets.token_hex(8)}"
         callback(folder / PAYLOAD)
         manifest = describe(folder, step, loss, place)
@@ -199,7 +198,7 @@ class S3CheckpointStore:
             return Manifest.from_json(self._client.get_object(Bucket=self.location.bucket, Key=key)["Body"].read())
 
     def _fetch(self, manifest: Manifest) -> Checkpoint:
-        folder = self._folder()
+        folder = self._scratch.empty()
         for name in manifest.files:
             target = (folder / name).resolve()
             if not target.is_relative_to(folder.resolve()):
@@ -243,13 +242,6 @@ class S3CheckpointStore:
 
     def _key(self, name: str) -> str:
         return f"{self.location.prefix}/{name}" if self.location.prefix else name
-
-    def _folder(self) -> Path:
-        """An empty folder on this machine's disk; the one before it is removed, and so is this one at the end."""
-        folder = Path(self._scratch.name) / "files"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return folder
 
     @contextmanager
     def _in_reach(self) -> Iterator[None]:

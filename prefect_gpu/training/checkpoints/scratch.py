@@ -1,0 +1,57 @@
+"""Where checkpoints lie on their way to and from a remote store, on this machine's disk."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "prefect-gpu-checkpoint-"
+_LOCK = "lock"
+
+
+class Scratch:
+    """A folder for this process, in the folder for temporary files. It is removed with the object.
+
+    A process that is killed removes nothing, and a checkpoint may be large: what such processes have left is removed
+    when the next folder is made. Whose folder it is, a lock in it says, which ends with its process.
+
+    Example:
+        >>> scratch = Scratch()
+        >>> (scratch.empty() / "weights").write_text("3.14")
+        4
+    """
+
+    def __init__(self) -> None:
+        _remove_abandoned()
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
+        # Made under another name: one without a lock on it may be removed by anybody.
+        making = Path(self._folder.name) / "making"
+        self._lock = making.open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        making.rename(making.with_name(_LOCK))
+
+    def empty(self) -> Path:
+        """An empty folder; the one before it is removed."""
+        folder = Path(self._folder.name) / "files"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+
+def _remove_abandoned() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR)
+        except OSError:  # it is being made or removed, or is another user's
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # whose it is lives
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
