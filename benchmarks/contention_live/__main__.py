@@ -31,6 +31,7 @@ from benchmarks._claims import Claim, below, report
 from benchmarks._gangs.cluster import Cluster, lab_of, started
 from benchmarks._gangs.pool import Outcome
 from benchmarks.contention_live import workload
+from benchmarks.contention_live.predicted import ends_of, many_orders
 from benchmarks.contention_live.sensitivities import Row, by_class, learned, measured
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.profiles import without_patience
@@ -48,12 +49,14 @@ class Found:
         alone: Of the gangs that were measured in pairs.
         on_the_way: By policy, of the gangs that it ran.
         jct_s: Mean time from submission to completion by policy, for each repeat.
+        many_orders: What the simulator says of the changes in ten orders.
     """
 
     alone: list[Row] = field(default_factory=list)
     on_the_way: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     jct_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     runs: list[dict[str, Any]] = field(default_factory=list)
+    many_orders: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def change(self, ours: str, theirs: str) -> float:
         """By how many per cent the mean time to completion differs: the mean of the repeats."""
@@ -68,6 +71,7 @@ async def run(cluster: Cluster, repeats: int, *, quick: bool, stops: bool) -> Fo
     found.alone = await measured(cluster, chain, both_ways=not quick)
     logging.info("%s", by_class(found.alone))
     pairs = learned(found.alone)
+    everybody: list[Outcome] = []
     names = [*(QUICK_THEIRS if quick else THEIRS), *OURS]
     for repeat in range(repeats):
         gangs = workload.gangs(_FIRST_SEED + repeat, quick=quick, preemptible=stops)
@@ -77,10 +81,13 @@ async def run(cluster: Cluster, repeats: int, *, quick: bool, stops: bool) -> Fo
                 pool.controller.handle(ev.ContentionLearned(pairs))
                 outcomes = await pool.run(gangs)
                 rows = [{**row, "run_id": f"{repeat}-{row['run_id']}"} for row in pool.contention]
+            everybody += outcomes
             found.on_the_way[name] += rows
             found.jct_s[name].append(statistics.mean(one.jct_s for one in outcomes))
             found.runs.append(_told(name, repeat, outcomes))
             logging.info("%s", {key: value for key, value in found.runs[-1].items() if key != "gangs"})
+    if not quick:
+        found.many_orders = many_orders(cluster, OURS, THEIRS, pairs, ends_of(everybody))
     return found
 
 
@@ -124,7 +131,7 @@ def claims_of(found: Found, *, quick: bool = False) -> list[Claim]:
 
 
 def details_of(found: Found) -> dict[str, Any]:
-    """All figures: medians of the repeats, sensitivities by pair of classes, and each run."""
+    """All figures: medians of the repeats, sensitivities by pair of classes, ten orders simulated, and each run."""
     of = {name: [one for one in found.runs if one["policy"] == name] for name in found.jct_s}
     keys = ("mean_jct_s", "p90_jct_s", "makespan_s", "mean_trained_s", "stops")
     return {
@@ -134,6 +141,7 @@ def details_of(found: Found) -> dict[str, Any]:
         },
         "slowdowns": by_class(found.alone),
         "slowdowns_on_the_way": {name: by_class(rows) for name, rows in found.on_the_way.items()},
+        "mean_jct_change_percent_in_ten_orders_simulated": found.many_orders,
         "runs": found.runs,
     }
 

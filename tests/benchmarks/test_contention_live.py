@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._gangs.cluster import Cluster, lab_of, nodes_of
+from benchmarks._gangs.pool import CORES_ASKED
 from benchmarks.contention_live import workload
 from benchmarks.contention_live.__main__ import Found, claims_of
-from benchmarks.contention_live.sensitivities import Row, by_class, learned
+from benchmarks.contention_live.predicted import Ends, many_orders, mean_jct_s
+from benchmarks.contention_live.sensitivities import Pairs, Row, by_class, learned
 from prefect_gpu import lab as labs
 from prefect_gpu.scheduling.policies.contention import Key
 from tests.support import require
@@ -85,6 +88,29 @@ def test_claims_compare_each_of_ours_with_each_of_theirs_in_the_same_repeats() -
     values = {claim.name: (claim.value, claim.holds) for claim in claims_of(found)}
     assert list(values.values()) == [(-30.0, True), (-5.0, True), (-22.5, True), (5.0, False)]
     assert [claim.name.split(" against ")[1][:3] for claim in claims_of(found, quick=True)] == ["las", "las"]
+
+
+def simulated_cluster(tmp_path: Path) -> Cluster:
+    machines = lab_of(workload.SHAPE, tmp_path, "pgw", "10.82.0", containers=False)
+    nodes = nodes_of(machines, workload.SHAPE)
+    return Cluster(machines, nodes, CORES_ASKED, lambda: pytest.fail("nothing is started here"))
+
+
+def pairs_of(slowdown: float) -> Pairs:
+    loud = Key(workload.LOUD.name, 4, 2)
+    return ((loud, loud, slowdown),)
+
+
+def test_simulated_gangs_take_longer_where_loud_ones_slow_each_other_down(tmp_path: Path) -> None:
+    cluster, ends = simulated_cluster(tmp_path), Ends(0.5, 1.0)
+    one, two = (mean_jct_s(cluster, "las", 1, pairs_of(slowdown), ends) for slowdown in (1.0, 2.0))
+    assert one < two < 2 * one
+
+
+def test_orders_are_compared_one_by_one(tmp_path: Path) -> None:
+    said = many_orders(simulated_cluster(tmp_path), ["srtf"], ["las", "srtf"], pairs_of(1.5), Ends(0.5, 1.0), orders=2)
+    assert said["srtf against srtf"] == {"mean": 0.0, "least": 0.0, "most": 0.0}
+    assert said["srtf against las"]["most"] <= said["srtf against las"]["mean"] < 0
 
 
 @pytest.mark.slow
