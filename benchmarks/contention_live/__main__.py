@@ -95,6 +95,8 @@ def _told(name: str, repeat: int, outcomes: Sequence[Outcome]) -> dict[str, Any]
     jct_s = sorted(one.jct_s for one in outcomes)
     stretched: dict[str, list[float]] = defaultdict(list)
     for one in outcomes:
+        if not one.step_s:  # it was stopped after its last step
+            continue
         stretched[one.gang.program.name].append(statistics.mean(one.step_s) / workload.step_s(one.gang.program))
     return {
         "policy": name,
@@ -112,7 +114,7 @@ def _told(name: str, repeat: int, outcomes: Sequence[Outcome]) -> dict[str, Any]
                 "alone_s": one.gang.estimate.service_s,
                 "trained_s": round(one.trained_s, 2),
                 "jct_s": round(one.jct_s, 2),
-                "step_s": round(statistics.median(one.step_s), 3),
+                "step_s": round(statistics.median(one.step_s), 3) if one.step_s else None,
                 "stops": one.stops,
                 "nodes": " ".join(one.nodes),
             }
