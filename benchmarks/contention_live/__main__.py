@@ -6,7 +6,7 @@ ones, middling ones and quiet ones, 40 in all, which are all there at 0. ``deeps
 against ``las`` and ``srtf``, each by its name and as it is.
 
 How much the classes slow each other down is measured first, by the controller as in production: seven gangs train alone
-and beside each other. Every policy begins with that, as a worker begins with its pool's history, and goes on measuring.
+and beside each other. Every policy begins with that, as a worker begins with its pool's history.
 All are told how long each gang trains alone. No gang may be stopped, so that ``las`` is first come, first served. With
 ``--stops`` each can be, at a checkpoint; ``las`` then lets them take turns, of a second or so.
 
