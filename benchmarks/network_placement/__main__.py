@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._claims import Claim, at_least, at_most, report
+from benchmarks._gangs.cluster import Cluster, lab_of, started
+from benchmarks._gangs.pool import Outcome
 from benchmarks.network_placement import workload
-from benchmarks.network_placement.cluster import Cluster, lab_of, started
-from benchmarks.network_placement.pool import Outcome
 from benchmarks.network_placement.predicted import Alone, figures, measure, simulate, told
 
 METRICS = ("mean JCT, s", "makespan, s")
@@ -190,10 +190,10 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
     modes = ("batch",) if options.quick else workload.MODES
     began = time.monotonic()
-    lab = lab_of(options.folder, options.prefix, options.subnet, containers=options.containers)
+    lab = lab_of(workload.SHAPE, options.folder, options.prefix, options.subnet, containers=options.containers)
 
     async def everything() -> Found:
-        async with started(lab, containers=options.containers) as cluster:
+        async with started(lab, workload.SHAPE, containers=options.containers) as cluster:
             return await run(cluster, modes, 1 if options.quick else options.repeats, options.quick)
 
     with lab:

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.network_placement.cluster import Cluster
-from benchmarks.network_placement.pool import PLACING_ALONE, Fixed, Gang, Outcome, Program
+from benchmarks._gangs.cluster import Cluster
+from benchmarks._gangs.pool import PLACING_ALONE, Fixed, Gang, Outcome, Program
 from prefect_gpu.scheduling.jobs import Estimate
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.links import Iteration, SharedLinks

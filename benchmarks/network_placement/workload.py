@@ -6,9 +6,12 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.network_placement.pool import Gang, Program
+from benchmarks._gangs.cluster import Shape
+from benchmarks._gangs.pool import Gang, Program
 from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.profiles import Profile, get_profile
+
+SHAPE = Shape(nodes=4, racks=2, devices=2, link_bps=125e6, uplink_bps=25e6)
 
 # Gradients are the models' own (138, 25.6 and 23.9 million float32), all divided by 44. A step of VGG-16 computes for
 # so long that it takes about twice as long across the racks as on one node, which is the most that the paper reports

@@ -279,7 +279,7 @@ class Controller:
             return
         self._meet(run)
         self.chronicle.granted(run, now)
-        self._follow(run, self._launch(run))
+        self._follow(run, self._launch(run, self._leaving.ahead_of(run, self.runs.values())))
 
     def _meet(self, run: TrackedRun) -> None:
         """Note whom the run shares its devices with: what neighbours do to each other is learned from that."""
@@ -291,8 +291,9 @@ class Controller:
                 run.company.append(other)
                 other.company.append(run)
 
-    async def _launch(self, run: TrackedRun) -> None:
-        await self._leaving.vacated(run, self.runs.values())
+    async def _launch(self, run: TrackedRun, ahead: Sequence[TrackedRun]) -> None:
+        for other in ahead:
+            await other.gone.wait()
         try:
             spec = await self._host.prepare(run)
         except NotOursError as error:
@@ -451,6 +452,7 @@ class Controller:
     def _release(self, run: TrackedRun, *, carries_on: bool = False) -> None:
         """Nothing is left of the launch; from here on the run may be submitted again, or carries on as it is."""
         self.chronicle.over(run, self._clock())
+        self._leaving.over(run)
         self._records.remove(run.folder)
         self._unfollow(run)
         if carries_on:

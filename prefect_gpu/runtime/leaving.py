@@ -82,12 +82,18 @@ class Leaving:
             timer.cancel()
 
     @staticmethod
-    async def vacated(run: TrackedRun, among: Iterable[TrackedRun]) -> None:
-        """Wait until those that leave this run's devices are gone."""
+    def ahead_of(run: TrackedRun, among: Iterable[TrackedRun]) -> list[TrackedRun]:
+        """Those that are leaving a run's devices, for it to wait until each is gone.
+
+        To be asked when the run is granted its devices, and not later: who is granted them after it waits for it, and
+        may be leaving as well by then.
+        """
         devices = set(run.record.placement.all_devices)
-        for other in list(among):
-            if other is not run and other.leaving and devices.intersection(other.record.placement.all_devices):
-                await other.gone.wait()
+        return [
+            other
+            for other in among
+            if other is not run and other.leaving and devices.intersection(other.record.placement.all_devices)
+        ]
 
     def _give_up(self, run: TrackedRun) -> None:
         if run.phase in _NEEDS_NO_STOP or run.record.leaving:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._gangs.cluster import Cluster, lab_of, nodes_of
+from benchmarks._gangs.pool import CORES_ASKED, Gang, Outcome
 from benchmarks.network_placement import workload
 from benchmarks.network_placement.__main__ import Found, claims_of, many_orders, table_of
-from benchmarks.network_placement.cluster import Cluster, lab_of, nodes_of
-from benchmarks.network_placement.pool import CORES_ASKED, Gang, Outcome
 from benchmarks.network_placement.predicted import Alone, figures, simulate, told
 from prefect_gpu import lab as labs
 from prefect_gpu.scheduling.jobs import Estimate
@@ -33,8 +33,10 @@ ALONE = Alone(
 
 
 def simulated_cluster(tmp_path: Path) -> Cluster:
-    machines = lab_of(tmp_path, "pgq", "10.75.0", containers=False)
-    return Cluster(machines, nodes_of(machines), CORES_ASKED, lambda: pytest.fail("nothing is started here"))
+    machines = lab_of(workload.SHAPE, tmp_path, "pgq", "10.75.0", containers=False)
+    return Cluster(
+        machines, nodes_of(machines, workload.SHAPE), CORES_ASKED, lambda: pytest.fail("nothing is started here")
+    )
 
 
 @pytest.mark.parametrize("mode", workload.MODES)

@@ -20,6 +20,7 @@ from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.instructions import Launch, Preempt
 from prefect_gpu.scheduling.jobs import Request, Status
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost
@@ -521,3 +522,41 @@ async def test_what_an_elastic_run_has_measured_outlives_a_launch_that_failed_an
         speeds, own = bench.controller.estimates.throughput("a")
         assert own == {1: 10.0} and speeds[0] == 10.0 and speeds[1] > 10.0
         assert bench.controller.scheduler.state.jobs["a"].estimate.throughput == speeds
+
+
+class Patient(RecordingHost):
+    """Runs that left their place wait again."""
+
+    async def give_way(self, run: Any, reason: str) -> bool:
+        """See Host."""
+        return True
+
+
+def cascade(bench: Bench) -> None:
+    """A run leaves; the next two are granted its device and made to leave before they could begin; a third may stay."""
+    placement = bench.controller.runs["a"].record.placement
+    for job, follower in (("a", "b"), ("b", "c"), ("c", "d")):
+        bench.controller._carry_out(Preempt(job, "another comes first"), bench.now)
+        bench.controller._carry_out(Launch(follower, placement, "it comes first"), bench.now)
+
+
+@pytest.mark.parametrize("errors", [0, 1, 2])
+async def test_whoever_is_made_to_leave_while_it_waits_for_its_device_does_not_keep_it_from_the_next(
+    tmp_path: Path, errors: int
+) -> None:
+    bench = Bench(tmp_path)
+    bench.host = bench.controller._host = Patient()
+    await bench.controller.start()
+    try:
+        await bench.launch()
+        await bench.controller._on_run_event("a", protocol.PHASE, bench.now, {"phase": protocol.TRAINING})
+        bench.host.prepare_errors = [LaunchError("not now")] * errors
+        cascade(bench)
+        await asyncio.sleep(0)
+        assert "prepare b" not in bench.host.said, "the device is not free yet"
+        await bench.controller._on_run_event("a", protocol.CHECKPOINT, bench.now, {"step": 1})
+        await until(lambda: "launched d" in bench.host.said)
+        assert not {"launched b", "launched c"}.intersection(bench.host.said)
+        assert not {"b", "c"}.intersection(bench.controller.runs)
+    finally:
+        await bench.controller.close()

@@ -9,26 +9,40 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.network_placement.pool import CORES, CORES_ASKED, ROOT, Gang, NamespaceDriver, Outcome, Pool, logger
+from benchmarks._gangs.pool import CORES, CORES_ASKED, ROOT, Gang, NamespaceDriver, Outcome, Pool, logger
 from prefect_gpu.lab import Lab, debian_image
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
 from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.profiles import Profile
 
-NODES, RACKS, DEVICES = 4, 2, 2
-LINK_BPS, UPLINK_BPS = 125e6, 25e6
 _CONTAINER_CORES = 2  # this machine's, which a node's Engine takes for its own
 _IMAGE = "prefect-gpu-benchmark:1"
 
 
+@dataclass(frozen=True)
+class Shape:
+    """How many nodes, in how many racks, with how many devices each; bandwidths in bytes per second.
+
+    Attributes:
+        link_bps: Of each node's cable, in each direction.
+        uplink_bps: Of the cable between a rack and the first one.
+    """
+
+    nodes: int
+    racks: int
+    devices: int
+    link_bps: float
+    uplink_bps: float = 0.0
+
+
 @dataclass
 class Cluster:
-    """Four nodes in two racks, with two devices each.
+    """The nodes of a lab.
 
     Attributes:
         nodes: As the scheduler has them.
-        cores_asked: By each instance; two fit a node, or more.
+        cores_asked: By each instance; as many fit a node as it has devices, or more.
     """
 
     lab: Lab
@@ -38,32 +52,43 @@ class Cluster:
 
     async def run(self, gangs: Sequence[Gang], profile: Profile) -> list[Outcome]:
         """Run gangs under a profile, in a pool of their own; see :meth:`Pool.run`."""
+        async with self.pool(profile) as pool:
+            return await pool.run(gangs)
+
+    @contextlib.asynccontextmanager
+    async def pool(self, profile: Profile, *, stops: bool = False) -> AsyncIterator[Pool]:
+        """A pool under a profile.
+
+        Args:
+            stops: Whether gangs that say so may be stopped at a checkpoint, to carry on later.
+        """
         with tempfile.TemporaryDirectory(dir=_shared(self.lab)) as folder:
-            async with Pool(self, Path(folder), self.make_driver(), profile) as pool:
-                return await pool.run(gangs)
+            async with Pool(self, Path(folder), self.make_driver(), profile, stops=stops) as pool:
+                yield pool
 
 
-def lab_of(folder: Path, prefix: str, subnet: str, *, containers: bool) -> Lab:
+def lab_of(shape: Shape, folder: Path, prefix: str, subnet: str, *, containers: bool) -> Lab:
     """The machines, not yet started.
 
     Args:
         containers: Whether each has a Docker Engine.
     """
-    return Lab(folder, NODES, prefix, subnet, racks=RACKS, link_bps=LINK_BPS, uplink_bps=UPLINK_BPS, engines=containers)
+    bandwidths = {"link_bps": shape.link_bps, "uplink_bps": shape.uplink_bps}
+    return Lab(folder, shape.nodes, prefix, subnet, racks=shape.racks, engines=containers, **bandwidths)
 
 
 @contextlib.asynccontextmanager
-async def started(lab: Lab, *, containers: bool) -> AsyncIterator[Cluster]:
+async def started(lab: Lab, shape: Shape, *, containers: bool) -> AsyncIterator[Cluster]:
     """The cluster on a lab that runs."""
     _shared(lab).mkdir(exist_ok=True)
     if containers:
-        yield Cluster(lab, nodes_of(lab, _CONTAINER_CORES), 1, _swarm(lab))
+        yield Cluster(lab, nodes_of(lab, shape, _CONTAINER_CORES), 1, _swarm(lab, shape))
         return
     async with NamespaceDriver(lab) as driver:
-        yield Cluster(lab, nodes_of(lab, CORES), CORES_ASKED, lambda: driver)
+        yield Cluster(lab, nodes_of(lab, shape), CORES_ASKED, lambda: driver)
 
 
-def nodes_of(lab: Lab, cores: int = CORES) -> tuple[Node, ...]:
+def nodes_of(lab: Lab, shape: Shape, cores: int = CORES) -> tuple[Node, ...]:
     """The lab's nodes, with virtual devices and the bandwidths that their links were given.
 
     Their cores are there for the rules that look at cores: on nodes without any, those of Kubernetes would see no
@@ -72,23 +97,23 @@ def nodes_of(lab: Lab, cores: int = CORES) -> tuple[Node, ...]:
     return tuple(
         Node(
             node.name,
-            tuple(Device(f"{node.name}/virtual-{at}", "virtual", 8 << 30, virtual=True) for at in range(DEVICES)),
+            tuple(Device(f"{node.name}/virtual-{at}", "virtual", 8 << 30, virtual=True) for at in range(shape.devices)),
             tuple(range(cores)),
             rack=node.rack,
-            network_bps=LINK_BPS,
-            uplink_bps=UPLINK_BPS,
+            network_bps=shape.link_bps,
+            uplink_bps=shape.uplink_bps,
         )
         for node in lab.nodes
     )
 
 
-def _swarm(lab: Lab) -> Callable[[], Driver]:
+def _swarm(lab: Lab, shape: Shape) -> Callable[[], Driver]:
     """Make the lab's Engines a Swarm whose containers have this machine's Python, read-only."""
     for node in lab.nodes:
         client = Endpoint(node.url).connect()
         debian_image(client, _IMAGE, lab.folder / "debian.tar")
         client.close()
-    lab.join_swarm({node.name: {"prefect-gpu.virtual-devices": str(DEVICES)} for node in lab.nodes})
+    lab.join_swarm({node.name: {"prefect-gpu.virtual-devices": str(shape.devices)} for node in lab.nodes})
     read_only = {sys.prefix, sys.base_prefix, str(ROOT)}
     volumes = (*(f"{path}:{path}:ro" for path in sorted(read_only)), f"{_shared(lab)}:{_shared(lab)}")
     default = ContainerSpec(_IMAGE, pull="never", volumes=volumes)

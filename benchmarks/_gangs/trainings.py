@@ -1,4 +1,4 @@
-"""What each instance of a gang runs: ``python -m benchmarks.network_placement.trainings ORDER``.
+"""What each instance of a gang runs: ``python -m benchmarks._gangs.trainings ORDER``.
 
 Data-parallel training over gloo: each step computes, then averages the gradient with the other instances. Forward and
 backward pass are real, on a tiny batch; beside them a step sleeps, in place of a GPU that would compute, for eight of
@@ -49,12 +49,13 @@ def network_of(gradient_bytes: int) -> Any:
     return torch.nn.Sequential(torch.nn.Linear(_WIDTH, middle), torch.nn.Tanh())
 
 
-def train(gradient_bytes: int, compute_s: float, steps: int) -> dict[str, Any]:
+def train(gradient_bytes: int, compute_s: float, steps: int, saves: bool = False) -> dict[str, Any]:
     """Train, and say how long each step took, in seconds.
 
     Args:
         gradient_bytes: Size of what is averaged after each step.
         compute_s: Seconds for which a GPU would compute in each step.
+        saves: Whether it offers checkpoints, and carries on from the newest.
     """
     import torch
     from torch import distributed
@@ -62,10 +63,17 @@ def train(gradient_bytes: int, compute_s: float, steps: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     with training_run(steps=steps) as run:
+        network = network_of(gradient_bytes)
+        if saves:
+            run.restore(lambda path: network.load_state_dict(torch.load(path, weights_only=True)))
         distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=_TIMEOUT_S))
-        model = DistributedDataParallel(network_of(gradient_bytes), gradient_as_bucket_view=True)
+        model = DistributedDataParallel(network, gradient_as_bucket_view=True)
         parameters = list(model.parameters())
         x = torch.randn(4, _WIDTH)
+
+        def save(path: Path) -> None:
+            torch.save(network.state_dict(), path)
+
         times = []
         run.ready()
         for _ in run.steps():
@@ -78,7 +86,7 @@ def train(gradient_bytes: int, compute_s: float, steps: int) -> dict[str, Any]:
                     assert parameter.grad is not None
                     parameter.add_(parameter.grad, alpha=-0.01)
             times.append(time.perf_counter() - began)
-            run.report(loss=float(loss))
+            run.report(loss=float(loss), checkpoint=save if saves else None)
     # PyTorch 2.13 can hang where the model is what last holds its process group: freeing it waits, with the
     # interpreter's lock, for gloo's thread, which may still want that lock to let go of the last exchange.
     time.sleep(_LETS_GO_S)
@@ -92,7 +100,7 @@ def main() -> None:
         enter(namespace)
     order = json.loads(sys.argv[1])
     began, spent = time.time(), time.process_time()
-    said = train(order["gradient_bytes"], order["compute_s"], order["steps"])
+    said = train(order["gradient_bytes"], order["compute_s"], order["steps"], order["saves"])
     if os.environ.get("RANK", "0") == "0":
         path = Path(order["marks"])
         said |= {"began": began, "ended": time.time(), "cpu_s": time.process_time() - spent}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.network_placement.trainings import ENV_NAMESPACE
+from benchmarks._gangs.trainings import ENV_NAMESPACE
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -31,7 +32,7 @@ from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.training.protocol import ENV_CPUS
 
 if TYPE_CHECKING:
-    from benchmarks.network_placement.cluster import Cluster
+    from benchmarks._gangs.cluster import Cluster
     from prefect_gpu.lab import Lab
     from prefect_gpu.runtime.drivers.handle import ProcessHandle
     from prefect_gpu.scheduling.jobs import Job
@@ -44,7 +45,7 @@ _FIRST_PORT = 21000
 CORES, CORES_ASKED = 48, 8  # of a node and of an instance, as in our simulation of the paper; in the books only
 PRELOAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "prefect_gpu.training")
 PLACING_ALONE = replace(ABILITIES, preemption=Preemption.NONE, gates=False)
-logger = logging.getLogger("benchmarks.network_placement")
+logger = logging.getLogger("benchmarks.gangs")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Gang:
 
     Attributes:
         estimate: What the scheduler is told of it.
+        measured: Whether the pool knows its program by name, so that it is measured beside others on its nodes.
+        preemptible: Whether it may be stopped at a checkpoint.
     """
 
     name: str
@@ -76,10 +79,13 @@ class Gang:
     workers: int
     submit_s: float = 0.0
     estimate: Estimate = UNKNOWN
+    measured: bool = False
+    preemptible: bool = False
 
     def request(self, cores: int = CORES_ASKED) -> Request:
         """What it asks for, with so many cores for each worker."""
-        return Request(gpus=1, workers=self.workers, cpus=cores)
+        kind = self.program.name if self.measured else ""
+        return Request(gpus=1, workers=self.workers, cpus=cores, kind=kind, preemptible=self.preemptible)
 
 
 @dataclass(frozen=True)
@@ -87,9 +93,12 @@ class Outcome:
     """A gang that is over; all times in seconds after the first submission.
 
     Attributes:
+        granted_s: At its last launch, as are ``training_s`` and ``nodes``.
         nodes: Where its instances were.
-        step_s: How long its steps took.
+        step_s: How long its steps took, from its last launch on.
         cpu_s: Processor seconds of all its instances.
+        stops: How often it was stopped.
+        trained_s: For how long it trained, all launches together.
     """
 
     gang: Gang
@@ -100,11 +109,22 @@ class Outcome:
     nodes: tuple[str, ...]
     step_s: tuple[float, ...]
     cpu_s: float
+    stops: int = 0
+    trained_s: float = 0.0
 
     @property
     def jct_s(self) -> float:
         """From submission to the end of the last instance."""
         return self.ended_s - self.submitted_s
+
+
+@dataclass
+class _Spent:
+    """What a gang has spent, all its launches together."""
+
+    cpu_s: float = 0.0
+    trained_s: float = 0.0
+    stops: int = 0
 
 
 class Fixed(PlacementPolicy):
@@ -174,17 +194,25 @@ class Pool:
     Args:
         folder: For this pool alone.
         driver: Starts the instances.
+        stops: Whether gangs that say so may be stopped at a checkpoint, to carry on later.
+
+    Attributes:
+        contention: What was measured of gangs beside each other, as the history would keep it.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, driver: Driver, profile: Profile) -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, driver: Driver, profile: Profile, *, stops: bool = False
+    ) -> None:
         self._folder = folder
         self._cores = cluster.cores_asked
         self._gangs: dict[str, Gang] = {}
         self._over: dict[str, asyncio.Event] = {}
         self._times: dict[str, dict[str, float]] = {}
         self._places: dict[str, tuple[str, ...]] = {}
-        self._cpu: dict[str, float] = {}
+        self._spent: dict[str, _Spent] = {}
+        self.contention: list[dict[str, Any]] = []
         self._failed: dict[str, str] = {}
+        abilities = replace(PLACING_ALONE, preemption=Preemption.GRACEFUL) if stops else PLACING_ALONE
         (folder / "marks").mkdir(parents=True, exist_ok=True)
         self.controller = Controller(
             self,
@@ -193,11 +221,11 @@ class Pool:
             state_dir=folder / "state",
             pool="network",
             profile="fifo",
-            abilities=PLACING_ALONE,
+            abilities=abilities,
             channel_host=cluster.lab.gateway,
             logger=logger,
         )
-        self.controller.scheduler = Scheduler(profile, PLACING_ALONE)
+        self.controller.scheduler = Scheduler(profile, abilities)
         if isinstance(driver, NamespaceDriver):
             driver.node_of = lambda run_id: self.controller.runs[run_id].record.placement.node
 
@@ -220,25 +248,44 @@ class Pool:
             asyncio.TimeoutError: They take longer than a quarter of an hour.
         """
         began = time.time()
-        for gang in sorted(gangs, key=lambda one: one.submit_s):
-            await asyncio.sleep(max(0.0, began + gang.submit_s - time.time()))
-            self._submit(gang)
+        in_order = sorted(gangs, key=lambda one: one.submit_s)
+        for submit_s, together in itertools.groupby(in_order, key=lambda one: one.submit_s):
+            await asyncio.sleep(max(0.0, began + submit_s - time.time()))
+            self.submit(*together)
         await asyncio.wait_for(asyncio.gather(*(self._over[gang.name].wait() for gang in gangs)), _DEADLINE_S)
-        if self._failed:
-            raise RuntimeError("; ".join(f"{name} failed: {words}" for name, words in self._failed.items()))
+        self.check()
         return [self._outcome(gang, began) for gang in gangs]
 
-    def _submit(self, gang: Gang) -> None:
-        self._gangs[gang.name] = gang
-        self._over[gang.name] = asyncio.Event()
+    def check(self) -> None:
+        """Nothing has gone wrong so far.
+
+        Raises:
+            RuntimeError: A gang failed. The message has the end of its output.
+        """
+        if self._failed:
+            raise RuntimeError("; ".join(f"{name} failed: {words}" for name, words in self._failed.items()))
+
+    async def end(self, gang: Gang) -> None:
+        """Cancel a gang, and wait until it is gone."""
+        await self.controller.stop(gang.name, 0.0)
+        await asyncio.wait_for(self._over[gang.name].wait(), _DEADLINE_S)
+
+    def submit(self, *gangs: Gang) -> None:
+        """Put gangs into the queue, all before anything is decided."""
         now = time.time()
-        self._times[gang.name] = {"submitted": now}
-        self.controller.handle(
-            ev.JobSubmitted(gang.name, gang.request(self._cores), "default", now, now, gang.name, gang.estimate)
-        )
+        events = []
+        for gang in gangs:
+            self._gangs[gang.name] = gang
+            self._over[gang.name] = asyncio.Event()
+            self._spent[gang.name] = _Spent()
+            self._times[gang.name] = {"submitted": now}
+            request = gang.request(self._cores)
+            events.append(ev.JobSubmitted(gang.name, request, "default", now, now, gang.name, gang.estimate))
+        self.controller.handle(ev.Together(tuple(events)))
 
     def _outcome(self, gang: Gang, began: float) -> Outcome:
         times = self._times[gang.name]
+        spent = self._spent[gang.name]
         said = json.loads(self._marks(gang.name).read_text())
         return Outcome(
             gang,
@@ -248,7 +295,9 @@ class Pool:
             times["ended"] - began,
             self._places[gang.name],
             tuple(said["step_s"]),
-            self._cpu[gang.name],
+            spent.cpu_s,
+            spent.stops,
+            spent.trained_s,
         )
 
     def _marks(self, name: str) -> Path:
@@ -276,10 +325,11 @@ class Pool:
                 "gradient_bytes": program.gradient_bytes,
                 "compute_s": program.compute_s,
                 "steps": program.steps,
+                "saves": gang.preemptible,
                 "marks": str(self._marks(run.run_id)),
             }
         )
-        argv = (sys.executable, "-m", "benchmarks.network_placement.trainings", order)
+        argv = (sys.executable, "-m", "benchmarks._gangs.trainings", order)
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
         return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
 
@@ -298,25 +348,35 @@ class Pool:
         times["ended"] = time.time()
         times["granted"] = run.record.times["granted"]
         times["training"] = run.record.times.get("training", times["ended"])
-        self._cpu[run.run_id] = report.cpu_seconds or 0.0
+        spent = self._spent[run.run_id]
+        spent.cpu_s += report.cpu_seconds or 0.0
+        spent.trained_s += times["ended"] - times["training"]
+        if run.cancelling:
+            return "cancelled", ""
         if report.returncode == 0:
             return "completed", ""
         self._failed[run.run_id] = "\n".join((report.cause, *report.tail[-8:]))
         return "failed", self._failed[run.run_id]
 
     async def give_way(self, run: TrackedRun, reason: str) -> bool:
-        """See Host. Nobody is asked to leave here."""
-        return False
+        """See Host. It waits again at once: there is nobody else to ask."""
+        now, spent = time.time(), self._spent[run.run_id]
+        spent.stops += 1
+        spent.trained_s += now - run.record.times.get("training", now)
+        logger.info("%s was stopped: %s", run.record.name, reason)
+        return True
 
     async def unlaunched(self, run: TrackedRun) -> None:
         """See Host."""
 
     def released(self, run: TrackedRun) -> None:
         """See Host."""
-        self._over[run.run_id].set()
+        if "ended" in self._times[run.run_id]:
+            self._over[run.run_id].set()
 
     def record_contention(self, row: dict[str, Any]) -> None:
         """See Host."""
+        self.contention.append(row)
 
     def record_history(self, row: dict[str, Any]) -> None:
         """See Host."""
