@@ -73,8 +73,8 @@ class StopTheSlowed(Reaction):
     def react(self, event: ev.Event, desk: Desk) -> bool:
         """See the class. True, as the allocation has to look at the free devices, if a job was stopped."""
         match event:
-            case ev.SlowdownMeasured(slowdown=slowdown) if not 0 < slowdown < math.inf:
-                pass
+            case ev.SlowdownMeasured(slowdown=slowdown, beside=beside) if beside or not 0 < slowdown < math.inf:
+                pass  # who shares its devices slows it down there, and not on the network
             case ev.SlowdownMeasured(job_id, slowdown, pair=pair) if pair is not None:
                 return self._of_pair(desk, job_id, slowdown, *pair)
             case ev.SlowdownMeasured(job_id, slowdown):

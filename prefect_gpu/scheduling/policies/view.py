@@ -67,6 +67,24 @@ class Speeds:
         preferred = sorted(measured, reverse=True) if measured else _PREFERRED
         return tuple(width for width in widths(request, preferred) if width <= nodes)
 
+    def worthwhile(self, request: Request, nodes: int, largest_node: int) -> tuple[int, ...]:
+        """As :meth:`widths`, without more nodes than would hold the job if it is not measured to be faster there.
+
+        On more of them it meets more others, and two that hold the same nodes by halves keep each other from ever
+        getting a whole one.
+
+        Args:
+            largest_node: Devices of the largest node.
+        """
+        found = self.widths(request, nodes)
+        measured = self._by_width.get((request.kind, request.total_gpus))
+        if not measured:
+            return found
+        count, size = pieces(request)
+        fewest = min((width for width in found if count // width * size <= largest_node), default=0)
+        faster = measured.get(fewest, 0.0)
+        return tuple(width for width in found if width == fewest or measured[width] > faster)
+
     def stretch(self, key: Key) -> float:
         """By which factor a job takes longer on so many nodes than on the fewest that were measured, both alone."""
         measured = self._by_width.get((key.model, key.gpus))
@@ -117,7 +135,7 @@ def look(
     candidates = []
     known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}  # jobs are much alike
     for at, job in enumerate(jobs):
-        found = speeds.widths(job.request, len(state.numbered))
+        found = speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
         if not found:
             continue
         shunned = avoided(job, state)
@@ -139,3 +157,10 @@ def look(
     free = {books.number: len(books.free) for books in state.numbered}
     sizes = {books.number: len(books.node.devices) for books in state.numbered}
     return View(candidates, list(running.values()), free, sizes, table)
+
+
+def worths_in(view: View, table: SensitivityTable, power: float) -> dict[str, float]:
+    """What a second of each model's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
+    if not power:
+        return {}
+    return table.worths([one.key.model for one in (*view.candidates, *view.running)], power)

@@ -13,13 +13,16 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prefect_gpu.scheduling.jobs import Estimate, Request
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.policies.spreading import EvenSpread
 from prefect_gpu.scheduling.policies.view import Speeds
 from prefect_gpu.scheduling.profiles import Profile, without_patience
-from prefect_gpu.scheduling.profiles.deepshare import greedy, hybrid
+from prefect_gpu.scheduling.profiles.adaptive import adaptive
+from prefect_gpu.scheduling.profiles.deepshare import WORTH_POWER, greedy, hybrid
+from prefect_gpu.scheduling.profiles.trained import shipped
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.traces import ContentionTable
@@ -89,11 +92,17 @@ class Truth:
             spreads = [(gpus, width) for gpus in sizes for width in _WIDTHS if not gpus % width]
             speeds = {Key(model, gpus, width): 1.0 for model in TRAFFIC for gpus, width in spreads}
         known = speeds if spread else None
-        if name == BUSY:
-            return replace(hybrid(self.table(), known, least_used=1.0, least_gain=0.0), name=BUSY)
-        makers = {"deepshare": hybrid, "deepshare-greedy": greedy}
+        if name == "adaptive":
+            found = adaptive(self.table(), known, EvenSpread(_WIDTHS) if spread else None)
+            return replace(found, patience_s=math.inf)
+        makers = {
+            "deepshare": hybrid,
+            "deepshare-greedy": greedy,
+            "deepshare-hybrid": partial(hybrid, policy=shipped("B")),
+            BUSY: partial(hybrid, least_used=1.0, least_gain=0.0, worth_power=WORTH_POWER),
+        }
         if name in makers:
-            return makers[name](self.table(), known)
+            return replace(makers[name](self.table(), known), name=name)
         profile = without_patience(name)
         return replace(profile, placement=EvenSpread(_WIDTHS)) if spread else profile
 
