@@ -179,6 +179,11 @@ class SensitivityTable:
     def _traffic_of(self, model: str) -> Traffic | None:
         return self._traffic.get(model) or self._supposed.get(model)
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is known of anybody."""
+        return not (self._measured or self._traffic or self._supposed)
+
     def knows(self, model: str) -> bool:
         """Whether anything is known of a model: how it communicates, or what it and another one do to each other."""
         return self._traffic_of(model) is not None or model in self._known_models

@@ -83,7 +83,7 @@ class Speeds:
         count, size = pieces(request)
         fewest = min((width for width in found if count // width * size <= largest_node), default=0)
         faster = measured.get(fewest, 0.0)
-        return tuple(width for width in found if width == fewest or measured[width] > faster)
+        return tuple(w for w in found if w == fewest or (w > fewest and measured[w] > faster))
 
     def stretch(self, key: Key) -> float:
         """By which factor a job takes longer on so many nodes than on the fewest that were measured, both alone."""

@@ -61,7 +61,7 @@ def adaptive(
             Lending(history),
             Relief(weights, Eliminator()),
             CoreTuning(history, weights=weights),
-            StopTheSlowed(table, parted=parted),
+            StopTheSlowed(table, unnamed=False, parted=parted),
         ),
     )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.policies.allocation.base import tell_line
 from prefect_gpu.scheduling.policies.allocation.contention import in_words
 from prefect_gpu.scheduling.policies.allocation.displace import Displace
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable, Start, choose_start
+from prefect_gpu.scheduling.policies.contention import Key, Running, SensitivityTable, Start, choose_start
 from prefect_gpu.scheduling.policies.parted import Parted
 from prefect_gpu.scheduling.policies.spreading import can_spread, free_devices, placed
 from prefect_gpu.scheduling.policies.view import Speeds, look, running_jobs, worths_in
@@ -116,10 +116,12 @@ class Considerate(Displace):
         self._words = {job.id: self._told(start, job, line, view.running)}
         return job, placed(job, sorted(start.nodes), room, state, sharing)
 
-    def _told(self, start: Start, job: Job, line: Line, running) -> str:  # type: ignore[no-untyped-def]
+    def _told(self, start: Start, job: Job, line: Line, running: Iterable[Running]) -> str:
         words = in_words(start, running, self._table)
         first = line.entries[0][1]
-        return words if job is first else f"{words}; {first.label} is next, and would lose more or make others lose more"
+        return (
+            words if job is first else f"{words}; {first.label} is next, and would lose more or make others lose more"
+        )
 
     def _reason(self, desk: Desk, job: Job, placement: Placement) -> str:
         return self._words.get(job.id) or super()._reason(desk, job, placement)

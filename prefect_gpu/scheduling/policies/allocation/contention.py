@@ -144,9 +144,7 @@ class ContentionAware(Allocation):
         devices = sum(view.sizes.values())
         if chosen is not None or devices - sum(view.free.values()) >= self._least_used * devices:
             return chosen
-        return choose_start(
-            view.candidates, view.running, view.free, self._table, 0.0, power, self._least_gain, worths
-        )
+        return choose_start(view.candidates, view.running, view.free, self._table, 0.0, power, self._least_gain, worths)
 
     def _firsts(self, desk: Desk, priority: int) -> list[Job]:
         """The first job of each kind and size of a priority that no limit keeps back, in order."""
