@@ -144,7 +144,7 @@ def test_of_two_gangs_the_one_that_suits_the_company_starts_first_and_the_other_
         )
     )
     assert (found.where("second"), found.where("third")) == ("", "a b")
-    assert "; the loud one is next, and would lose more" in reason_of(found, "third")
+    assert "; the loud one is next, and would lose more, or others by it" in reason_of(found, "third")
 
 
 def test_nobody_is_started_beyond_the_limit_of_the_quotas() -> None:

@@ -163,4 +163,5 @@ def worths_in(view: View, table: SensitivityTable, power: float) -> dict[str, fl
     """What a second of each model's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
     if not power:
         return {}
-    return table.worths([one.key.model for one in (*view.candidates, *view.running)], power)
+    keys = [*(one.key for one in view.candidates), *(one.key for one in view.running)]
+    return table.worths([key.model for key in keys], power)

@@ -75,11 +75,11 @@ def hybrid(
 ) -> Profile:
     """RL-Hybrid (§IV): a policy, the greedy rule where it starts nothing, and preemption of jobs that are slowed down.
 
-    Without a policy the rule is all there is, and looks after running times: below three quarters of the devices in use
-    it also starts jobs that will slow each other down a lot, if clearly more is done in all. Behind a policy it is there
-    to keep the cluster busy (§IV): it starts whatever lets more be done in all as long as any device is free. The policy
-    is then asked only about the jobs that come first: the paper's reward, by which it was trained, has no word for
-    completion, and it would rather begin with the largest.
+    Without a policy the rule is all there is, and looks after running times: below three quarters of the devices in
+    use it also starts jobs that will slow each other down a lot, if clearly more is done in all. Behind a policy it is
+    there to keep the cluster busy (§IV): it starts whatever lets more be done in all as long as any device is free. The
+    policy is then asked only about the jobs that come first: the paper's reward, by which it was trained, has no word
+    for completion, and it would rather begin with the largest.
 
     Args:
         table: As for :func:`greedy`; it learns from measured slowdowns.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -101,7 +101,7 @@ class Truth:
         if name == "adaptive":
             found = adaptive(self.table(), known, EvenSpread(_WIDTHS) if spread else None)
             return replace(found, patience_s=math.inf)
-        makers = {
+        makers: dict[str, Callable[[SensitivityTable, Mapping[Key, float] | None], Profile]] = {
             "deepshare": hybrid,
             "deepshare-greedy": greedy,
             "deepshare-hybrid": partial(hybrid, policy=shipped("B")),

@@ -119,9 +119,7 @@ class Considerate(Displace):
     def _told(self, start: Start, job: Job, line: Line, running: Iterable[Running]) -> str:
         words = in_words(start, running, self._table)
         first = line.entries[0][1]
-        return (
-            words if job is first else f"{words}; {first.label} is next, and would lose more or make others lose more"
-        )
+        return words if job is first else f"{words}; {first.label} is next, and would lose more, or others by it"
 
     def _reason(self, desk: Desk, job: Job, placement: Placement) -> str:
         return self._words.get(job.id) or super()._reason(desk, job, placement)

@@ -56,7 +56,8 @@ class ContentionAware(Allocation):
         worth_power: Weigh each job's ratio by what its work is worth, see
             :meth:`~prefect_gpu.scheduling.policies.contention.SensitivityTable.worths`; 0: all are worth the same.
         head: The policy is shown only jobs that need at most so many times the GPU seconds of the one that needs the
-            fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite: all.
+            fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite:
+            all.
         gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
         round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
