@@ -157,7 +157,7 @@ class StopTheSlowed(Reaction):
     def after(self, desk: Desk) -> None:
         """Note who is beside whom, and what was expected of it."""
         started = [one.job for one in desk.instructions if isinstance(one, Launch | Move)]
-        if (not started and not self._measured) or self._table.silent:
+        if not self._measured and (not started or self._table.silent):
             return
         running = running_jobs(desk)
         for name in started:

@@ -122,9 +122,13 @@ class ContentionAware(Allocation):
             pass
 
     def _shown(self, view: View) -> View:
-        """What the policy sees: of those who can be on one node, nothing, for it would spread them all the same."""
-        on_one = {one.job for one in view.candidates if one.key.nodes == 1}
-        view = replace(view, candidates=[one for one in view.candidates if one.job not in on_one])
+        """What the policy sees: where the rule decides about the others, nobody who can be on one node.
+
+        It would spread them all the same.
+        """
+        if self._rule_for is None:
+            on_one = {one.job for one in view.candidates if one.key.nodes == 1}
+            view = replace(view, candidates=[one for one in view.candidates if one.job not in on_one])
         needs_s = [one.remaining_s * one.key.gpus for one in view.candidates]
         most_s = self._head * min(needs_s, default=0.0) * (1 + _ROUNDING)
         shown = [one for one, needed_s in zip(view.candidates, needs_s, strict=True) if needed_s <= most_s]
