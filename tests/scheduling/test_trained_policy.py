@@ -214,7 +214,7 @@ print(json.dumps([len(world.results.unfinished), [name for name in heavy if name
     assert json.loads(done.stdout) == [0, []]
 
 
-def shown_to(head: float = math.inf) -> list[set[int]]:
+def shown_to(*sizes: int, head: float = math.inf) -> list[set[int]]:
     """The GPUs of the jobs that a policy is shown, each time that it is asked; it starts nothing."""
     asked: list[set[int]] = []
 
@@ -228,7 +228,7 @@ def shown_to(head: float = math.inf) -> list[set[int]]:
         ev.Together(
             tuple(
                 ev.JobSubmitted(f"{gpus}", Request(gpus=gpus, kind="quiet", spans=True), "q", 0.0, 0.0)
-                for gpus in (1, 2, 4)
+                for gpus in sizes
             )
         )
     )
@@ -236,5 +236,6 @@ def shown_to(head: float = math.inf) -> list[set[int]]:
 
 
 def test_a_policy_may_be_shown_only_the_jobs_that_need_the_least() -> None:
-    assert shown_to()[0] == {2, 4}, "not the one that fits one node"
-    assert shown_to(head=1.0)[0] == {2}
+    assert shown_to(1, 2, 4)[0] == {2, 4}, "not the one that fits one node"
+    assert shown_to(2, 4, head=1.0)[0] == {2}
+    assert shown_to(1, 2, head=1.0)[0] == set(), "another one comes first"

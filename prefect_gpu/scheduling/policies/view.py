@@ -85,6 +85,10 @@ class Speeds:
         faster = measured.get(fewest, 0.0)
         return tuple(w for w in found if w == fewest or (w > fewest and measured[w] > faster))
 
+    def knows(self, key: Key) -> bool:
+        """Whether a job is measured on some number of nodes: it goes on no other."""
+        return (key.model, key.gpus) in self._by_width
+
     def stretch(self, key: Key) -> float:
         """By which factor a job takes longer on so many nodes than on the fewest that were measured, both alone."""
         measured = self._by_width.get((key.model, key.gpus))

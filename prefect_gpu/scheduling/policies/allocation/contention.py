@@ -122,16 +122,18 @@ class ContentionAware(Allocation):
             pass
 
     def _shown(self, view: View) -> View:
-        """What the policy sees: where the rule decides about the others, nobody who can be on one node.
+        """What the policy sees: those who come first and, where the rule decides about the others, need several nodes.
 
-        It would spread them all the same.
+        It would spread those as well that one node could hold, were it free.
         """
-        if self._rule_for is None:
-            on_one = {one.job for one in view.candidates if one.key.nodes == 1}
-            view = replace(view, candidates=[one for one in view.candidates if one.job not in on_one])
         needs_s = [one.remaining_s * one.key.gpus for one in view.candidates]
-        most_s = self._head * min(needs_s, default=0.0) * (1 + _ROUNDING)
-        shown = [one for one, needed_s in zip(view.candidates, needs_s, strict=True) if needed_s <= most_s]
+        most_s = self._head * min(needs_s, default=1.0) * (1 + _ROUNDING)
+        largest = max(view.sizes.values(), default=0) if self._rule_for is None else 0
+        shown = [
+            one
+            for one, needed_s in zip(view.candidates, needs_s, strict=True)
+            if needed_s <= most_s and (one.key.gpus > largest or self._speeds.knows(one.key))
+        ]
         return replace(view, candidates=shown)
 
     def _least_now(self, desk: Desk) -> float:
