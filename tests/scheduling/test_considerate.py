@@ -215,11 +215,11 @@ def test_work_that_is_slowed_down_by_most_is_worth_more() -> None:
     ("wide", "widths"), [(1.0, (2,)), (1.1, (4, 2))], ids=["not faster on more nodes", "faster on more nodes"]
 )
 def test_a_job_goes_on_more_nodes_than_it_needs_only_if_it_is_faster_there(wide: float, widths: object) -> None:
-    speeds = Speeds({Key("m", 4, 2): 1.0, Key("m", 4, 4): wide})
+    speeds = Speeds({Key("m", 4, 2): 1.0, Key("m", 4, 4): wide}, fewest=True)
     assert speeds.worthwhile(Request(gpus=4, spans=True, kind="m"), 4, 8) == widths
     assert speeds.widths(Request(gpus=4, spans=True, kind="m"), 4) == (4, 2)
 
 
 def test_unless_it_does_not_fit_on_fewer() -> None:
-    speeds = Speeds({Key("m", 4, 2): 1.0, Key("m", 4, 4): 0.9})
+    speeds = Speeds({Key("m", 4, 2): 1.0, Key("m", 4, 4): 0.9}, fewest=True)
     assert speeds.worthwhile(Request(gpus=4, spans=True, kind="m"), 4, 1) == (4,)

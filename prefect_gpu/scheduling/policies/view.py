@@ -48,11 +48,14 @@ class Speeds:
         measured: Speed in any unit by model, devices and number of nodes. A job whose model and devices are among them
             goes on a number of nodes that was measured; its estimate is taken to be for the fewest of these.
 
+        fewest: Whether a job goes on more nodes than would hold it only if it is measured to be faster there.
+
     Raises:
         ValueError: A speed is not positive.
     """
 
-    def __init__(self, measured: Mapping[Key, float] | None = None) -> None:
+    def __init__(self, measured: Mapping[Key, float] | None = None, *, fewest: bool = False) -> None:
+        self._fewest = fewest
         self._by_width: dict[tuple[str, int], dict[int, float]] = {}
         for key, speed in sorted((measured or {}).items()):
             if not speed > 0:
@@ -68,7 +71,7 @@ class Speeds:
         return tuple(width for width in widths(request, preferred) if width <= nodes)
 
     def worthwhile(self, request: Request, nodes: int, largest_node: int) -> tuple[int, ...]:
-        """As :meth:`widths`, without more nodes than would hold the job if it is not measured to be faster there.
+        """As :meth:`widths`; with ``fewest``, without more nodes than would hold the job if it is no faster there.
 
         On more of them it meets more others, and two that hold the same nodes by halves keep each other from ever
         getting a whole one.
@@ -78,7 +81,7 @@ class Speeds:
         """
         found = self.widths(request, nodes)
         measured = self._by_width.get((request.kind, request.total_gpus))
-        if not measured:
+        if not measured or not self._fewest:
             return found
         count, size = pieces(request)
         fewest = min((width for width in found if count // width * size <= largest_node), default=0)

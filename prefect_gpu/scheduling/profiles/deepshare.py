@@ -108,6 +108,7 @@ def hybrid(
         worth_power=usual[2] if worth_power is None else worth_power,
         gpus_power=gpus_power,
         head=1.0,
+        fewest=True,
         round_s=round_s,
     )
     return Profile(

@@ -53,7 +53,7 @@ class Considerate(Displace):
         advantage: float = 1.0,
     ) -> None:
         super().__init__(advantage, grace=True)
-        self._table, self._parted, self._speeds = table, parted, Speeds(speeds)
+        self._table, self._parted, self._speeds = table, parted, Speeds(speeds, fewest=True)
         self._words: dict[str, str] = {}  # of the job that is about to start
         self._kept_back = False
 

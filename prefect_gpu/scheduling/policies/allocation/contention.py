@@ -58,6 +58,7 @@ class ContentionAware(Allocation):
         head: The policy is shown only jobs that need at most so many times the GPU seconds of the one that needs the
             fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite:
             all.
+        fewest: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
         gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
         round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
@@ -76,10 +77,11 @@ class ContentionAware(Allocation):
         gpus_power: float = 1.0,
         worth_power: float = 0.0,
         head: float = math.inf,
+        fewest: bool = False,
         round_s: float = 0.0,
     ) -> None:
         self._table = SensitivityTable() if table is None else table
-        self._speeds = Speeds(speeds)
+        self._speeds = Speeds(speeds, fewest=fewest)
         self._policy = policy
         self._rule_for = rule_for
         self._parted = Parted() if parted is None else parted
