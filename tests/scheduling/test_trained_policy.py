@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -11,11 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.policies.contention import BRANCHES, Candidate, Key, Running, SensitivityTable
+from prefect_gpu.scheduling import events as ev
+from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware
+from prefect_gpu.scheduling.policies.contention import BRANCHES, Candidate, Key, Running, SensitivityTable, Start
 from prefect_gpu.scheduling.policies.network import LEVELS, WEIGHTS, Array, Network, Starts
 from prefect_gpu.scheduling.policies.observation import Encoding
+from prefect_gpu.scheduling.policies.order import LeastService
+from prefect_gpu.scheduling.policies.sharing import NoSharing
 from prefect_gpu.scheduling.policies.trained import TrainedPolicy
 from prefect_gpu.scheduling.policies.view import View
+from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.profiles.deepshare import PROFILES, base, hybrid
 from prefect_gpu.scheduling.profiles.trained import available, content_of, policy_of, record, shipped
 from tests.scheduling.test_contention_aware import SPEEDS, Cluster, table
@@ -205,3 +212,30 @@ print(json.dumps([len(world.results.unfinished), [name for name in heavy if name
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250)
     assert json.loads(done.stdout) == [0, []]
+
+
+def shown_to(*sizes: int, head: float = math.inf) -> list[set[int]]:
+    """The GPUs of the jobs that a policy is shown, each time that it is asked; it starts nothing."""
+    asked: list[set[int]] = []
+
+    def policy(view: View) -> list[Start]:
+        asked.append({one.key.gpus for one in view.candidates})
+        return []
+
+    allocation = ContentionAware(table(), SPEEDS, policy, head=head)
+    cluster = Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation))
+    cluster.handle(
+        ev.Together(
+            tuple(
+                ev.JobSubmitted(f"{gpus}", Request(gpus=gpus, kind="quiet", spans=True), "q", 0.0, 0.0)
+                for gpus in sizes
+            )
+        )
+    )
+    return asked
+
+
+def test_a_policy_may_be_shown_only_the_jobs_that_need_the_least() -> None:
+    assert shown_to(1, 2, 4)[0] == {2, 4}, "not the one that fits one node"
+    assert shown_to(2, 4, head=1.0)[0] == {2}
+    assert shown_to(1, 2, head=1.0)[0] == set(), "another one comes first"

@@ -98,6 +98,7 @@ class SensitivityTable:
         traffic: How each model communicates.
         floor: No ratio is believed to be lower.
         link_bytes_per_s: Rate of the link that co-located jobs share.
+        guesses: Whether a model is taken to communicate like others of its category until more is known of it.
     """
 
     def __init__(
@@ -106,15 +107,19 @@ class SensitivityTable:
         traffic: Mapping[str, Traffic] | None = None,
         floor: float = FLOOR,
         link_bytes_per_s: float = LINK_BYTES_PER_S,
+        *,
+        guesses: bool = True,
     ) -> None:
         if not 0 < floor <= 1:
             raise ValueError(f"floor is {floor}: give a ratio above 0 and at most 1, such as {FLOOR}")
         self.floor = floor
+        self._guesses = guesses
         self._link_bytes_per_s = link_bytes_per_s
         self._traffic = dict(traffic or {})
         self._supposed: dict[str, Traffic] = {}
         self._measured: dict[tuple[Key, Key], tuple[float, int]] = {}
         self._of_models: dict[tuple[str, str], tuple[float, int]] = {}
+        self._known_models: set[str] = set()
         for (own, other), ratio in (measured or {}).items():
             self.learn(own, other, ratio)
 
@@ -127,6 +132,7 @@ class SensitivityTable:
         if not 0 < ratio < float("inf"):
             raise ValueError(f"ratio of {own} beside {other} is {ratio}: give contended ÷ ideal throughput, above 0")
         ratio = min(1.0, ratio)
+        self._known_models.update((own.model, other.model))
         mean, count = self._measured.get((own, other), (0.0, 0))
         self._measured[own, other] = (mean + (ratio - mean) / (count + 1), count + 1)
         mean, count = self._of_models.get((own.model, other.model), (0.0, 0))
@@ -138,7 +144,7 @@ class SensitivityTable:
 
     def suppose(self, model: str, category: str | None) -> None:
         """A model of which nothing else is known belongs to a category: see :data:`OF_CATEGORY`."""
-        traffic = OF_CATEGORY.get(category or "")
+        traffic = OF_CATEGORY.get(category or "") if self._guesses else None
         if traffic is not None:
             self._supposed[model] = traffic
 
@@ -154,19 +160,43 @@ class SensitivityTable:
     def ratio(self, own: Key, other: Key) -> float:
         """The first job's throughput ratio if it shares a node with the second."""
         found = self._measured.get((own, other))
-        if found is None:
-            if own.nodes == 1 or other.nodes == 1:
-                return 1.0
-            found = self._of_models.get((own.model, other.model))
         if found is not None:
             return max(self.floor, found[0])
-        mine, theirs = self._traffic_of(own.model), self._traffic_of(other.model)
+        if own.nodes == 1 or other.nodes == 1:
+            return 1.0
+        return self.of_models(own.model, other.model)
+
+    def of_models(self, own: str, other: str) -> float:
+        """The same, of two models on several nodes, whatever their sizes."""
+        found = self._of_models.get((own, other))
+        if found is not None:
+            return max(self.floor, found[0])
+        mine, theirs = self._traffic_of(own), self._traffic_of(other)
         if mine is None or theirs is None:
             return 1.0
         return max(self.floor, predicted_ratio(mine, theirs, self._link_bytes_per_s))
 
     def _traffic_of(self, model: str) -> Traffic | None:
         return self._traffic.get(model) or self._supposed.get(model)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is known of anybody."""
+        return not (self._measured or self._traffic or self._supposed)
+
+    def knows(self, model: str) -> bool:
+        """Whether anything is known of a model: how it communicates, or what it and another one do to each other."""
+        return self._traffic_of(model) is not None or model in self._known_models
+
+    def worths(self, models: Iterable[str], power: float = 2.0) -> dict[str, float]:
+        """What a second of each model's work is worth while all of these are about.
+
+        1 ÷ (its mean ratio beside each of them)^power: whom nearly all others slow down is served first where he has
+        good company, as there will be little of that. The power is ours: of 0 to 4, 2 and 3 were best in the mixes of
+        §VI.
+        """
+        found = sorted(set(models))
+        return {own: (len(found) / sum(self.of_models(own, other) for other in found)) ** power for own in found}
 
     def among(self, own: Key, others: Iterable[Key]) -> float:
         """The throughput ratio among several co-located jobs: the worst counts; 1 alone."""
@@ -237,6 +267,7 @@ def choose_start(
     least_ratio: float = LEAST_RATIO,
     gpus_power: float = 1.0,
     least_gain: float = -float("inf"),
+    worths: Mapping[str, float] | None = None,
 ) -> Start | None:
     """The greedy rule: what to start next, or None if nothing may be.
 
@@ -253,6 +284,7 @@ def choose_start(
         least_ratio: Nobody may end up slower than this.
         gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
         least_gain: The changes in ratio must sum up to more than this.
+        worths: Weights of the changes in ratio, by model; 1 for all others.
 
     Raises:
         ValueError: A candidate has no time left or its GPUs cannot be spread evenly.
@@ -263,6 +295,7 @@ def choose_start(
         table.among(job.key, (other.key for other in running if other is not job and other.nodes & job.nodes))
         for job in running
     ]
+    weights = worths or {}
     gains: dict[tuple[Key, frozenset[int]], float | None] = {}
     for candidate in candidates:
         key = candidate.key
@@ -275,9 +308,11 @@ def choose_start(
         for nodes in candidate.nodes:
             if (key, nodes) not in gains:  # many jobs share a key, and only their remaining time tells them apart
                 fits = all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes)
-                gains[key, nodes] = _gain(key, nodes, running, ratios, table, least_ratio) if fits else None
+                gains[key, nodes] = (
+                    gain_of(key, nodes, running, ratios, table, weights, least_ratio, least_gain) if fits else None
+                )
             gain = gains[key, nodes]
-            if gain is None or gain <= least_gain:
+            if gain is None:
                 continue
             value = gain / (candidate.remaining_s * key.gpus**gpus_power)
             if value > best_value:
@@ -286,17 +321,24 @@ def choose_start(
     return best
 
 
-def _gain(
+def gain_of(
     key: Key,
     nodes: frozenset[int],
     running: Sequence[Running],
     ratios: Sequence[float],
     table: SensitivityTable,
+    worths: Mapping[str, float],
     least_ratio: float,
+    least_gain: float,
 ) -> float | None:
-    """Sum of the changes in ratio if a job of this key started there; None if someone would become too slow."""
+    """Sum of the changes in ratio, weighted, if a job of this key started there; None if that is out of the question.
+
+    Args:
+        running: The running jobs, whose ratios are ``ratios`` now.
+        worths: See :func:`choose_start`; so are the last two.
+    """
     own = 1.0
-    change = 0.0
+    change = weighted = 0.0
     for job, ratio in zip(running, ratios, strict=True):
         if not job.nodes & nodes:
             continue
@@ -305,4 +347,5 @@ def _gain(
         if own < least_ratio or after < least_ratio:
             return None
         change += after - ratio
-    return change + own
+        weighted += (after - ratio) * worths.get(job.key.model, 1.0)
+    return weighted + own * worths.get(key.model, 1.0) if change + own > least_gain else None

@@ -44,6 +44,7 @@ class StopTheSlowed(Reaction):
         most_stops: How often a job is stopped at most.
         foreseen: Stop a job, as in the paper, even if its slowdown is no surprise: for policies that do not look at the
             table, and so cannot have accepted it. Then a job whose slowdown is just the limit is stopped too.
+        unnamed: Whether measurements that name no pair count.
         parted: Where it is noted who was stopped because of whom; that of the allocation. None: of nobody's concern.
 
     Raises:
@@ -57,6 +58,7 @@ class StopTheSlowed(Reaction):
         most_stops: float = MOST_STOPS,
         *,
         foreseen: bool = False,
+        unnamed: bool = True,
         parted: Parted | None = None,
     ) -> None:
         if not limit > 1:
@@ -65,6 +67,7 @@ class StopTheSlowed(Reaction):
         self._limit = limit
         self._most_stops = most_stops
         self._stops_foreseen = foreseen
+        self._unnamed = unnamed
         self._parted = Parted() if parted is None else parted
         self._company: dict[str, tuple[frozenset[str], float]] = {}  # who is beside each job, and since when
         self._measured = False  # until anybody measures without naming the pair, nothing is kept of that
@@ -73,8 +76,8 @@ class StopTheSlowed(Reaction):
     def react(self, event: ev.Event, desk: Desk) -> bool:
         """See the class. True, as the allocation has to look at the free devices, if a job was stopped."""
         match event:
-            case ev.SlowdownMeasured(slowdown=slowdown) if not 0 < slowdown < math.inf:
-                pass
+            case ev.SlowdownMeasured(slowdown=slowdown, beside=beside) if beside or not 0 < slowdown < math.inf:
+                pass  # who shares its devices slows it down there, and not on the network
             case ev.SlowdownMeasured(job_id, slowdown, pair=pair) if pair is not None:
                 return self._of_pair(desk, job_id, slowdown, *pair)
             case ev.SlowdownMeasured(job_id, slowdown):
@@ -115,7 +118,7 @@ class StopTheSlowed(Reaction):
         return self._stop(desk, job, slowdown, expected, beside)
 
     def _of_all(self, desk: Desk, job_id: str, slowdown: float) -> bool:
-        if self._limit == math.inf:
+        if self._limit == math.inf or not self._unnamed:
             return False
         self._measured = True
         job = desk.state.running.get(job_id)
@@ -154,7 +157,7 @@ class StopTheSlowed(Reaction):
     def after(self, desk: Desk) -> None:
         """Note who is beside whom, and what was expected of it."""
         started = [one.job for one in desk.instructions if isinstance(one, Launch | Move)]
-        if not started and not self._measured:
+        if not self._measured and (not started or self._table.silent):
             return
         running = running_jobs(desk)
         for name in started:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.jobs import Job, Status
+from prefect_gpu.scheduling.policies.contention import SensitivityTable
 from prefect_gpu.scheduling.policies.placement import choose_cpus
 from prefect_gpu.scheduling.policies.reaction import Reaction
 
@@ -87,11 +88,16 @@ class Successor(Reaction):
     Args:
         margin: See :class:`Margin`.
         patience: See above.
+        table: How much jobs on several nodes suffer from each other. Nobody is prepared to be on several nodes if
+            something is known of its program: who comes there next is decided when it is known who else is there.
     """
 
-    def __init__(self, margin: Margin | None = None, patience: float = 2.0) -> None:
+    def __init__(
+        self, margin: Margin | None = None, patience: float = 2.0, table: SensitivityTable | None = None
+    ) -> None:
         self.margin = margin or Margin()
         self._patience = patience
+        self._table = SensitivityTable() if table is None else table
         self._paces: dict[str, _Pace] = {}
         self._launched: dict[str, _Launched] = {}
         self._freed_at: dict[str, float] = {}  # job launched behind another: when that one trained no more
@@ -210,6 +216,8 @@ class Successor(Reaction):
                     return  # it has been overtaken often enough
                 walk.leave()
                 continue
+            if place.others and self._table.knows(waiting.request.kind):
+                return
             lead_s = waiting.estimate.launching_s + margin_s
             if desk.now > end + self._patience * lead_s:
                 return

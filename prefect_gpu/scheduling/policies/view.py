@@ -48,11 +48,14 @@ class Speeds:
         measured: Speed in any unit by model, devices and number of nodes. A job whose model and devices are among them
             goes on a number of nodes that was measured; its estimate is taken to be for the fewest of these.
 
+        fewest: Whether a job goes on more nodes than would hold it only if it is measured to be faster there.
+
     Raises:
         ValueError: A speed is not positive.
     """
 
-    def __init__(self, measured: Mapping[Key, float] | None = None) -> None:
+    def __init__(self, measured: Mapping[Key, float] | None = None, *, fewest: bool = False) -> None:
+        self._fewest = fewest
         self._by_width: dict[tuple[str, int], dict[int, float]] = {}
         for key, speed in sorted((measured or {}).items()):
             if not speed > 0:
@@ -66,6 +69,28 @@ class Speeds:
         measured = self._by_width.get((request.kind, request.total_gpus))
         preferred = sorted(measured, reverse=True) if measured else _PREFERRED
         return tuple(width for width in widths(request, preferred) if width <= nodes)
+
+    def worthwhile(self, request: Request, nodes: int, largest_node: int) -> tuple[int, ...]:
+        """As :meth:`widths`; with ``fewest``, without more nodes than would hold the job if it is no faster there.
+
+        On more of them it meets more others, and two that hold the same nodes by halves keep each other from ever
+        getting a whole one.
+
+        Args:
+            largest_node: Devices of the largest node.
+        """
+        found = self.widths(request, nodes)
+        measured = self._by_width.get((request.kind, request.total_gpus))
+        if not measured or not self._fewest:
+            return found
+        count, size = pieces(request)
+        fewest = min((width for width in found if count // width * size <= largest_node), default=0)
+        faster = measured.get(fewest, 0.0)
+        return tuple(w for w in found if w == fewest or (w > fewest and measured[w] > faster))
+
+    def knows(self, key: Key) -> bool:
+        """Whether a job is measured on some number of nodes: it goes on no other."""
+        return (key.model, key.gpus) in self._by_width
 
     def stretch(self, key: Key) -> float:
         """By which factor a job takes longer on so many nodes than on the fewest that were measured, both alone."""
@@ -117,7 +142,7 @@ def look(
     candidates = []
     known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}  # jobs are much alike
     for at, job in enumerate(jobs):
-        found = speeds.widths(job.request, len(state.numbered))
+        found = speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
         if not found:
             continue
         shunned = avoided(job, state)
@@ -139,3 +164,11 @@ def look(
     free = {books.number: len(books.free) for books in state.numbered}
     sizes = {books.number: len(books.node.devices) for books in state.numbered}
     return View(candidates, list(running.values()), free, sizes, table)
+
+
+def worths_in(view: View, table: SensitivityTable, power: float) -> dict[str, float]:
+    """What a second of each model's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
+    if not power:
+        return {}
+    keys = [*(one.key for one in view.candidates), *(one.key for one in view.running)]
+    return table.worths([key.model for key in keys], power)

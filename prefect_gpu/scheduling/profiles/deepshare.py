@@ -30,6 +30,7 @@ from prefect_gpu.scheduling.profiles.trained import available, shipped
 GPUS_POWER = 1.5
 LEAST_USED = 0.75
 LEAST_GAIN = 0.4
+WORTH_POWER = 2.0
 
 
 def _baseline(name: str, order: Order) -> Profile:
@@ -68,13 +69,17 @@ def hybrid(
     limit: float = SLOWDOWN_LIMIT,
     round_s: float = 0.0,
     gpus_power: float = GPUS_POWER,
-    least_used: float = LEAST_USED,
-    least_gain: float = LEAST_GAIN,
+    least_used: float | None = None,
+    least_gain: float | None = None,
+    worth_power: float | None = None,
 ) -> Profile:
     """RL-Hybrid (§IV): a policy, the greedy rule where it starts nothing, and preemption of jobs that are slowed down.
 
-    The rule is there to keep the cluster busy: below three quarters of the devices in use it also starts jobs that will
-    slow each other down a lot, if clearly more is done in all.
+    Without a policy the rule is all there is, and looks after running times: below three quarters of the devices in
+    use it also starts jobs that will slow each other down a lot, if clearly more is done in all. Behind a policy it is
+    there to keep the cluster busy (§IV): it starts whatever lets more be done in all as long as any device is free. The
+    policy is then asked only about the jobs that come first: the paper's reward, by which it was trained, has no word
+    for completion, and it would rather begin with the largest.
 
     Args:
         table: As for :func:`greedy`; it learns from measured slowdowns.
@@ -84,20 +89,26 @@ def hybrid(
         limit: Slowdown above which a job is stopped.
         round_s: Decide only so often; a policy that was trained in rounds wants 300. 0: whenever something changes.
         gpus_power: As for :func:`greedy`.
-        least_used: See :class:`~prefect_gpu.scheduling.policies.allocation.contention.ContentionAware`. With 1, and a
-            ``least_gain`` of 0, jobs are complete sooner and run slower.
-        least_gain: Likewise.
+        least_used: See :class:`~prefect_gpu.scheduling.policies.allocation.contention.ContentionAware`. None: 0.75, or
+            1 with a policy. With 1, a ``least_gain`` of 0 and a ``worth_power`` of 2, jobs are complete sooner and run
+            slower.
+        least_gain: Likewise. None: 0.4, or 0 with a policy.
+        worth_power: Likewise. None: 0, or 2 with a policy.
     """
     table = predicted() if table is None else table
     parted = Parted()
+    usual = (LEAST_USED, LEAST_GAIN, 0.0) if policy is None else (1.0, 0.0, WORTH_POWER)
     allocation = ContentionAware(
         table,
         speeds,
         policy,
         parted=parted,
-        least_used=least_used,
-        least_gain=least_gain,
+        least_used=usual[0] if least_used is None else least_used,
+        least_gain=usual[1] if least_gain is None else least_gain,
+        worth_power=usual[2] if worth_power is None else worth_power,
         gpus_power=gpus_power,
+        head=1.0,
+        fewest=True,
         round_s=round_s,
     )
     return Profile(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.policies.allocation.base import Allocation
 from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
-from prefect_gpu.scheduling.policies.allocation.displace import Displace
+from prefect_gpu.scheduling.policies.allocation.considerate import Considerate
 from prefect_gpu.scheduling.policies.allocation.filling import Filling
 from prefect_gpu.scheduling.policies.allocation.interleaved import Interleaved
 from prefect_gpu.scheduling.policies.allocation.multi_array import MultiArray
+from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
 from prefect_gpu.scheduling.policies.cores import CoreHistory
 from prefect_gpu.scheduling.policies.cpu_array import CpuArray
+from prefect_gpu.scheduling.policies.parted import Parted
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.jobs import Request
@@ -28,23 +31,34 @@ class Adaptive(Allocation):
       else :class:`Filling`, the set of jobs that is worth most.
     - Jobs that only need cores are about, cores can be changed, and all jobs are such as CODA's arrays assume:
       :class:`MultiArray`, CODA's. Otherwise those jobs are placed by :class:`.CpuArray`, and all others as ever.
-    - :class:`Displace`: a job starts where it fits, devices are kept for those who have waited long, and jobs that may
-      be stopped make room for one that is clearly better, because stopping them costs something.
+    - :class:`.Displace`: a job starts where it fits, devices are kept for those who have waited long, and jobs that may
+      be stopped make room for one that is clearly better, because stopping them costs something. Where it is known how
+      jobs on several nodes slow each other down, they are kept from doing so (:class:`Considerate`).
     - Gangs wait, or some job may not be stopped: :class:`BatchWindow`, Liquid's, without a window, before that: a burst
-      is placed together, since where these start is where they stay.
+      is placed together, since where these start is where they stay. Not while gangs wait of which it is known how they
+      slow others down: it knows of no such thing.
 
     What decides is what the jobs say, those that run and those that wait, and not what the world could do: where no job
     may be stopped, nothing else happens than in a world that stops nobody.
 
     Args:
         history: What cores jobs needed; shared with the tuning.
-        advantage: See :class:`Displace`.
+        advantage: See :class:`.Displace`.
+        table: See :class:`Considerate`; so are the next two.
     """
 
     ranks_running = True
 
-    def __init__(self, history: CoreHistory | None = None, advantage: float = 0.5) -> None:
-        self._displace = Displace(advantage, grace=True)
+    def __init__(
+        self,
+        history: CoreHistory | None = None,
+        advantage: float = 0.5,
+        table: SensitivityTable | None = None,
+        parted: Parted | None = None,
+        speeds: Mapping[Key, float] | None = None,
+    ) -> None:
+        known = SensitivityTable() if table is None else table
+        self._displace = Considerate(known, Parted() if parted is None else parted, speeds, advantage)
         self._interleaved, self._filling = Interleaved(), Filling()
         self._batch, self._arrays = BatchWindow(window_s=0.0, others=self._displace), MultiArray(history)
         self._cpu_jobs_seen = False
@@ -73,6 +87,8 @@ class Adaptive(Allocation):
         all_stop = not desk.state.firm_count and all(desk.can_stop(line.entries[0][1]) for line in lines)
         if all_stop and self._cpu_jobs_seen and desk.abilities.cores and _as_in_arrays(desk, lines):
             return self._arrays
+        if any(line.request.is_gang and self._displace.concerns(line.entries[0][1]) for line in lines):
+            return self._displace
         return self._displace if all_stop and not any(line.request.is_gang for line in lines) else self._batch
 
 

@@ -76,12 +76,19 @@ class Backfill(Allocation):
                 walk.leave()
                 self._blocked(desk, line, reservations)
                 continue
-            desk.launch(*found, _reason(found[1], state))
+            of_another = found[0] is not job and not any(one is found[0] for _, one in line.entries)
+            desk.launch(*found, self._reason(desk, *found))
             limits.clear()
+            if of_another:
+                return True
             if profile.order.follows_use:
                 state.queue_of_waiting.sort(state, desk.now)
                 return True
         return False
+
+    def _reason(self, desk: Desk, job: Job, placement: Placement) -> str:
+        """Why a job that is about to start, does so there."""
+        return _reason(placement, desk.state)
 
     def _make_room(self, desk: Desk, job: Job, reservations: Reservations) -> bool:
         """Stop others for a job that finds no place, and start it there. True if it did: the order has changed."""

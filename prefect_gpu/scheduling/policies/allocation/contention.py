@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,14 @@ from prefect_gpu.scheduling.policies.contention import (
     LEAST_RATIO,
     Candidate,
     Key,
+    Running,
     SensitivityTable,
     Start,
     choose_start,
 )
 from prefect_gpu.scheduling.policies.parted import Parted
 from prefect_gpu.scheduling.policies.spreading import free_devices, placed
-from prefect_gpu.scheduling.policies.view import Policy, Speeds, View, look
+from prefect_gpu.scheduling.policies.view import Policy, Speeds, View, look, worths_in
 from prefect_gpu.scheduling.waiting import Line
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ class ContentionAware(Allocation):
             than the inverse of that.
         least_used: Part of the devices that are to be used even if jobs slow each other down a lot; 0: none.
         least_gain: What such a job must bring in all, in jobs at full speed; from 0 (completion counts) to 1.
+        worth_power: Weigh each job's ratio by what its work is worth, see
+            :meth:`~prefect_gpu.scheduling.policies.contention.SensitivityTable.worths`; 0: all are worth the same.
+        head: The policy is shown only jobs that need at most so many times the GPU seconds of the one that needs the
+            fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite:
+            all.
+        fewest: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
         gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
         round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
@@ -67,16 +75,20 @@ class ContentionAware(Allocation):
         least_used: float = 0.0,
         least_gain: float = 0.4,
         gpus_power: float = 1.0,
+        worth_power: float = 0.0,
+        head: float = math.inf,
+        fewest: bool = False,
         round_s: float = 0.0,
     ) -> None:
         self._table = SensitivityTable() if table is None else table
-        self._speeds = Speeds(speeds)
+        self._speeds = Speeds(speeds, fewest=fewest)
         self._policy = policy
         self._rule_for = rule_for
         self._parted = Parted() if parted is None else parted
         self._least_ratio = least_ratio
         self._least_used, self._least_gain = least_used, least_gain
         self._gpus_power = gpus_power
+        self._worth_power, self._head = worth_power, head
         self._rounds = Rounds(round_s)
 
     def allocate(self, desk: Desk) -> None:
@@ -99,7 +111,7 @@ class ContentionAware(Allocation):
         while self._policy is not None:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
-            if not sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(view)):
+            if not sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(self._shown(view))):
                 break
             started = True
         while self._rule_for is not None or not started:
@@ -111,6 +123,21 @@ class ContentionAware(Allocation):
         while any(self._start_plain(desk, job) for job in self._firsts(desk, priority)):
             pass
 
+    def _shown(self, view: View) -> View:
+        """What the policy sees: those who come first and, where the rule decides about the others, need several nodes.
+
+        It would spread those as well that one node could hold, were it free.
+        """
+        needs_s = [one.remaining_s * one.key.gpus for one in view.candidates]
+        most_s = self._head * min(needs_s, default=1.0) * (1 + _ROUNDING)
+        largest = max(view.sizes.values(), default=0) if self._rule_for is None else 0
+        shown = [
+            one
+            for one, needed_s in zip(view.candidates, needs_s, strict=True)
+            if needed_s <= most_s and (one.key.gpus > largest or self._speeds.knows(one.key))
+        ]
+        return replace(view, candidates=shown)
+
     def _least_now(self, desk: Desk) -> float:
         limit = desk.state.quotas.slowdown_limit
         return self._least_ratio if limit is None else 1 / limit
@@ -121,13 +148,12 @@ class ContentionAware(Allocation):
             others = {one.job for one in view.candidates if not self._rule_for(one)}
             view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
         least, power = least_ratio - _ROUNDING, self._gpus_power
-        chosen = choose_start(view.candidates, view.running, view.free, self._table, least, power)
+        worths = worths_in(view, self._table, self._worth_power)
+        chosen = choose_start(view.candidates, view.running, view.free, self._table, least, power, worths=worths)
         devices = sum(view.sizes.values())
         if chosen is not None or devices - sum(view.free.values()) >= self._least_used * devices:
             return chosen
-        return choose_start(
-            view.candidates, view.running, view.free, self._table, 0.0, power, least_gain=self._least_gain
-        )
+        return choose_start(view.candidates, view.running, view.free, self._table, 0.0, power, self._least_gain, worths)
 
     def _firsts(self, desk: Desk, priority: int) -> list[Job]:
         """The first job of each kind and size of a priority that no limit keeps back, in order."""
@@ -154,13 +180,8 @@ class ContentionAware(Allocation):
             return False
         if any(len(room.get(number, ())) < each for number in start.nodes):
             return False
-        others = [one.key for one in view.running if one.nodes & start.nodes]
-        ratio = self._table.among(start.key, others)
-        company = f"beside {len(others)} other{'s' if len(others) > 1 else ''}" if others else "alone"
         desk.launch(
-            job,
-            placed(job, sorted(start.nodes), room, state, sharing),
-            f"{company} on its {len(start.nodes)} nodes it is expected to keep {ratio:.0%} of its speed",
+            job, placed(job, sorted(start.nodes), room, state, sharing), in_words(start, view.running, self._table)
         )
         return True
 
@@ -197,3 +218,11 @@ class ContentionAware(Allocation):
             )
         else:
             tell_line(desk, line, *why_not(desk, line, self.capability))
+
+
+def in_words(start: Start, running: Iterable[Running], table: SensitivityTable) -> str:
+    """What a start means for the job itself."""
+    others = [one.key for one in running if one.nodes & start.nodes]
+    company = f"beside {len(others)} other{'s' if len(others) > 1 else ''}" if others else "alone"
+    where = f"its {len(start.nodes)} nodes" if len(start.nodes) > 1 else "its node"
+    return f"{company} on {where} it is expected to keep {table.among(start.key, others):.0%} of its speed"
