@@ -27,13 +27,14 @@ from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
 
 FLOWS = Path(__file__).parent
+ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
 DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
 
 
 class LivePool:
     """One work pool with its own state folder, notes file and workers."""
 
-    def __init__(self, sandbox: Sandbox, client: PrefectClient, name: str, folder: Path) -> None:
+    def __init__(self, sandbox: Sandbox, client: Any, name: str, folder: Path) -> None:
         self.sandbox, self.client, self.name, self.folder = sandbox, client, name, folder
         self.notes = folder / "notes"
         self.notes.touch()
@@ -190,4 +191,4 @@ async def eventually(condition: Callable[[], Any], what: str, deadline_s: float 
         if value:
             return value
         assert time.monotonic() < end, f"waited in vain for {what}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)  # each question is work for the server, which the test waits for as well
