@@ -28,6 +28,8 @@ from prefect_gpu.worker import GpuWorker
 
 FLOWS = Path(__file__).parent
 ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
+# For a worker whose runs all begin before an interpreter could be warm: it would be warmed for nobody.
+COLD = {"warm_start": "false"}
 DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect_gpu.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
-from tests.live.pool import ALL, DEADLINE_S, LivePool, eventually
+from tests.live.pool import ALL, COLD, DEADLINE_S, LivePool, eventually
 
 
 async def test_a_waiting_run_is_cancelled_at_once(served: LivePool, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_flow_that_cannot_be_loaded_crashes_with_the_reason(served: Live
 
 
 async def test_sigterm_drains_the_worker(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(virtual_devices="1")
+    worker = pool.start_worker(virtual_devices="1", **COLD)
     first = await pool.submit("train", hold=str(tmp_path / "go"))
     await pool.until_noted(first)
     waiting = await pool.submit("train")
@@ -90,16 +90,16 @@ async def test_sigterm_drains_the_worker(pool: LivePool, tmp_path: Path) -> None
     assert worker.popen.wait(60) == 0
     assert (await pool.read(first)).state.name == "Completed"
     assert (await pool.read(waiting)).state.is_scheduled(), "a draining worker starts nothing"
-    pool.start_worker()
+    pool.start_worker(**COLD)
     await pool.until(waiting, "Completed")
 
 
 async def test_trainings_survive_kill_9_and_are_adopted(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "go"), hold_saving=str(tmp_path / "saved"))
     await pool.until(run_id, "Training")
     worker.kill()
-    pool.start_worker().wait_for_output("adopted it")
+    pool.start_worker(**COLD).wait_for_output("adopted it")
     (tmp_path / "go").touch()
     await pool.until(run_id, "Saving")  # the adopted run reports to the new worker
     (tmp_path / "saved").touch()
@@ -111,7 +111,7 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
     pool: LivePool, tmp_path: Path
 ) -> None:
     """``kill -9`` between the process's existence and the worker's knowing of it."""
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "go"))
 
     def kill_as_it_appears() -> None:
@@ -122,7 +122,7 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
 
     await asyncio.to_thread(kill_as_it_appears)
     (tmp_path / "go").touch()
-    pool.start_worker()
+    pool.start_worker(**COLD)
     await pool.until(run_id, "Completed")
     with pool.history_of_runs() as history:
 
@@ -134,33 +134,33 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
 
 
 async def test_a_run_that_ended_while_no_worker_lived_is_settled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "go"))
     await pool.until(run_id, "Training")
     worker.kill()
     for process in pool.sandbox.runs_left():
         process.kill()
-    pool.start_worker()
+    pool.start_worker(**COLD)
     state = await pool.until(run_id)
     assert state.name == "Crashed" and "vanished" in (state.message or "")
 
 
 async def test_an_adopted_run_can_be_cancelled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "never"))
     await pool.until(run_id, "Training")
     worker.kill()
-    pool.start_worker().wait_for_output("adopted it")
+    pool.start_worker(**COLD).wait_for_output("adopted it")
     await pool.cancel(run_id)
     assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"
     wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
 
 
 async def test_a_run_cancelled_while_no_worker_lived_ends_cancelled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "never"))
     await pool.until(run_id, "Training")
     worker.kill()
     await pool.cancel(run_id)
-    pool.start_worker()
+    pool.start_worker(**COLD)
     assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.pool import LivePool
+from tests.live.pool import COLD, LivePool
 
 
 async def refusal(pool: LivePool, **job_variables: object) -> str:
@@ -38,7 +38,7 @@ async def test_bad_job_variables(served: LivePool) -> None:
 
 
 async def test_a_pool_without_devices_says_what_to_do(pool: LivePool) -> None:
-    pool.start_worker(virtual_devices="0")
+    pool.start_worker(virtual_devices="0", **COLD)
     message = await refusal(pool)
     assert "no device" in message and "VIRTUAL_DEVICES" in message
     await pool.until(await pool.submit("plain", job_variables={"gpus": 0}), "Completed")
@@ -60,7 +60,7 @@ async def test_a_nan_loss_fails_the_run_with_a_clear_message(served: LivePool) -
 async def test_bad_settings_stop_the_worker_with_one_line(
     pool: LivePool, setting: str, value: str, words: tuple[str, ...]
 ) -> None:
-    worker = pool.start_worker(wait=False, **{setting: value})
+    worker = pool.start_worker(wait=False, **COLD, **{setting: value})
     assert worker.popen.wait(60) != 0
     assert "Traceback" not in worker.output
     for word in words:

@@ -14,7 +14,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import Scheduled
 
 from prefect_gpu.sandbox import free_port, wait_until
-from tests.live.pool import ALL, LivePool, eventually, work_pool
+from tests.live.pool import ALL, COLD, LivePool, eventually, work_pool
 from tests.live.proxy import StreamlessProxy
 from tests.server import prefect_server
 
@@ -35,7 +35,7 @@ async def paged(
 
 async def test_a_full_page_of_blocked_runs_does_not_hide_one_that_can_start(paged: LivePool, tmp_path: Path) -> None:
     pool = paged
-    worker = pool.start_worker(virtual_devices="2")
+    worker = pool.start_worker(virtual_devices="2", **COLD)
     holder = await pool.submit("train", hold=str(tmp_path / "go"))
     await pool.until_noted(holder)
     deployment = await pool.deploy("train")
@@ -43,7 +43,7 @@ async def test_a_full_page_of_blocked_runs_does_not_hide_one_that_can_start(page
     for _ in range(35):  # more than one page of this server's API; each needs both devices
         await pool.client.create_flow_run_from_deployment(deployment, job_variables={"gpus": 2}, state=Scheduled())
     small = await pool.submit("plain")
-    pool.start_worker(virtual_devices="2")
+    pool.start_worker(virtual_devices="2", **COLD)
     await pool.until(small, "Completed")
     assert sum(pool.noted().values()) == 2
 
@@ -95,7 +95,7 @@ async def test_the_limit_of_the_worker_holds_and_its_healthcheck_answers(pool: L
     port = free_port()
     pool.sandbox.env["PREFECT_WORKER_WEBSERVER_PORT"] = str(port)
     try:
-        pool.start_worker("--limit", "1", "--with-healthcheck", virtual_devices="2")
+        pool.start_worker("--limit", "1", "--with-healthcheck", virtual_devices="2", **COLD)
     finally:
         del pool.sandbox.env["PREFECT_WORKER_WEBSERVER_PORT"]
 
@@ -141,8 +141,8 @@ async def test_two_workers_never_start_the_same_run(pool: LivePool, tmp_path: Pa
 async def test_a_second_worker_on_the_same_state_folder_stands_by_and_takes_over(
     pool: LivePool, tmp_path: Path
 ) -> None:
-    first = pool.start_worker()
-    second = pool.start_worker(wait=False)
+    first = pool.start_worker(**COLD)
+    second = pool.start_worker(wait=False, **COLD)
     second.wait_for_output("Standing by")
     run_id = await pool.submit("train", hold=str(tmp_path / "go"))
     await pool.until_noted(run_id)
@@ -176,7 +176,7 @@ async def test_without_the_event_stream_polling_carries_on_until_it_is_back(pool
     async with StreamlessProxy(pool.sandbox.port) as proxy:
         pool.sandbox.env["PREFECT_API_URL"] = proxy.api_url
         try:
-            worker = await asyncio.to_thread(pool.start_worker)  # polls every 5 s
+            worker = await asyncio.to_thread(pool.start_worker, **COLD)  # polls every 5 s
         finally:
             pool.sandbox.env["PREFECT_API_URL"] = pool.sandbox.api_url
         await asyncio.to_thread(worker.wait_for_output, "event stream is closed; polling until it is back")
