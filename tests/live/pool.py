@@ -185,12 +185,14 @@ async def work_pool(prefix: str, node_id: str) -> AsyncIterator[tuple[PrefectCli
         await client.delete_work_pool(name)
 
 
-async def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Wait for an async condition to give something true."""
+async def eventually(
+    condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S, every_s: float = 0.2
+) -> Any:
+    """Wait for an async condition to give something true. Each look is work for the server that the test waits for."""
     end = time.monotonic() + deadline_s
     while True:
         value = await condition()
         if value:
             return value
         assert time.monotonic() < end, f"waited in vain for {what}"
-        await asyncio.sleep(0.2)  # each question is work for the server, which the test waits for as well
+        await asyncio.sleep(every_s)
