@@ -16,7 +16,7 @@ from prefect import Flow, flow, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, Pending
 
 from prefect_gpu.bundles.execute import read_bundle
@@ -24,7 +24,6 @@ from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.bundles.upload import upload
 from prefect_gpu.decorators import GpuFlow, gpu
 from prefect_gpu.request import CATEGORIES, GpuRequest, check_request
-from tests.server import prefect_server
 
 
 @flow
@@ -162,8 +161,10 @@ def test_whether_the_api_is_on_this_machine(url: str, local: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with prefect_server(tmp_path_factory) as box, temporary_settings({PREFECT_API_URL: box.api_url}):
+def server() -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness  # imports all of Prefect's server
+
+    with prefect_test_harness(server_startup_timeout=120):
         yield
 
 
