@@ -14,7 +14,7 @@ cd "$1"
 shift
 
 if [ ! -f ca.pem ]; then
-  openssl req -x509 -newkey rsa:3072 -nodes -sha256 -days 3650 -subj "/CN=prefect-gpu" \
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -sha256 -days 3650 -subj "/CN=prefect-gpu" \
     -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign,cRLSign \
     -keyout ca-key.pem -out ca.pem 2>/dev/null
 fi
@@ -28,7 +28,7 @@ certificate() {
     echo "extendedKeyUsage=$2"
     [ -z "$3" ] || echo "subjectAltName=$3"
   } > "$1/extensions"
-  openssl req -newkey rsa:3072 -nodes -sha256 -subj "/CN=$1" -keyout "$1/key.pem" -out "$1/request" 2>/dev/null
+  openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -sha256 -subj "/CN=$1" -keyout "$1/key.pem" -out "$1/request" 2>/dev/null
   openssl x509 -req -sha256 -days 825 -in "$1/request" -CA ca.pem -CAkey ca-key.pem -CAcreateserial \
     -extfile "$1/extensions" -out "$1/certificate.pem" 2>/dev/null
   cp ca.pem "$1/ca.pem"

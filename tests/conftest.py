@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,11 +35,28 @@ _ALONE = tuple(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What starts a server is left out of `make test-quick`; what others would disturb gets the machine alone."""
+    alone = {path: _is_alone(path) for path in {item.path for item in items}}
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in _ALONE):
+        if alone[item.path]:
             item.add_marker(pytest.mark.alone)
         if isinstance(item, pytest.Function) and "server" in item.fixturenames:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only those are asked for, don't import all others."""
+    wanted = config.option.markexpr != "alone" or collection_path.suffix != ".py" or _is_alone(collection_path)
+    return None if wanted else True
+
+
+def _is_alone(path: Path) -> bool:
+    return any(path.is_relative_to(one) for one in _ALONE)
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: the collector of garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, Pending
-from prefect.testing.utilities import prefect_test_harness
 
 from prefect_gpu.bundles.execute import read_bundle
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
@@ -163,6 +162,8 @@ def test_whether_the_api_is_on_this_machine(url: str, local: bool) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[None]:
+    from prefect.testing.utilities import prefect_test_harness  # imports all of Prefect's server
+
     with prefect_test_harness(server_startup_timeout=120):
         yield
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 LEAST_RUNS = 5  # of a program before its columns are weighed
@@ -101,8 +101,7 @@ def fit(x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, usual_spread: float
     weights = np.exp(found[:columns])[groups]
     trend, bend, noise = (float(value) for value in np.exp(found[columns:]))
     covariance = _kernel(x, x, weights, trend, bend)
-    covariance[np.diag_indices_from(covariance)] += noise + _JITTER
-    inverse = cho_solve(cho_factor(covariance, lower=True), np.eye(len(y)))
+    inverse, _ = _inverse(covariance, noise)
     alpha = inverse @ target
     diagonal = np.diag(inverse)
     # The scale that makes the prediction of each run from the others as wrong as it says it is.
@@ -147,6 +146,22 @@ def _kernel(a: np.ndarray, b: np.ndarray, weights: np.ndarray, trend: float, ben
     return trend * (1.0 + product) + bend * np.exp(-_BENDING * np.maximum(squares, 0.0))
 
 
+def _inverse(covariance: np.ndarray, noise: float) -> tuple[np.ndarray, float]:
+    """The inverse of a covariance, which is overwritten, with noise; and half the logarithm of its determinant.
+
+    LAPACK's own functions: what is around them in scipy.linalg takes longer than they do for the runs of a program.
+
+    Raises:
+        numpy.linalg.LinAlgError: It is not positive definite.
+    """
+    covariance.flat[:: len(covariance) + 1] += noise + _JITTER
+    factor, wrong = lapack.dpotrf(covariance.T, lower=1, overwrite_a=1)
+    if wrong:
+        raise np.linalg.LinAlgError("not positive definite")
+    lower, _ = lapack.dpotri(factor, lower=1)
+    return lower + np.tril(lower, -1).T, float(np.log(factor.diagonal()).sum())
+
+
 def _loss(
     logs: np.ndarray, x: np.ndarray, y: np.ndarray, groups: np.ndarray, centre: np.ndarray
 ) -> tuple[float, np.ndarray]:
@@ -158,25 +173,23 @@ def _loss(
     norms = np.diag(product)
     bent = bend * np.exp(-_BENDING * np.maximum(norms[:, None] + norms[None, :] - 2 * product, 0.0))
     covariance = trend * (1.0 + product) + bent
-    covariance[np.diag_indices_from(covariance)] += noise + _JITTER
     try:
-        factor = cho_factor(covariance, lower=True)
+        inverse, half_log = _inverse(covariance.copy(), noise)
     except np.linalg.LinAlgError:
         return 1e10, np.zeros_like(logs)
-    inverse = cho_solve(factor, np.eye(len(y)))
     alpha = inverse @ y
     away = (logs - centre) / _SPREAD
-    value = 0.5 * y @ alpha + np.log(np.diag(factor[0])).sum() + 0.5 * away @ away
+    value = 0.5 * y @ alpha + half_log + 0.5 * away @ away
     inner = 0.5 * (inverse - np.outer(alpha, alpha))  # half of d(value)/d(covariance)
     # By weight: the trend's x xᵀ, and the bent part's squared distances, both of one number of the rows at a time.
     by_bent = inner * bent
     rows = by_bent.sum(axis=1)
-    of_trend = np.einsum("ij,ik,kj->j", x, inner, x) * trend
-    of_bent = -2 * _BENDING * (rows @ (x * x) - np.einsum("ij,ik,kj->j", x, by_bent, x))
+    of_trend = (x * (inner @ x)).sum(axis=0) * trend
+    of_bent = -2 * _BENDING * (rows @ (x * x) - (x * (by_bent @ x)).sum(axis=0))
     gradient = np.empty_like(logs)
     gradient[:columns] = np.bincount(groups, weights * (of_trend + of_bent), minlength=columns)
     gradient[columns:] = (
-        (inner * (trend * (1.0 + product))).sum(),
+        (inner * (covariance - bent)).sum(),
         by_bent.sum(),
         noise * np.trace(inner),
     )

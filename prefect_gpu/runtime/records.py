@@ -92,7 +92,7 @@ class RecordStore:
     def write(self, folder: Path, record: RunRecord) -> None:
         """Replace the record in one step, so that a reader sees the old one or the new one and never half of one."""
         temporary = folder / "record.json.tmp"
-        temporary.write_text(json.dumps(dataclasses.asdict(record), default=str))
+        temporary.write_text(json.dumps(record, default=_plain))
         os.chmod(temporary, 0o600)  # it holds the token
         temporary.replace(folder / "record.json")
 
@@ -124,6 +124,13 @@ class RecordStore:
                 continue  # nothing that we have made: nothing was launched from it
             if record.pool == self._pool:
                 yield folder, record
+
+
+def _plain(value: Any) -> Any:
+    """What JSON knows; not `dataclasses.asdict`, which copies everything that is in it first."""
+    if dataclasses.is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return str(value)
 
 
 def _request(data: dict[str, Any]) -> Request:

@@ -34,7 +34,7 @@ def encode(event: ev.Event, now: float) -> str:
 def _named(event: ev.Event) -> dict[str, Any]:
     if isinstance(event, ev.Together):
         return {"event": "Together", "events": [_named(one) for one in event.events]}
-    return {"event": type(event).__name__, **dataclasses.asdict(event)}
+    return {"event": type(event).__name__, **_fields(event)}
 
 
 def decode(line: str) -> tuple[ev.Event, float]:
@@ -84,9 +84,16 @@ def replay(lines: Iterable[str]) -> Iterator[tuple[float, ev.Event, list[Instruc
         yield now, event, scheduler.handle(event, now)
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """One level of `dataclasses.asdict`, which would copy everything that is in it."""
+    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
     raise TypeError(f"{value!r} cannot be recorded")
 
 

@@ -30,6 +30,8 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
+from prefect_gpu.worker.pool import page_size
+
 LEASE_S = 18.0
 """How long a leader that is not heard of any more leads, seconds. Somebody else does at most 30 s after its death."""
 RENEW_S = 3.0
@@ -37,7 +39,7 @@ RENEW_S = 3.0
 
 SLOTS = 10**9  # renewals in one term; all numbers stay below 2**31, which is what PostgreSQL's column holds
 _MARGIN = 1.1  # for clocks that do not run equally fast
-_PAGE, _OVERLAP = 200, 50
+_OVERLAP = 0.25  # of one page and the next
 
 
 def since_boot() -> float:
@@ -128,17 +130,18 @@ class PrefectTerms:
 
     async def _all(self) -> list[Term]:
         found: dict[int, Term] = {}
-        offset = 0
+        offset, size = 0, page_size()
         while True:
-            page = await self._client.read_global_concurrency_limits(limit=_PAGE, offset=offset)
+            page = await self._client.read_global_concurrency_limits(limit=size, offset=offset)
             for limit in page:
                 number = limit.name.removeprefix(self._prefix)
                 if number != limit.name and number.isdigit():
                     sealed = limit.active_slots >= limit.limit
                     found[int(number)] = Term(int(number), limit.active_slots, sealed)
-            if len(page) < _PAGE:
+            if len(page) < size:
                 return list(found.values())
-            offset += _PAGE - _OVERLAP  # some may be deleted meanwhile, and what comes after them moves up
+            # Some may be deleted meanwhile, and what comes after them moves up.
+            offset += max(1, size - int(_OVERLAP * size))
 
 
 class Lease:

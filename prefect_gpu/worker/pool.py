@@ -24,11 +24,20 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import Flow, FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.settings import get_current_settings
 
 from prefect_gpu.scheduling.cluster import Queue, Quotas
 
 _PAGE = 200
 _CACHED_S = 10.0
+
+
+def page_size() -> int:
+    """How many things to ask Prefect's API for at once.
+
+    A server whose ``PREFECT_SERVER_API_DEFAULT_LIMIT`` is lower refuses more; its workers must be given the same value.
+    """
+    return min(_PAGE, get_current_settings().server.api.default_limit)
 
 
 class PoolView:
@@ -62,11 +71,11 @@ class PoolView:
 
     async def runs_by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
         """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
-        ids = list(run_ids)
+        ids, size = list(run_ids), page_size()
         found: list[FlowRun] = []
-        for start in range(0, len(ids), _PAGE):
-            selection = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + _PAGE]))
-            found += await self._client.read_flow_runs(flow_run_filter=selection, limit=_PAGE)
+        for start in range(0, len(ids), size):
+            selection = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + size]))
+            found += await self._client.read_flow_runs(flow_run_filter=selection, limit=size)
         return found
 
     async def runs_in_state(self, *types: StateType) -> list[FlowRun]:
@@ -132,7 +141,7 @@ class PoolView:
 
     async def _pages(self, selection: FlowRunFilter) -> AsyncIterator[FlowRun]:
         queue_filter = WorkQueueFilter(name=WorkQueueFilterName(any_=self._queue_names)) if self._queue_names else None
-        offset = 0
+        offset, size = 0, page_size()
         while True:
             page = await self._client.read_flow_runs(
                 flow_run_filter=selection,
@@ -141,14 +150,14 @@ class PoolView:
                 # By id, which never changes: a run that leaves the selection meanwhile shifts no other run out of sight
                 # for longer than until the next look.
                 sort=FlowRunSort.ID_DESC,
-                limit=_PAGE,
+                limit=size,
                 offset=offset,
             )
             for flow_run in page:
                 yield flow_run
-            if len(page) < _PAGE:
+            if len(page) < size:
                 return
-            offset += _PAGE
+            offset += size
 
 
 def is_waiting(flow_run: FlowRun) -> bool:

@@ -13,20 +13,21 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect_gpu.sandbox import Sandbox
 from tests.live.pool import LivePool, work_pool
 from tests.radosgw import S3Server, missing, s3_server
+from tests.server import prefect_server
 from tests.support import require
 
 
 @pytest.fixture(scope="package")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path_factory.mktemp("sandbox"), host="0.0.0.0") as box:
+def reachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with prefect_server(tmp_path_factory, host="0.0.0.0") as box:
         yield box
 
 
 @pytest.fixture
-def sandbox(prefect_server: Sandbox) -> Iterator[Sandbox]:
+def sandbox(reachable: Sandbox) -> Iterator[Sandbox]:
     """The server, which this process uses, too."""
-    with temporary_settings({PREFECT_API_URL: prefect_server.api_url, PREFECT_HOME: prefect_server.home}):
-        yield prefect_server
+    with temporary_settings({PREFECT_API_URL: reachable.api_url, PREFECT_HOME: reachable.home}):
+        yield reachable
 
 
 @pytest.fixture(scope="package")

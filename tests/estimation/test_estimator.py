@@ -16,6 +16,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.estimation.estimator import Estimator, _moment
+from prefect_gpu.estimation.regressors import REGRESSORS
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
     MEMORY_BYTES,
@@ -121,9 +122,12 @@ def test_the_order_of_a_history_does_not_matter(learned: Estimator) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_taken_over_from_before_is_what_would_be_learned_again() -> None:
+def test_what_is_taken_over_from_before_is_what_would_be_learned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs with many runs and with few; one has new runs, one has not, one is new; other programs matter too."""
-    old = [run for seed, (name, count) in enumerate({"a": 70, "b": 65, "c": 8}.items()) for run in runs_of(
+    monkeypatch.setattr("prefect_gpu.estimation.estimator._SELF_RELIANT", 20)  # so that fewer are many
+    quick = {name: REGRESSORS[name] for name in ("decision-tree", "linear")}
+    monkeypatch.setattr("prefect_gpu.estimation.across.REGRESSORS", quick)
+    old = [run for seed, (name, count) in enumerate({"a": 24, "b": 21, "c": 8}.items()) for run in runs_of(
         count, name, seed=seed
     )]  # fmt: skip
     new = old + [replace(run, ended_at=100.0 + at) for at, run in enumerate(runs_of(3, "b", seed=7))] + runs_of(9, "d")

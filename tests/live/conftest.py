@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.worker import GpuWorker
 from tests.live.pool import LivePool, work_pool
+from tests.server import prefect_server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A private Prefect server."""
     with (
-        Sandbox(tmp_path_factory.mktemp("sandbox")) as box,
+        prefect_server(tmp_path_factory) as box,
         temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
     ):
         yield box
@@ -41,4 +45,35 @@ async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest)
             yield live
             (tmp_path / "go").touch()
             await asyncio.to_thread(live.stop_workers)
+    wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")
+
+
+@pytest.fixture(scope="module")
+def serving(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> LivePool:
+    """A pool with a worker on two devices, one for all tests of a module: most of a short test is its worker's start.
+
+    The worker does not learn, so that no test's runs are expected to behave as those of another did.
+    """
+    name = f"shared-{abs(hash(request.node.nodeid)) % 10**8}"
+    template = GpuWorker.get_default_base_job_template()
+    with (
+        temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}),
+        get_client(sync_client=True) as client,
+    ):
+        client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
+    live = LivePool(sandbox, None, name, tmp_path_factory.mktemp("shared"))  # each test has a client of its own
+    request.addfinalizer(live.stop_workers)
+    live.start_worker(virtual_devices="2", cancel_grace_seconds="2", learn="false")
+    return live
+
+
+@pytest_asyncio.fixture
+async def served(serving: LivePool, tmp_path: Path) -> AsyncIterator[LivePool]:
+    """The module's pool, whose worker must be left as it was found. After the test no run's process may be left."""
+    sandbox = serving.sandbox
+    with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+        async with get_client() as serving.client:
+            yield serving
+            for held in ("go", "never"):
+                (tmp_path / held).touch()
     wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")

@@ -27,13 +27,16 @@ from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
 
 FLOWS = Path(__file__).parent
+ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
+# For a worker whose runs all begin before an interpreter could be warm: it would be warmed for nobody.
+COLD = {"warm_start": "false"}
 DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
 
 
 class LivePool:
     """One work pool with its own state folder, notes file and workers."""
 
-    def __init__(self, sandbox: Sandbox, client: PrefectClient, name: str, folder: Path) -> None:
+    def __init__(self, sandbox: Sandbox, client: Any, name: str, folder: Path) -> None:
         self.sandbox, self.client, self.name, self.folder = sandbox, client, name, folder
         self.notes = folder / "notes"
         self.notes.touch()
@@ -182,12 +185,14 @@ async def work_pool(prefix: str, node_id: str) -> AsyncIterator[tuple[PrefectCli
         await client.delete_work_pool(name)
 
 
-async def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Wait for an async condition to give something true."""
+async def eventually(
+    condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S, every_s: float = 0.2
+) -> Any:
+    """Wait for an async condition to give something true. Each look is work for the server that the test waits for."""
     end = time.monotonic() + deadline_s
     while True:
         value = await condition()
         if value:
             return value
         assert time.monotonic() < end, f"waited in vain for {what}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(every_s)

@@ -56,7 +56,7 @@ async def test_200_runs_survive_killed_workers_a_server_restart_and_cancellation
         async def reached(milestone: int = milestone) -> bool:
             return await ended() >= milestone
 
-        await eventually(reached, f"{milestone} runs ended", deadline_s=400)
+        await eventually(reached, f"{milestone} runs ended", deadline_s=400, every_s=1.0)
         if number == 2:
             await asyncio.to_thread(pool.sandbox.stop_server)
             await asyncio.to_thread(pool.sandbox.start_server)
@@ -68,7 +68,7 @@ async def test_200_runs_survive_killed_workers_a_server_restart_and_cancellation
     async def all_ended() -> bool:
         return await ended() == RUNS
 
-    await eventually(all_ended, "all runs ended", deadline_s=600)
+    await eventually(all_ended, "all runs ended", deadline_s=600, every_s=1.0)
 
     final = {run.id: run for run in await pool.read_all(runs)}
     executed, finished = pool.noted("executed"), pool.noted("finished")

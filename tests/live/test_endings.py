@@ -8,86 +8,78 @@ from pathlib import Path
 
 from prefect_gpu.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
-from tests.live.pool import DEADLINE_S, LivePool, eventually
+from tests.live.pool import ALL, COLD, DEADLINE_S, LivePool, eventually
 
 
-async def test_a_waiting_run_is_cancelled_at_once(pool: LivePool, tmp_path: Path) -> None:
-    pool.start_worker(virtual_devices="1")
-    first = await pool.submit("train", hold=str(tmp_path / "go"))
-    await pool.until_noted(first)
-    second = await pool.submit("train")
-    await pool.until(second, "AwaitingGpu")
-    await pool.cancel(second)
-    await pool.until(second, "Cancelled")
+async def test_a_waiting_run_is_cancelled_at_once(served: LivePool, tmp_path: Path) -> None:
+    first = await served.submit("train", job_variables=ALL, hold=str(tmp_path / "go"))
+    await served.until_noted(first)
+    second = await served.submit("train")
+    await served.until(second, "AwaitingGpu")
+    await served.cancel(second)
+    await served.until(second, "Cancelled")
     (tmp_path / "go").touch()
-    await pool.until(first, "Completed")
-    third = await pool.submit("train")
-    await pool.until(third, "Completed")
-    assert (await pool.read(second)).state.name == "Cancelled"
-    assert pool.noted()[str(second)] == 0
+    await served.until(first, "Completed")
+    third = await served.submit("train")
+    await served.until(third, "Completed")
+    assert (await served.read(second)).state.name == "Cancelled"
+    assert served.noted()[str(second)] == 0
 
 
-async def test_a_running_run_is_cancelled_and_leaves_no_process(pool: LivePool, tmp_path: Path) -> None:
-    pool.start_worker()
-    run_id = await pool.submit("train", hold=str(tmp_path / "never"))
-    await pool.until(run_id, "Training")
-    await pool.cancel(run_id)
-    state = await pool.until(run_id)
+async def test_a_running_run_is_cancelled_and_leaves_no_process(served: LivePool, tmp_path: Path) -> None:
+    run_id = await served.submit("train", hold=str(tmp_path / "never"))
+    await served.until(run_id, "Training")
+    await served.cancel(run_id)
+    state = await served.until(run_id)
     assert state.name == "Cancelled"
-    assert "Crashed" not in await pool.names(run_id)
-    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
+    assert "Crashed" not in await served.names(run_id)
+    wait_until(lambda: not served.sandbox.runs_left(), what="no process of the run")
 
 
-async def test_a_stubborn_run_is_killed_with_all_that_it_started(pool: LivePool, tmp_path: Path) -> None:
-    pool.start_worker(cancel_grace_seconds="1")
-    run_id = await pool.submit("stubborn", hold=str(tmp_path / "never"))
-    await pool.until_noted(run_id)
-    assert pool.sandbox.runs_left()
-    await pool.cancel(run_id)
-    assert (await pool.until(run_id)).name == "Cancelled"
-    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
+async def test_a_stubborn_run_is_killed_with_all_that_it_started(served: LivePool, tmp_path: Path) -> None:
+    run_id = await served.submit("stubborn", hold=str(tmp_path / "never"))
+    await served.until_noted(run_id)
+    assert served.sandbox.runs_left()
+    await served.cancel(run_id)
+    assert (await served.until(run_id)).name == "Cancelled"
+    wait_until(lambda: not served.sandbox.runs_left(), what="no process of the run")
 
 
-async def test_a_killed_process_gives_a_crashed_state_with_a_diagnosis(pool: LivePool) -> None:
-    pool.start_worker()
-    run_id = await pool.submit("crash", how="kill")
-    message = (await pool.until(run_id, "Crashed")).message or ""
+async def test_a_killed_process_gives_a_crashed_state_with_a_diagnosis(served: LivePool) -> None:
+    run_id = await served.submit("crash", how="kill")
+    message = (await served.until(run_id, "Crashed")).message or ""
     assert "SIGKILL" in message and "memory" in message and "these are the last words" in message
 
 
-async def test_an_exit_code_is_put_in_words(pool: LivePool) -> None:
-    pool.start_worker()
-    message = (await pool.until(await pool.submit("crash", how="3"), "Crashed")).message or ""
+async def test_an_exit_code_is_put_in_words(served: LivePool) -> None:
+    message = (await served.until(await served.submit("crash", how="3"), "Crashed")).message or ""
     assert "exit code 3" in message and "these are the last words" in message
 
 
-async def test_a_failing_flow_is_retried_by_prefect_in_its_own_process(pool: LivePool) -> None:
-    pool.start_worker()
-    run_id = await pool.submit("flaky")
-    await pool.until(run_id, "Completed")
-    assert pool.noted()[str(run_id)] == 3
+async def test_a_failing_flow_is_retried_by_prefect_in_its_own_process(served: LivePool) -> None:
+    run_id = await served.submit("flaky")
+    await served.until(run_id, "Completed")
+    assert served.noted()[str(run_id)] == 3
 
 
-async def test_a_crashed_run_with_retries_left_goes_back_to_the_queue(pool: LivePool) -> None:
-    pool.start_worker()
-    run_id = await pool.submit("flaky", how="crash")
-    await pool.until(run_id, "Completed")
-    assert pool.noted()[str(run_id)] == 3
-    states = await pool.history(run_id)
+async def test_a_crashed_run_with_retries_left_goes_back_to_the_queue(served: LivePool) -> None:
+    run_id = await served.submit("flaky", how="crash")
+    await served.until(run_id, "Completed")
+    assert served.noted()[str(run_id)] == 3
+    states = await served.history(run_id)
     crashes = [state for state in states if state.name == "AwaitingRetry"]
     assert len(crashes) == 2 and all("SIGKILL" in (state.message or "") for state in crashes)
     assert "Crashed" not in [state.name for state in states], "whoever waits for the run would take it for the end"
 
 
-async def test_a_flow_that_cannot_be_loaded_crashes_with_the_reason(pool: LivePool) -> None:
-    pool.start_worker()
+async def test_a_flow_that_cannot_be_loaded_crashes_with_the_reason(served: LivePool) -> None:
     variables = {"command": "python -m no_such_module"}
-    message = (await pool.until(await pool.submit("plain", job_variables=variables), "Crashed")).message or ""
+    message = (await served.until(await served.submit("plain", job_variables=variables), "Crashed")).message or ""
     assert "no_such_module" in message
 
 
 async def test_sigterm_drains_the_worker(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(virtual_devices="1")
+    worker = pool.start_worker(virtual_devices="1", **COLD)
     first = await pool.submit("train", hold=str(tmp_path / "go"))
     await pool.until_noted(first)
     waiting = await pool.submit("train")
@@ -98,16 +90,16 @@ async def test_sigterm_drains_the_worker(pool: LivePool, tmp_path: Path) -> None
     assert worker.popen.wait(60) == 0
     assert (await pool.read(first)).state.name == "Completed"
     assert (await pool.read(waiting)).state.is_scheduled(), "a draining worker starts nothing"
-    pool.start_worker()
+    pool.start_worker(**COLD)
     await pool.until(waiting, "Completed")
 
 
 async def test_trainings_survive_kill_9_and_are_adopted(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "go"), hold_saving=str(tmp_path / "saved"))
     await pool.until(run_id, "Training")
     worker.kill()
-    pool.start_worker().wait_for_output("adopted it")
+    pool.start_worker(**COLD).wait_for_output("adopted it")
     (tmp_path / "go").touch()
     await pool.until(run_id, "Saving")  # the adopted run reports to the new worker
     (tmp_path / "saved").touch()
@@ -119,7 +111,7 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
     pool: LivePool, tmp_path: Path
 ) -> None:
     """``kill -9`` between the process's existence and the worker's knowing of it."""
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "go"))
 
     def kill_as_it_appears() -> None:
@@ -130,7 +122,7 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
 
     await asyncio.to_thread(kill_as_it_appears)
     (tmp_path / "go").touch()
-    pool.start_worker()
+    pool.start_worker(**COLD)
     await pool.until(run_id, "Completed")
     with pool.history_of_runs() as history:
 
@@ -142,33 +134,33 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
 
 
 async def test_a_run_that_ended_while_no_worker_lived_is_settled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "go"))
     await pool.until(run_id, "Training")
     worker.kill()
     for process in pool.sandbox.runs_left():
         process.kill()
-    pool.start_worker()
+    pool.start_worker(**COLD)
     state = await pool.until(run_id)
     assert state.name == "Crashed" and "vanished" in (state.message or "")
 
 
 async def test_an_adopted_run_can_be_cancelled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "never"))
     await pool.until(run_id, "Training")
     worker.kill()
-    pool.start_worker().wait_for_output("adopted it")
+    pool.start_worker(**COLD).wait_for_output("adopted it")
     await pool.cancel(run_id)
     assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"
     wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
 
 
 async def test_a_run_cancelled_while_no_worker_lived_ends_cancelled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker()
+    worker = pool.start_worker(**COLD)
     run_id = await pool.submit("train", hold=str(tmp_path / "never"))
     await pool.until(run_id, "Training")
     worker.kill()
     await pool.cancel(run_id)
-    pool.start_worker()
+    pool.start_worker(**COLD)
     assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"

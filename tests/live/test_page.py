@@ -16,7 +16,7 @@ from playwright.async_api import async_playwright, expect
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 
 from prefect_gpu.page.server import pages
-from tests.live.pool import LivePool, eventually
+from tests.live.pool import COLD, LivePool, eventually
 from tests.page.conftest import CHROMIUM, FLAGS
 from tests.support import require
 
@@ -91,13 +91,13 @@ async def test_the_page_and_the_terminal_show_what_the_pool_does(pool: LivePool,
 
 
 async def test_a_worker_that_takes_over_shows_what_it_found(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(virtual_devices="1", page_port="0")
+    worker = pool.start_worker(virtual_devices="1", page_port="0", **COLD)
     run = await pool.submit("train", steps=4, hold=str(tmp_path / "go"))
     await pool.until_noted(run)
     await pool.until(run, "Training")
     await asyncio.to_thread(worker.kill)
     assert (await status(pool))[0] == 1, "the note is there still, but nobody answers"
-    pool.start_worker(virtual_devices="1", page_port="0").wait_for_output("Watch the pool at")
+    pool.start_worker(virtual_devices="1", page_port="0", **COLD).wait_for_output("Watch the pool at")
     [found] = (await told(pool))["runs"]
     assert found["phase"] == "training" and found["spans"][0][0] == "launching"
     (tmp_path / "go").touch()
@@ -105,6 +105,6 @@ async def test_a_worker_that_takes_over_shows_what_it_found(pool: LivePool, tmp_
 
 
 async def test_without_a_page_runs_go_on_all_the_same(pool: LivePool) -> None:
-    pool.start_worker(virtual_devices="1", page="false")
+    pool.start_worker(virtual_devices="1", page="false", **COLD)
     await pool.until(await pool.submit("train"), "Completed")
     assert pages(pool.state_dir / "pages") == []

@@ -250,6 +250,14 @@ class _Channel:
         self.pending[run_id].append((kind, data))
         return True
 
+    def has_news(self, process: Process) -> bool:
+        """Whether there is something to carry, be it that the two have found each other."""
+        known = self.runs.get(process.run_id)
+        if known is None or process.cut or process.stage in ("starting", "gone"):
+            return False
+        news = known[1] != process.session or process.broken_since is not None
+        return bool(news or self.pending[process.run_id] or process.outbox)
+
     def carry(self, process: Process) -> bool:
         """Let one thing pass; False if there is nothing, or no connection."""
         known = self.runs.get(process.run_id)
@@ -501,9 +509,11 @@ class Worker:
             for process in list(self.world.processes.values()):
                 process.wait()
                 before = len(process.outbox)
-                self.loop.call_soon(self._guarded, lambda process=process: self.channel.carry(process))
+                if self.channel.has_news(process):
+                    self.loop.call_soon(self._guarded, lambda process=process: self.channel.carry(process))
                 had = bool(self.channel.pending.get(process.run_id))
-                self.loop.run_dry()
+                if self.loop._ready:  # type: ignore[attr-defined]
+                    self.loop.run_dry()
                 moved |= len(process.outbox) != before or (
                     had and not process.cut and process.stage not in ("starting", "gone")
                 )

@@ -36,7 +36,7 @@ REQUESTS = (
     Request(gpu_memory_bytes=3 << 30, exclusive=False),
     Request(gpus=0),
 )
-MANY = 2000
+MANY = 1000
 
 
 class Faults(RuleBasedStateMachine):
@@ -340,5 +340,5 @@ def test_no_fault_does_harm() -> None:
 
 
 @pytest.mark.slow
-def test_no_fault_does_harm_in_thousands_of_sequences() -> None:
+def test_no_fault_does_harm_in_a_thousand_sequences() -> None:
     explore(MANY, 25)

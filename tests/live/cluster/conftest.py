@@ -15,12 +15,13 @@ from prefect_gpu.lab import Lab
 from prefect_gpu.sandbox import Sandbox, SandboxError, wait_until
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import work_pool
+from tests.server import prefect_server
 
 
 @pytest.fixture(scope="session")
 def wide_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A Prefect server that listens on all addresses of this machine."""
-    with Sandbox(tmp_path_factory.mktemp("sandbox"), host="0.0.0.0") as box:
+    with prefect_server(tmp_path_factory, host="0.0.0.0") as box:
         yield box
 
 

@@ -7,32 +7,26 @@ import asyncio
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import eventually
+from tests.live.pool import COLD, eventually
 
 
-async def test_a_training_runs_in_a_container(swarm: ClusterPool) -> None:
+async def test_a_training_runs_in_a_container_and_the_next_one_takes_one_that_waits(swarm: ClusterPool) -> None:
     swarm.start_worker()
-    run_id = await swarm.submit("train", steps=5)
-    state = await swarm.until(run_id)
+    first = await swarm.submit("train", steps=5)
+    state = await swarm.until(first)
     assert state.is_completed(), state
-    run = await swarm.read(run_id)
+    run = await swarm.read(first)
     names = [node.name for node in swarm.lab.nodes]
     node, container = str(run.infrastructure_pid).split(":")
     assert node in names and len(container) == 12
 
     async def logged() -> bool:
-        logs = await swarm.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id])))
+        logs = await swarm.client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[first])))
         return all(any(text in log.message for log in logs) for text in ("gave this run", "Finished in state"))
 
     await eventually(logged, "what the worker and the run log")
-    [row] = await swarm.rows([run_id])
-    assert row.outcome == "completed" and row.node == node and row.trained_s is not None
-
-
-async def test_the_next_run_takes_a_container_that_waits(swarm: ClusterPool) -> None:
-    swarm.start_worker()
-    first = await swarm.submit("train", steps=5)
-    assert (await swarm.until(first)).is_completed()
+    [row] = await swarm.rows([first])
+    assert row.outcome == "completed" and row.node == node and row.trained_s is not None and not row.warm_start
 
     async def ready() -> bool:
         return await asyncio.to_thread(swarm.one_waits)
@@ -45,13 +39,13 @@ async def test_the_next_run_takes_a_container_that_waits(swarm: ClusterPool) -> 
         [row] = await swarm.rows([run_id])
         assert row.outcome == "completed" and row.trained_s is not None
         warm = warm or row.warm_start
-    assert warm and not (await swarm.rows([first]))[0].warm_start
+    assert warm
     swarm.stop_workers()
     assert not swarm.one_waits()
 
 
 async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:
-    swarm.start_worker()
+    swarm.start_worker(**COLD)
     missing = await swarm.submit("plain", job_variables={"image": "no-such-image:1", "image_pull_policy": "Never"})
     hungry = await swarm.submit("eats_memory", mebibytes=600, job_variables={"memory_limit": "300MiB"})
     state = await swarm.until(missing)

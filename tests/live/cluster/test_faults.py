@@ -11,7 +11,7 @@ import pytest
 from prefect_gpu.lab import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import DEADLINE_S, eventually
+from tests.live.pool import COLD, DEADLINE_S, eventually
 from tests.live.test_preemption import result_of, steps_of, undisturbed
 
 STEPS = 200
@@ -72,7 +72,7 @@ def went_on(trace: Path) -> None:
 
 
 async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool, trace: Path) -> None:
-    swarm.start_worker()
+    swarm.start_worker(**COLD)
     run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS)
     await trains(trace)
     node, pid = await node_of(swarm, run_id), (await swarm.read(run_id)).infrastructure_pid
@@ -119,22 +119,16 @@ async def test_a_worker_that_takes_over_follows_the_containers(swarm: ClusterPoo
     assert row.steps_done == STEPS, "it found the new worker's channel"
 
 
-async def test_a_run_is_cancelled(swarm: ClusterPool, trace: Path) -> None:
-    swarm.start_worker()
-    run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
-    await trains(trace)
-    await swarm.cancel(run_id)
-    state = await swarm.until(run_id)
-    assert state.name == "Cancelled"
-    assert "Crashed" not in await swarm.names(run_id), "whoever waits for the run would take it for the end"
-
-
-async def test_a_run_that_was_taken_over_is_cancelled_as_well(swarm: ClusterPool, trace: Path) -> None:
-    first = swarm.start_worker()
-    run_id = await swarm.submit("carries_on", trace=str(trace), steps=100_000)
-    await trains(trace)
-    first.kill()
-    swarm.start_worker().wait_for_output("adopted it", timeout_s=DEADLINE_S)
-    await swarm.cancel(run_id)
-    assert (await swarm.until(run_id)).name == "Cancelled"
-    assert "Crashed" not in await swarm.names(run_id)
+async def test_a_run_is_cancelled_and_one_that_was_taken_over_as_well(swarm: ClusterPool, trace: Path) -> None:
+    first = swarm.start_worker(**COLD)
+    traces = [trace.with_name(f"trace-{number}") for number in range(2)]
+    run_ids = [await swarm.submit("carries_on", trace=str(one), steps=100_000) for one in traces]
+    for one in traces:
+        await trains(one)
+    for run_id in run_ids:
+        await swarm.cancel(run_id)
+        assert (await swarm.until(run_id)).name == "Cancelled"
+        assert "Crashed" not in await swarm.names(run_id), "whoever waits for the run would take it for the end"
+        if run_id == run_ids[0]:
+            first.kill()
+            swarm.start_worker(**COLD).wait_for_output("adopted it", timeout_s=DEADLINE_S)

@@ -12,7 +12,7 @@ from prefect.flows import Flow
 from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import DEADLINE_S, eventually
+from tests.live.pool import COLD, DEADLINE_S, eventually
 from tests.live.test_page import told
 
 pytestmark = pytest.mark.timeout(900)
@@ -39,7 +39,7 @@ def instances(swarm: ClusterPool) -> list[tuple[str, str]]:
 async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     swarm: ClusterPool, tmp_path: Path
 ) -> None:
-    swarm.start_worker()
+    swarm.start_worker(**COLD)
     run_id = await submit(swarm, tmp_path / "model.pt", epochs=60)
 
     async def trains() -> bool:
