@@ -39,7 +39,7 @@ _PARALLEL = 32
 _STEPS = 64
 _LOOK = 4096  # steps from one look at the validation sets to the next
 _VALIDATION_SETS = 2
-_CLOSE = 0.02  # rewards a round that differ by no more are as good as each other
+_CLOSE = 0.03  # rewards a round that differ by no more are as good as each other
 _FORGET = 5e-4  # part of the mean reward that each step of the environment replaces
 _PACKAGES = ("gymnasium", "numpy", "sb3-contrib", "stable-baselines3", "torch")
 
@@ -52,9 +52,11 @@ class Settings:
         mix: One of the paper's mixes of models.
         w1: Weight of contention in the reward, 0 to 1.
         seed: Of everything that is random.
-        episodes: Episodes in all; the paper has 10 job sets 20 times, 200.
+        episodes: Episodes in all, by the number of jobs that have ended; the paper has 10 job sets 20 times, 200.
         sets: Different job sets.
         jobs: Jobs of a set.
+        gamma: Discount of a step's reward against the one before, from 0 to less than 1. Small ones make it start only
+            what is good at once; large ones fill the cluster, and leave for later who is hard to place.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -66,12 +68,15 @@ class Settings:
     episodes: int = EPISODES
     sets: int = SETS
     jobs: int = 256
+    gamma: float = 0.9
 
     def __post_init__(self) -> None:
         if self.mix not in MIXES:
             raise ValueError(f"mix={self.mix!r} is not known: choose one of {', '.join(MIXES)}.")
         if not 0 <= self.w1 <= 1:
             raise ValueError(f"w1={self.w1} is no weight: give 0 to 1, such as 0.4.")
+        if not 0 <= self.gamma < 1:
+            raise ValueError(f"gamma={self.gamma} is no discount: give 0 to less than 1, such as 0.9.")
         for name in ("episodes", "sets", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is too few: give at least 1.")
@@ -86,7 +91,8 @@ class Trained:
         levels: The number that stands for each model in the state.
         chosen_at: Steps after which the network had these weights.
         looks: What it reached on the validation sets, with ``steps``; see :func:`chosen`.
-        curve: Of each episode: reward a round, mean completion in seconds, ratio, part of the GPUs in use.
+        curve: Of each episode: reward a round, mean completion in seconds, ratio, part of the GPUs in use, jobs ended.
+            The first ones have only a part of the jobs.
         settings: What was asked for.
         steps: Steps of the environment.
     """
@@ -112,11 +118,14 @@ class Trained:
 
 
 def chosen(looks: Sequence[Mapping[str, float]]) -> int:
-    """Which look at the validation sets was the best: of those with a reward close to the best one, the one with the shortest
-    running times, which are what the paper means by job completion time.
+    """Which look at the validation sets was the best: of those with a reward close to the best one, the one with the
+    shortest running times, which are what the paper's authors print as job completion time.
+
+    The first look, before anything was learned, is chosen only if there is no other.
     """
-    best = max(one["reward"] for one in looks)
-    close = [at for at, one in enumerate(looks) if one["reward"] >= best - _CLOSE]
+    learned = range(1, len(looks)) if len(looks) > 1 else range(len(looks))
+    best = max(looks[at]["reward"] for at in learned)
+    close = [at for at in learned if looks[at]["reward"] >= best - _CLOSE]
     return min(close, key=lambda at: looks[at]["running_s"])
 
 
@@ -147,7 +156,7 @@ class _Centred(VecEnvWrapper):
 
 
 class _Counting(BaseCallback):
-    """Notes each whole episode that ends, looks at the validation sets, and stops when there were enough episodes."""
+    """Notes each episode that ends, looks at the validation sets, and stops when there were enough episodes."""
 
     def __init__(
         self,
@@ -180,8 +189,6 @@ class _Counting(BaseCallback):
             }
             self._sums[at] = 0.0
             self._jobs_ended += info["ended"]
-            if info["ended"] < self._settings.jobs:
-                continue
             self.curve.append(one)
             if self._tell is not None:
                 self._tell(one)
@@ -245,7 +252,7 @@ def train(
         n_steps=_STEPS,
         batch_size=256,
         n_epochs=5,
-        gamma=0.9,
+        gamma=settings.gamma,
         gae_lambda=0.9,
         ent_coef=0.003,
         clip_range=0.2,
