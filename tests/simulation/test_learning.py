@@ -68,7 +68,7 @@ def test_a_network_is_played_as_the_profile_plays_it() -> None:
         net.start_w.normal_()
     weights = {name: getattr(net, name).detach().numpy() for name in WEIGHTS}
     # Nobody is slowed down so much that he is stopped.
-    sets = [[job for job in unseen_sets("low", 1, 64)[0] if job.model in ("GraphSage", "MobileNetV3")]]
+    sets = [[job for job in unseen_sets("low", 1, 64)[0] if job.model not in ("FSDP", "MoE", "Transformer-XL")]]
     found = play(weights, sets, None, 0.4)
     told = score(policy_of(content_of(weights, env.encoding.profiles)), sets, predicted_table())
     assert found["completion_s"] > 3600
