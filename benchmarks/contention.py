@@ -41,7 +41,7 @@ from typing import Any
 from benchmarks._claims import Claim, at_least, at_most, report
 from prefect_gpu.scheduling.policies.contention import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
-from prefect_gpu.scheduling.profiles.deepshare import base, greedy, search
+from prefect_gpu.scheduling.profiles.deepshare import base, greedy, hybrid, search
 from prefect_gpu.scheduling.profiles.trained import available, shipped
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob, read_contention, read_trace
 from prefect_gpu.simulation.workloads.contended import MIXES, draw, predicted_table
@@ -69,6 +69,7 @@ def profiles(table: ContentionTable) -> dict[str, Profile]:
         "greedy": greedy(known(), table.isolated, gpus_power=1.0),
         "search": search(known(), table.isolated),
         **{f"base-{one.lower()}": base(known(), table.isolated, shipped(one)) for one in available()},
+        **{f"hybrid-{one.lower()}": hybrid(known(), table.isolated, shipped(one)) for one in available()},
     }
 
 
@@ -135,10 +136,8 @@ def main() -> int:
     trace0 = list(read_trace(folder / "traces" / "simulate" / "trace0"))
     played = [play(jobs, table, "search") for jobs in orders(trace0, 1 if args.quick else args.orders)]
     ours, plain = worst([one for one, _ in played]), play(trace0, table, "greedy")[0]
-    flawed = {
-        name: play(trace0, table, name, flaw=True)[0]
-        for name in ("search", "greedy", *(f"base-{one.lower()}" for one in available()))
-    }
+    trained = {f"{kind}-{one.lower()}": one for kind in ("base", "hybrid") for one in available()}
+    flawed = {name: play(trace0, table, name, flaw=True)[0] for name in ("search", "greedy", *trained)}
     claims = [
         *claims_of("trace0, asked", ours, ASKED),
         *claims_of("trace0 with the flaw, asked", flawed["search"], ASKED),
@@ -147,10 +146,8 @@ def main() -> int:
         at_most("decision, p99 [processor s]", max(took for _, took in played), LARGEST_DECISION_S),
         *(
             claim
-            for one in available()
-            for claim in claims_of(
-                f"checkpoint {one}, base-{one.lower()}", flawed[f"base-{one.lower()}"], CHECKPOINTS[one]
-            )
+            for name, one in trained.items()
+            for claim in claims_of(f"checkpoint {one}, {name}", flawed[name], CHECKPOINTS[one])
         ),
     ]
     details: dict[str, Any] = {
