@@ -25,6 +25,7 @@ def train_policy(
     episodes: Annotated[int, typer.Option(help="Episodes, one job set each.")] = 200,
     sets: Annotated[int, typer.Option(help="Different job sets.")] = 10,
     jobs: Annotated[int, typer.Option(help="Jobs of a set.")] = 256,
+    gamma: Annotated[float, typer.Option(help="Discount of a step's reward against the one before.")] = 0.9,
     tables: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder `jobs` with measured tables; without it contention is predicted."),
@@ -34,7 +35,8 @@ def train_policy(
     """Train a policy on simulated rounds of a cluster of 4 × 8 GPUs, and score it on unseen job sets.
 
     Beside FILE, a file of the same name that ends in .json says how it was trained: settings, versions, learning curve
-    and scores. Both are also written after each update, so an interrupted training leaves what it has learned.
+    and scores. Both are also written after each look at the validation sets, so an interrupted training leaves what it
+    has learned. With matplotlib, one that ends in .png shows the learning curve.
     """
     if out.suffix != ".npz":
         common.fail(f"--out {out} does not end in .npz: give a name that does.", code=2)
@@ -47,7 +49,7 @@ def train_policy(
     except ImportError as error:
         common.fail(f"Training needs more packages ({error}). Install them: pip install 'prefect-gpu[rl]'")
     try:
-        settings = Settings(mix, w1, seed, episodes, sets, jobs)
+        settings = Settings(mix, w1, seed, episodes, sets, jobs, gamma)
     except ValueError as error:
         common.fail(str(error), code=2)
     table = _table(tables)
@@ -56,6 +58,7 @@ def train_policy(
     _write(trained, out, {"scores": scores, "table": "predicted" if tables is None else "measured"})
     screen = common.console()
     screen.print(f"Wrote {out} and {out.with_suffix('.json').name}.")
+    _draw(trained, out.with_suffix(".png"))
     screen.print(_report(scores))
 
 
@@ -120,6 +123,16 @@ def _write(trained: Trained, out: Path, more: dict[str, Any]) -> None:
         part = path.with_name(path.name + ".part")
         part.write_bytes(content)
         part.replace(path)
+
+
+def _draw(trained: Trained, path: Path) -> None:
+    from prefect_gpu.reporting.learning_png import write_learning_png
+    from prefect_gpu.reporting.timeline import MissingLibrary
+
+    try:
+        write_learning_png(trained.record(), path)
+    except MissingLibrary as error:
+        common.console().print(f"No picture of the learning curve: {error}")
 
 
 def _report(scores: dict[str, Any]) -> Any:

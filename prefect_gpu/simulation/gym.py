@@ -168,12 +168,14 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
 class StartsEnv(ContentionEnv):
     """The same world, one start a step: what a policy is trained on.
 
-    A round's action is a sequence of single starts (see :class:`~prefect_gpu.scheduling.policies.network.Starts`) that
-    ends with nothing; only then does the round pass. So no start can make another impossible, and a candidate that has
-    started makes room in the state for the next one of the queue. Where nobody runs, nothing is not an answer.
+    A round's action is a sequence of answers (see :class:`~prefect_gpu.scheduling.policies.network.Starts`), each about
+    one candidate. First the one with the fewest GPUs is asked about, of those that fit; *nothing* goes on to the next
+    one, and after the last one lets the round pass. After each start it begins anew: a candidate that has started makes
+    room in the state for the next one of the queue. So no start can make another impossible. The state has those
+    candidates alone that fit and have not been answered. Where nobody runs, nothing is not an answer.
 
     The rewards of a round's steps sum up to the round's reward: a start brings the change that it makes in it, and
-    nothing brings the rest.
+    the last step brings the rest.
 
     Who is slowed down too much is found out by running: jobs whose ratio was ``stop_at`` or less in a round go to the
     end of the queue after it, one after another, as long as they would still be slowed down as much.
@@ -198,6 +200,7 @@ class StartsEnv(ContentionEnv):
         self.starts = Starts(self.encoding)
         self.action_space = gymnasium.spaces.Discrete(self.starts.nothing + 1)  # type: ignore[assignment]
         self._paid = 0.0
+        self._answered = 0  # GPUs up to which candidates have been answered with nothing
         self._widths: dict[tuple[str, int], frozenset[int]] = {}
         for spread in self._table.isolated:
             known = self._widths.get(spread[:2], frozenset())
@@ -207,13 +210,17 @@ class StartsEnv(ContentionEnv):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode with a fresh job set; the same seed gives the same one."""
-        self._paid = 0.0
+        self._paid, self._answered = 0.0, 0
         return super().reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """One start, or the passing of the round: (state, reward, all jobs ended, cut off, info)."""
+        """One start, or none for this candidate: (state, reward, all jobs ended, cut off, info)."""
         answer = int(action)
+        if answer == self.starts.nothing and len(self._candidates) > 1:
+            self._answered = self._candidates[0].gpus
+            return self._look(), 0.0, False, False, self._info()
         if answer == self.starts.nothing:
+            self._answered = 0
             state, worth, over, cut, info = super().step(self._nothing)
             worth, self._paid = worth - self._paid, 0.0
             if self._stop_the_slowed():
@@ -222,7 +229,7 @@ class StartsEnv(ContentionEnv):
         if self._known_mask[answer]:
             gpus, nodes = self.starts.meaning(answer)
             job = next(one for one in self._candidates if one.gpus == gpus)
-            before = self._worth()
+            before, self._answered = self._worth(), 0
             self._queue.remove(job)
             self.cluster.start(job, nodes)
             worth = self._worth() - before
@@ -253,9 +260,18 @@ class StartsEnv(ContentionEnv):
         used = 1 - sum(cluster.free) / cluster.gpus
         return reward([cluster.ratio(job) for job in cluster.running], [used], self._w1)
 
+    def _look(self) -> Observation:
+        super()._look()
+        left = [job for job in self._candidates if job.gpus > self._answered]
+        self._candidates = [job for job in left if self._starts_of(job)[:-1].any()]
+        running = [Running(job.key, job.nodes) for job in self.cluster.running]
+        return self.encoding.observe(running, [(job.model, job.gpus) for job in self._candidates])
+
     def _mask(self) -> npt.NDArray[np.bool_]:
-        cluster = self.cluster
-        mask = self.starts.mask(cluster.free, {job.gpus: self._widths[job.model, job.gpus] for job in self._candidates})
-        if not cluster.running and mask[:-1].any():
+        mask = self._starts_of(*self._candidates[:1])
+        if not self.cluster.running and mask[:-1].any():
             mask[-1] = False
         return mask
+
+    def _starts_of(self, *jobs: RoundJob) -> npt.NDArray[np.bool_]:
+        return self.starts.mask(self.cluster.free, {job.gpus: self._widths[job.model, job.gpus] for job in jobs})

@@ -48,4 +48,6 @@ def test_a_small_training_writes_weights_and_a_record(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "small.json").read_text())
     assert (record["mix"], record["w1"], record["table"]) == ("low", 0.3, "predicted")
     assert record["curve"] and record["scores"]["deepshare-base"]["unfinished"] == 0
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["small.json", "small.npz"]
+    assert record["weights_at_step"] in [one["steps"] for one in record["validation"]]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["small.json", "small.npz", "small.png"]
+    assert (tmp_path / "small.png").read_bytes().startswith(b"\x89PNG")

@@ -195,7 +195,8 @@ def test_each_branch_has_its_profiles_and_a_record_of_its_training(branch: str) 
         assert PROFILES[f"deepshare-{kind}-{branch.lower()}"]().name == f"deepshare-{kind}-{branch.lower()}"
     found = record(branch)
     assert found["w1"] == BRANCHES[branch]
-    assert {"mix", "seed", "episodes", "versions", "curve", "scores"} <= set(found)
+    assert {"mix", "seed", "gamma", "episodes", "versions", "curve", "scores"} <= set(found)
+    assert found["weights_at_step"] in [one["steps"] for one in found["validation"]]
 
 
 @pytest.mark.skipif(not available(), reason="no trained policy is there")

@@ -136,15 +136,39 @@ def test_whatever_the_mask_allows_can_be_done_and_a_round_s_rewards_sum_up_to_it
         assert mask.any()
         assert mask[-1] or not env.cluster.running
         answer = int(chooser.choice(np.flatnonzero(mask)))
-        waiting, whole = len(env._queue), env._worth()
+        waiting, whole, rounds = len(env._queue), env._worth(), len(env.cluster.used)
         _, worth, over, cut, info = env.step(answer)
         paid += worth
-        if answer == env.starts.nothing:
-            assert paid == pytest.approx(whole)
+        if info["rounds"] > rounds:
+            assert answer == env.starts.nothing and paid == pytest.approx(whole)
             paid = 0.0
+        elif answer == env.starts.nothing:
+            assert worth == 0.0
         else:
             assert len(env._queue) == waiting - 1
     assert over and info["ended"] == 24
+
+
+def test_one_candidate_after_the_other_is_asked_about_and_each_start_begins_anew() -> None:
+    env = by_starts()
+    env.reset(seed=1)
+
+    def asked() -> set[int]:
+        answers = np.flatnonzero(env.action_masks()[:-1])
+        return {env.starts.meaning(answer)[0] for answer in answers}
+
+    assert asked() == {2} and not env.action_masks()[-1], "nobody runs, so something must start"
+    env.step(int(env.action_masks().argmax()))
+    assert asked() == {2}
+    env.step(env.starts.nothing)
+    assert asked() == {4}
+    env.step(int(env.action_masks().argmax()))
+    assert asked() == {2}
+    for size in (4, 8):
+        env.step(env.starts.nothing)
+        assert asked() == {size} and env.cluster.now == 0
+    env.step(env.starts.nothing)
+    assert asked() == {2} and env.cluster.now == 300
 
 
 def test_an_answer_that_the_mask_forbids_changes_nothing() -> None:

@@ -20,8 +20,9 @@ from prefect_gpu.scheduling.policies.view import View
 class TrainedPolicy:
     """Lets a trained network decide: a policy for :class:`ContentionAware`.
 
-    It gives one start at a time and is asked again until it gives none. Where nobody runs, it starts whatever the
-    network thinks best, so that a cluster never stands still.
+    It gives one start at a time and is asked again until it gives none. The network is asked about one candidate after
+    the other, fewer GPUs first, as in training (:class:`~prefect_gpu.simulation.gym.StartsEnv`). Where nobody runs, the
+    first one is started wherever the network thinks best, so that a cluster never stands still.
 
     Args:
         starts: What the network chooses among.
@@ -48,32 +49,34 @@ class TrainedPolicy:
             keys.setdefault(candidate.job, candidate.key)
         jobs = list(keys)
         chosen = [jobs[at] for at in encoding.choose((keys[job].model, keys[job].gpus) for job in jobs)]
-        if not chosen:
-            return []
-        wanted = [(keys[job].model, keys[job].gpus) for job in chosen]
-        widths = {keys[job].gpus: frozenset(ways[job]) for job in chosen}
         numbers = sorted(view.sizes)
         windows = [numbers[at : at + encoding.nodes] for at in range(0, len(numbers), encoding.nodes)]
-        masks = np.stack(
-            [
-                starts.mask([view.free[n] for n in window] + [0] * (encoding.nodes - len(window)), widths)
-                for window in windows
+        rooms = [[view.free[n] for n in window] + [0] * (encoding.nodes - len(window)) for window in windows]
+        masks = {
+            job: np.stack([starts.mask(room, {keys[job].gpus: frozenset(ways[job])})[:-1] for room in rooms])
+            for job in chosen
+        }
+        for at, asked in enumerate(chosen):
+            if not masks[asked].any():
+                continue
+            left = chosen[at:]
+            wanted = [
+                [(keys[job].model, keys[job].gpus) for job in left if masks[job][window].any()]
+                for window in range(len(windows))
             ]
-        )
-        if not masks[:, :-1].any():
-            return []
-        scores = self._network.scores(self._states(view, windows, wanted))
-        # Windows are compared by how much a start is better there than nothing.
-        gains = np.where(masks[:, :-1], scores[:, :-1] - scores[:, -1:], -np.inf)
-        at, answer = np.unravel_index(int(gains.argmax()), gains.shape)
-        if gains[at, answer] <= 0 and view.running:
-            return []
-        gpus, places = starts.meaning(int(answer))
-        job = next(one for one in chosen if keys[one].gpus == gpus)
-        nodes = frozenset(windows[at][place] for place in places)
-        return [Start(job, Key(keys[job].model, gpus, len(nodes)), nodes)]
+            scores = self._network.scores(self._states(view, windows, wanted))
+            # Windows are compared by how much a start is better there than nothing.
+            gains = np.where(masks[asked], scores[:, :-1] - scores[:, -1:], -np.inf)
+            window, answer = np.unravel_index(int(gains.argmax()), gains.shape)
+            if gains[window, answer] > 0 or not view.running:
+                gpus, places = starts.meaning(int(answer))
+                nodes = frozenset(windows[window][place] for place in places)
+                return [Start(asked, Key(keys[asked].model, gpus, len(nodes)), nodes)]
+        return []
 
-    def _states(self, view: View, windows: Sequence[Sequence[int]], wanted: Sequence[tuple[str, int]]) -> np.ndarray:
+    def _states(
+        self, view: View, windows: Sequence[Sequence[int]], wanted: Sequence[Sequence[tuple[str, int]]]
+    ) -> np.ndarray:
         encoding = self._starts.encoding
         place = {number: (at, row) for at, window in enumerate(windows) for row, number in enumerate(window)}
         inside: list[list[Running]] = [[] for _ in windows]
@@ -84,7 +87,7 @@ class TrainedPolicy:
                 rows.setdefault(at, set()).add(row)
             for at, those in rows.items():
                 inside[at].append(Running(job.key, frozenset(those)))
-        states = np.stack([encoding.observe(running, wanted) for running in inside])
+        states = np.stack([encoding.observe(*one) for one in zip(inside, wanted, strict=True)])
         for at, window in enumerate(windows):
             for row in range(encoding.nodes):
                 size = view.sizes[window[row]] if row < len(window) else 0

@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.policies.network import LEVELS, WEIGHTS, Starts, mem
 HIDDEN = 64
 REST = 32
 _SPREAD = 0.3  # of the first layers' random weights
+_RELUCTANCE = -2.0  # first score of nothing; that of any start is 0: a fresh network starts what fits
 
 
 class StartNet(nn.Module):
@@ -54,7 +55,7 @@ class StartNet(nn.Module):
         self.start_b, self.start_w = random(nodes, slots, HIDDEN), zeros(HIDDEN, 1)
         self.node_w, self.node_b = random(features, REST), zeros(REST)
         self.demand_w = random(nodes * slots * LEVELS, REST)
-        self.rest_w, self.rest_b = zeros(REST, 1), zeros(1)
+        self.rest_w, self.rest_b = zeros(REST, 1), nn.Parameter(torch.full((1,), _RELUCTANCE))
         # The critic has features of its own, so that it does not pull at the actor's.
         self.value_node = nn.Linear(features, REST)
         self.value_demand = nn.Linear(nodes * slots * LEVELS, REST, bias=False)
