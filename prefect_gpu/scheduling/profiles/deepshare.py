@@ -3,7 +3,8 @@
 ``deepshare`` is the paper's RL-Hybrid without the RL: the greedy rule, a search of one step, decides everything, and
 jobs that are slowed down too much are preempted. ``deepshare-base`` is the paper's RL-base, a trained network alone,
 and ``deepshare-hybrid`` its RL-Hybrid, the network and, where it starts nothing, the rule. Both are there for each
-branch of the reward that was trained (``deepshare-base-a`` and so on); without a letter they are branch B.
+branch of the reward that was trained (``deepshare-base-a`` and so on); without a letter the base is branch B, and the
+hybrid branch E: that network starts the fewest, and leaves the most to the rule.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ GPUS_POWER = 1.5
 LEAST_USED = 0.75
 LEAST_GAIN = 0.4
 WORTH_POWER = 2.0
+HYBRID_BRANCH = "E"
+"""Of ``deepshare-hybrid``: the best of B and E in two sets of each of the four mixes."""
 
 
 def _baseline(name: str, order: Order) -> Profile:
@@ -171,12 +174,8 @@ def predicted() -> SensitivityTable:
     return SensitivityTable(traffic=TRAFFIC)
 
 
-def _trained(branch: str, suffix: str) -> dict[str, Callable[[], Profile]]:
-    names = (f"deepshare-base{suffix}", f"deepshare-hybrid{suffix}")
-    return {
-        names[0]: lambda: replace(base(policy=shipped(branch)), name=names[0]),
-        names[1]: lambda: replace(hybrid(policy=shipped(branch)), name=names[1]),
-    }
+def _trained(maker: Callable[..., Profile], branch: str, name: str) -> Callable[[], Profile]:
+    return lambda: replace(maker(policy=shipped(branch)), name=name)
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {
@@ -185,7 +184,10 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "deepshare-search": search,
     "deepshare-las": lambda: _baseline("deepshare-las", MostServed()),
     "deepshare-srtf": lambda: _baseline("deepshare-srtf", LeastComplete()),
-    **(_trained("B", "") if "B" in available() else {}),
 }
-for _branch in available():
-    PROFILES.update(_trained(_branch, f"-{_branch.lower()}"))
+for _name, _maker, _usual in (("deepshare-base", base, "B"), ("deepshare-hybrid", hybrid, HYBRID_BRANCH)):
+    for _branch in available():
+        _full = f"{_name}-{_branch.lower()}"
+        PROFILES[_full] = _trained(_maker, _branch, _full)
+        if _branch == _usual:
+            PROFILES[_name] = _trained(_maker, _branch, _name)

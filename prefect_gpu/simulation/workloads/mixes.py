@@ -24,7 +24,7 @@ from prefect_gpu.scheduling.policies.spreading import EvenSpread
 from prefect_gpu.scheduling.policies.view import Speeds
 from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
-from prefect_gpu.scheduling.profiles.deepshare import WORTH_POWER, greedy, hybrid
+from prefect_gpu.scheduling.profiles.deepshare import HYBRID_BRANCH, WORTH_POWER, greedy, hybrid
 from prefect_gpu.scheduling.profiles.trained import shipped
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
@@ -104,7 +104,7 @@ class Truth:
         makers: dict[str, Callable[[SensitivityTable, Mapping[Key, float] | None], Profile]] = {
             "deepshare": hybrid,
             "deepshare-greedy": greedy,
-            "deepshare-hybrid": partial(hybrid, policy=shipped("B")),
+            "deepshare-hybrid": partial(hybrid, policy=shipped(HYBRID_BRANCH)),
             BUSY: partial(hybrid, least_used=1.0, least_gain=0.0, worth_power=WORTH_POWER),
         }
         if name in makers:
