@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling import build
 
 from prefect_gpu.scheduling.profiles.trained import available, policy_of
 
@@ -13,7 +14,6 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_the_wheel_has_the_trained_policies_and_their_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = pytest.importorskip("hatchling.build", reason="hatchling, of the extra dev, is not installed")
     monkeypatch.chdir(ROOT)
     wheel = zipfile.ZipFile(tmp_path / build.build_wheel(str(tmp_path)))
     here = "prefect_gpu/scheduling/profiles/weights"

@@ -12,8 +12,8 @@ import numpy as np
 from prefect_gpu.estimation.accuracy import Comparison, Series, series, window_for
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TRAINING_S
 from prefect_gpu.reporting.accuracy import COVERAGE, NAMES, percent
+from prefect_gpu.reporting.figure import new_figure
 from prefect_gpu.reporting.style import COLOURS, FAILED_COLOUR
-from prefect_gpu.reporting.timeline import MissingLibrary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,16 +46,7 @@ def write_accuracy_png(compared: Sequence[Comparison], path: Path, *, title: str
         MissingLibrary: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    try:
-        # Without pyplot: its global state and its choice of a window system are of no use for a file.
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingLibrary(
-            f"The picture needs {error.name}, which is not installed: pip install 'prefect-gpu[plot]'"
-        ) from error
-    figure = Figure(figsize=(9.5, 6.2), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.5, 6.2)
     errors, held = figure.subplots(
         2, 1, sharex=True,
         gridspec_kw={"height_ratios": [3, 1.3], "left": 0.1, "right": 0.97, "top": 0.87, "bottom": 0.12, "hspace": 0.2},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.reporting.timeline import MissingLibrary
+from prefect_gpu.reporting.figure import new_figure
 
 _PANELS = (
     ("reward a round", {"reward": "reward"}, 1.0),
@@ -27,17 +27,9 @@ def write_learning_png(record: Mapping[str, Any], path: Path) -> None:
         MissingLibrary: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingLibrary(
-            f"The picture needs {error.name}, which is not installed: pip install 'prefect-gpu[plot]'"
-        ) from error
     looks: Sequence[Mapping[str, float]] = record["validation"]
     steps = [one["steps"] / 1000 for one in looks]
-    figure = Figure(figsize=(9.0, 2.8), dpi=100)
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.0, 2.8, dpi=100)
     places = {"left": 0.07, "right": 0.985, "top": 0.76, "bottom": 0.19, "wspace": 0.28}
     for axes, (title, columns, unit) in zip(figure.subplots(1, 3, gridspec_kw=places), _PANELS, strict=True):
         for (column, name), (colour, marker) in zip(columns.items(), _DRAWN, strict=False):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prefect_gpu.reporting.figure import new_figure
 from prefect_gpu.reporting.style import WAITING_COLOUR
-from prefect_gpu.reporting.timeline import MissingLibrary
 from prefect_gpu.simulation.results import Outcome, Results, Span
 
 if TYPE_CHECKING:
@@ -50,16 +50,7 @@ def write_simulation_png(results: Results, nodes: Sequence[Node], path: Path, *,
     finished = results.finished
     if not finished:
         raise ValueError("no job has finished: there is nothing to draw.")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise MissingLibrary(
-            f"A picture needs {error.name}, which is not installed: pip install 'prefect-gpu[plot]'"
-        ) from error
-
-    figure = Figure(figsize=(12.0, 10.0), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(12.0, 10.0)
     times, devices, queue = figure.subplots(
         3, 1,
         gridspec_kw={"height_ratios": [2.6, 4.2, 1.6], "hspace": 0.38, "left": 0.09, "right": 0.92, "top": 0.91,

@@ -25,7 +25,7 @@ from prefect_gpu.scheduling.policies.view import Speeds
 from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from prefect_gpu.scheduling.profiles.deepshare import HYBRID_BRANCH, WORTH_POWER, greedy, hybrid
-from prefect_gpu.scheduling.profiles.trained import shipped
+from prefect_gpu.scheduling.profiles.trained import available, shipped
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.traces import ContentionTable
@@ -105,6 +105,7 @@ class Truth:
             "deepshare": hybrid,
             "deepshare-greedy": greedy,
             "deepshare-hybrid": partial(hybrid, policy=shipped(HYBRID_BRANCH)),
+            **{f"deepshare-hybrid-{one.lower()}": partial(hybrid, policy=shipped(one)) for one in available()},
             BUSY: partial(hybrid, least_used=1.0, least_gain=0.0, worth_power=WORTH_POWER),
         }
         if name in makers:
