@@ -39,6 +39,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks._claims import Claim, at_least, at_most, report
+from prefect_gpu.scheduling.policies.allocation.contention import Rule
 from prefect_gpu.scheduling.policies.contention import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.profiles.deepshare import base, greedy, hybrid, search
@@ -66,7 +67,7 @@ def profiles(table: ContentionTable) -> dict[str, Profile]:
     """All policies by name, knowing the table."""
     known = lambda: SensitivityTable(table.ratios)  # noqa: E731  (each has its own, as it learns)
     return {
-        "greedy": greedy(known(), table.isolated, gpus_power=1.0),
+        "greedy": greedy(known(), table.isolated, Rule()),
         "search": search(known(), table.isolated),
         **{f"base-{one.lower()}": base(known(), table.isolated, shipped(one)) for one in available()},
         **{f"hybrid-{one.lower()}": hybrid(known(), table.isolated, shipped(one)) for one in available()},

@@ -146,7 +146,7 @@ class Sandbox:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
             "PREFECT_SERVER_LOG_RETRYABLE_ERRORS": "true",  # why it answered 503, which SQLite makes it do
-            # To mark hundreds of waiting runs as late locks a database on SQLite for minutes; runs wait here on purpose.
+            # Marking hundreds of waiting runs as late locks a database on SQLite for minutes.
             "PREFECT_SERVER_SERVICES_LATE_RUNS_AFTER_SECONDS": "3600",
             "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(self.home / "gpu"),
             "DO_NOT_TRACK": "1",

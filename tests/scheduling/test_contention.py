@@ -201,6 +201,19 @@ def test_a_higher_power_of_the_gpus_prefers_jobs_of_few() -> None:
     assert [start.job for start in chosen if start] == [0, 1]
 
 
+def test_a_start_that_is_wanted_is_made_if_it_is_nearly_as_good_as_the_best() -> None:
+    candidates = [Candidate(0, A, [ALL], 100.0), Candidate(1, A, [ALL], 110.0), Candidate(2, A, [ALL], 120.0)]
+    wanted = [Start(1, A, ALL)]
+    for least_value, expected in ((0.9, 1), (0.92, 0), (0.0, 1)):  # it is worth 100/110 of the best
+        chosen = choose_start(
+            candidates, [], FREE, SensitivityTable(), wanted=[Start(7, A, ALL), *wanted], least_value=least_value
+        )
+        assert chosen == Start(expected, A, ALL)
+    slowed = {(A, B): 0.5, (B, A): 1.0}
+    running = [Running(B, frozenset({0, 1}))]
+    assert choose_start(candidates, running, FREE, SensitivityTable(slowed), wanted=wanted, least_value=0.0) is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

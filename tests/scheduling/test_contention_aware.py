@@ -16,7 +16,7 @@ from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.cluster import Device, Node, Queue, Quotas
 from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch, Preempt
 from prefect_gpu.scheduling.jobs import Estimate, Request
-from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware
+from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware, Rule
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine, Rounds
 from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable, Start
 from prefect_gpu.scheduling.policies.observation import Encoding
@@ -239,6 +239,18 @@ def test_the_policy_decides_first_and_the_rule_when_it_starts_nothing() -> None:
     assert cluster.places["two"] == "a1 b1", "the greedy rule keeps it away from the other"
 
 
+def test_a_guarded_policy_chooses_only_among_starts_that_the_rule_values_alike() -> None:
+    def begun(policy: Policy, least_value: float) -> str:
+        allocation = ContentionAware(table(), SPEEDS, policy, least_value=least_value)
+        cluster = Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation))
+        cluster.submit("small", gpus=2, service_s=500.0)
+        cluster.submit("large", gpus=8, service_s=500.0)
+        return cluster.places["small"]
+
+    assert begun(only(2, 2, 3), 0.9) == "c1 d1", "the rule would take the first two, and values all alike"
+    assert begun(only(8, 0, 1, 2, 3), 0.9) == "a1 b1", "eight devices first are worth a quarter of that to the rule"
+
+
 def test_a_start_that_does_not_fit_is_not_carried_out() -> None:
     def policy(view: View) -> Sequence[Start]:
         return [Start(one.job, one.key, frozenset({0, 1})) for one in view.candidates]
@@ -308,7 +320,7 @@ def test_what_was_foreseen_is_not_undone() -> None:
             "test",
             LeastService(),
             sharing=NoSharing(),
-            allocation=ContentionAware(known, SPEEDS, least_ratio=0.4),
+            allocation=ContentionAware(known, SPEEDS, rule=Rule(least_ratio=0.4)),
             reactions=(StopTheSlowed(known),),
         ),
         nodes=2,
@@ -329,7 +341,7 @@ def test_where_the_policy_cannot_have_foreseen_it_the_slowed_are_stopped_all_the
             "test",
             LeastService(),
             sharing=NoSharing(),
-            allocation=ContentionAware(known, SPEEDS, least_ratio=0.4),
+            allocation=ContentionAware(known, SPEEDS, rule=Rule(least_ratio=0.4)),
             reactions=(StopTheSlowed(known, foreseen=True),),
         ),
         nodes=2,

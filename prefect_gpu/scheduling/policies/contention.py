@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -268,6 +268,8 @@ def choose_start(
     gpus_power: float = 1.0,
     least_gain: float = -float("inf"),
     worths: Mapping[str, float] | None = None,
+    wanted: Collection[Start] = (),
+    least_value: float = 1.0,
 ) -> Start | None:
     """The greedy rule: what to start next, or None if nothing may be.
 
@@ -285,6 +287,8 @@ def choose_start(
         gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
         least_gain: The changes in ratio must sum up to more than this.
         worths: Weights of the changes in ratio, by model; 1 for all others.
+        wanted: Starts that somebody else would make. The first of them that comes near enough to the best is chosen.
+        least_value: How near: in parts of the best one's value.
 
     Raises:
         ValueError: A candidate has no time left or its GPUs cannot be spread evenly.
@@ -297,8 +301,21 @@ def choose_start(
     ]
     weights = worths or {}
     gains: dict[tuple[Key, frozenset[int]], float | None] = {}
+
+    def value_of(candidate: Candidate, nodes: frozenset[int]) -> float:
+        key = candidate.key
+        if (key, nodes) not in gains:  # many jobs share a key, and only their remaining time tells them apart
+            fits = all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes)
+            gains[key, nodes] = (
+                gain_of(key, nodes, running, ratios, table, weights, least_ratio, least_gain) if fits else None
+            )
+        gain = gains[key, nodes]
+        return -float("inf") if gain is None else gain / (candidate.remaining_s * key.gpus**gpus_power)
+
+    known = {}
     for candidate in candidates:
         key = candidate.key
+        known[candidate.job, key] = candidate
         if not candidate.remaining_s > 0:
             raise ValueError(f"remaining_s of job {candidate.job} is {candidate.remaining_s}: give seconds above 0")
         if key.gpus % key.nodes:
@@ -306,18 +323,15 @@ def choose_start(
                 f"job {candidate.job} has {key.gpus} GPUs, which do not spread evenly over {key.nodes} nodes"
             )
         for nodes in candidate.nodes:
-            if (key, nodes) not in gains:  # many jobs share a key, and only their remaining time tells them apart
-                fits = all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes)
-                gains[key, nodes] = (
-                    gain_of(key, nodes, running, ratios, table, weights, least_ratio, least_gain) if fits else None
-                )
-            gain = gains[key, nodes]
-            if gain is None:
-                continue
-            value = gain / (candidate.remaining_s * key.gpus**gpus_power)
+            value = value_of(candidate, nodes)
             if value > best_value:
                 best_value = value
                 best = Start(candidate.job, key, nodes)
+    if best is not None:
+        for start in wanted:
+            one = known.get((start.job, start.key))
+            if one is not None and value_of(one, start.nodes) >= least_value * best_value:
+                return start
     return best
 
 

@@ -2,9 +2,9 @@
 
 ``deepshare`` is the paper's RL-Hybrid without the RL: the greedy rule, a search of one step, decides everything, and
 jobs that are slowed down too much are preempted. ``deepshare-base`` is the paper's RL-base, a trained network alone,
-and ``deepshare-hybrid`` its RL-Hybrid, the network and, where it starts nothing, the rule. Both are there for each
-branch of the reward that was trained (``deepshare-base-a`` and so on); without a letter the base is branch B, and the
-hybrid branch E: that network starts the fewest, and leaves the most to the rule.
+and ``deepshare-hybrid`` its RL-Hybrid: the network and the rule, which here guards it. Both are there for each branch
+of the reward that was trained (``deepshare-base-a`` and so on); without a letter the base is branch B, and the hybrid
+branch E.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from prefect_gpu.scheduling.policies.allocation.composed import Composed
-from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware
+from prefect_gpu.scheduling.policies.allocation.contention import ContentionAware, Rule
 from prefect_gpu.scheduling.policies.allocation.rounds import HeadOfLine
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.policies.order import LeastService, Order
@@ -28,12 +28,13 @@ from prefect_gpu.scheduling.policies.view import Policy
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.profiles.trained import available, shipped
 
-GPUS_POWER = 1.5
-LEAST_USED = 0.75
-LEAST_GAIN = 0.4
-WORTH_POWER = 2.0
+GREEDY = Rule(gpus_power=1.5)
+CALM = Rule(least_used=0.75, gpus_power=1.5)
+BUSY = Rule(least_used=1.0, least_gain=0.0, worth_power=3.0)
+"""The rule behind a policy: it gets as much done at once as it can. Jobs are complete sooner, and run slower."""
+LEAST_VALUE = 0.9
 HYBRID_BRANCH = "E"
-"""Of ``deepshare-hybrid``: the best of B and E in two sets of each of the four mixes."""
+"""Of ``deepshare-hybrid``. This, LEAST_VALUE, and the powers in BUSY were chosen on sets 10 to 19 of the four mixes."""
 
 
 def _baseline(name: str, order: Order) -> Profile:
@@ -43,17 +44,17 @@ def _baseline(name: str, order: Order) -> Profile:
 
 
 def greedy(
-    table: SensitivityTable | None = None, speeds: Mapping[Key, float] | None = None, *, gpus_power: float = GPUS_POWER
+    table: SensitivityTable | None = None, speeds: Mapping[Key, float] | None = None, rule: Rule = GREEDY
 ) -> Profile:
     """The greedy rule alone.
 
     Args:
         table: How much jobs slow each other down; None predicts it from the traffic of the paper's six models.
         speeds: Speeds of jobs alone by how they are spread, if measured.
-        gpus_power: Weight of the GPUs; see :func:`~prefect_gpu.scheduling.policies.contention.choose_start`.
+        rule: What it is after.
     """
     table = predicted() if table is None else table
-    allocation = ContentionAware(table, speeds, gpus_power=gpus_power)
+    allocation = ContentionAware(table, speeds, rule=rule)
     return Profile(
         "deepshare-greedy",
         LeastService(),
@@ -71,10 +72,8 @@ def hybrid(
     *,
     limit: float = SLOWDOWN_LIMIT,
     round_s: float = 0.0,
-    gpus_power: float = GPUS_POWER,
-    least_used: float | None = None,
-    least_gain: float | None = None,
-    worth_power: float | None = None,
+    rule: Rule | None = None,
+    least_value: float = LEAST_VALUE,
 ) -> Profile:
     """RL-Hybrid (§IV): a policy, the greedy rule where it starts nothing, and preemption of jobs that are slowed down.
 
@@ -82,7 +81,8 @@ def hybrid(
     use it also starts jobs that will slow each other down a lot, if clearly more is done in all. Behind a policy it is
     there to keep the cluster busy (§IV): it starts whatever lets more be done in all as long as any device is free. The
     policy is then asked only about the jobs that come first: the paper's reward, by which it was trained, has no word
-    for completion, and it would rather begin with the largest.
+    for completion, and it would rather begin with the largest. And the rule guards it: of starts that it values nearly
+    alike, the policy chooses. In the paper the policy is free, and asked first: ``least_value=0``.
 
     Args:
         table: As for :func:`greedy`; it learns from measured slowdowns.
@@ -91,25 +91,18 @@ def hybrid(
             rule decides alone.
         limit: Slowdown above which a job is stopped.
         round_s: Decide only so often; a policy that was trained in rounds wants 300. 0: whenever something changes.
-        gpus_power: As for :func:`greedy`.
-        least_used: See :class:`~prefect_gpu.scheduling.policies.allocation.contention.ContentionAware`. None: 0.75, or
-            1 with a policy. With 1, a ``least_gain`` of 0 and a ``worth_power`` of 2, jobs are complete sooner and run
-            slower.
-        least_gain: Likewise. None: 0.4, or 0 with a policy.
-        worth_power: Likewise. None: 0, or 2 with a policy.
+        rule: What the rule is after; None: what is said above.
+        least_value: See :class:`~prefect_gpu.scheduling.policies.allocation.contention.ContentionAware`.
     """
     table = predicted() if table is None else table
     parted = Parted()
-    usual = (LEAST_USED, LEAST_GAIN, 0.0) if policy is None else (1.0, 0.0, WORTH_POWER)
     allocation = ContentionAware(
         table,
         speeds,
         policy,
         parted=parted,
-        least_used=usual[0] if least_used is None else least_used,
-        least_gain=usual[1] if least_gain is None else least_gain,
-        worth_power=usual[2] if worth_power is None else worth_power,
-        gpus_power=gpus_power,
+        rule=rule or (CALM if policy is None else BUSY),
+        least_value=least_value,
         head=1.0,
         fewest=True,
         round_s=round_s,

@@ -22,9 +22,8 @@ from prefect_gpu.scheduling.jobs import Estimate, Request
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.policies.spreading import EvenSpread
 from prefect_gpu.scheduling.policies.view import Speeds
-from prefect_gpu.scheduling.profiles import Profile, without_patience
+from prefect_gpu.scheduling.profiles import Profile, deepshare, without_patience
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
-from prefect_gpu.scheduling.profiles.deepshare import HYBRID_BRANCH, WORTH_POWER, greedy, hybrid
 from prefect_gpu.scheduling.profiles.trained import available, shipped
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
@@ -102,11 +101,13 @@ class Truth:
             found = adaptive(self.table(), known, EvenSpread(_WIDTHS) if spread else None)
             return replace(found, patience_s=math.inf)
         makers: dict[str, Callable[[SensitivityTable, Mapping[Key, float] | None], Profile]] = {
-            "deepshare": hybrid,
-            "deepshare-greedy": greedy,
-            "deepshare-hybrid": partial(hybrid, policy=shipped(HYBRID_BRANCH)),
-            **{f"deepshare-hybrid-{one.lower()}": partial(hybrid, policy=shipped(one)) for one in available()},
-            BUSY: partial(hybrid, least_used=1.0, least_gain=0.0, worth_power=WORTH_POWER),
+            "deepshare": deepshare.hybrid,
+            "deepshare-greedy": deepshare.greedy,
+            "deepshare-hybrid": partial(deepshare.hybrid, policy=shipped(deepshare.HYBRID_BRANCH)),
+            **{
+                f"deepshare-hybrid-{one.lower()}": partial(deepshare.hybrid, policy=shipped(one)) for one in available()
+            },
+            BUSY: partial(deepshare.hybrid, rule=deepshare.BUSY),
         }
         if name in makers:
             return replace(makers[name](self.table(), known), name=name)

@@ -75,7 +75,6 @@ class Composed(ContentionAware):
         shortness: How much jobs are preferred of which little remains.
         cost: Weight of lost speed in itself, whoever loses it, per device of a group.
         least_share: No job may run with less than this part of its speed.
-        gpus_power: Of the greedy rule.
     """
 
     def __init__(
@@ -87,9 +86,8 @@ class Composed(ContentionAware):
         shortness: float = 0.25,
         cost: float = 0.075,
         least_share: float = 0.4,
-        gpus_power: float = 1.0,
     ) -> None:
-        super().__init__(table, speeds, gpus_power=gpus_power)
+        super().__init__(table, speeds)
         self._smallness, self._shortness = smallness, shortness
         self._cost, self._least_share = cost, least_share
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None

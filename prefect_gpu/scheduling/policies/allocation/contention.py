@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.jobs import Job
@@ -30,6 +31,27 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What the greedy rule is after.
+
+    Attributes:
+        least_ratio: Nobody may end up slower than this part of the speed alone; where the quotas limit the slowdown,
+            than the inverse of that.
+        least_used: Part of the devices that are to be used even if jobs slow each other down a lot; 0: none.
+        least_gain: What such a job must bring in all, in jobs at full speed; from 0 (completion counts) to 1.
+        gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
+        worth_power: Weigh each job's ratio by what its work is worth, see
+            :meth:`~prefect_gpu.scheduling.policies.contention.SensitivityTable.worths`; 0: all are worth the same.
+    """
+
+    least_ratio: float = LEAST_RATIO
+    least_used: float = 0.0
+    least_gain: float = 0.4
+    gpus_power: float = 1.0
+    worth_power: float = 0.0
+
+
 class ContentionAware(Allocation):
     """RL-Hybrid (§IV): what the policy starts, and if it starts nothing, what the greedy rule does.
 
@@ -49,17 +71,13 @@ class ContentionAware(Allocation):
         rule_for: Which ways to start a job are left to the rule whatever the policy does; None: the rule decides about
             all jobs, but only where the policy starts nothing.
         parted: Who was stopped because of whom; that of the reaction which stops them. They meet no more.
-        least_ratio: Nobody may end up slower than this part of the speed alone; where the quotas limit the slowdown,
-            than the inverse of that.
-        least_used: Part of the devices that are to be used even if jobs slow each other down a lot; 0: none.
-        least_gain: What such a job must bring in all, in jobs at full speed; from 0 (completion counts) to 1.
-        worth_power: Weigh each job's ratio by what its work is worth, see
-            :meth:`~prefect_gpu.scheduling.policies.contention.SensitivityTable.worths`; 0: all are worth the same.
+        rule: What the greedy rule is after.
+        least_value: A start of the policy is made only if the rule values it at so much of its own best one, which is
+            made else; 0: the policy decides alone, and the rule where that starts nothing, as in the paper.
         head: The policy is shown only jobs that need at most so many times the GPU seconds of the one that needs the
             fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite:
             all.
         fewest: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
-        gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
         round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
 
@@ -71,11 +89,8 @@ class ContentionAware(Allocation):
         *,
         rule_for: Callable[[Candidate], bool] | None = None,
         parted: Parted | None = None,
-        least_ratio: float = LEAST_RATIO,
-        least_used: float = 0.0,
-        least_gain: float = 0.4,
-        gpus_power: float = 1.0,
-        worth_power: float = 0.0,
+        rule: Rule | None = None,
+        least_value: float = 0.0,
         head: float = math.inf,
         fewest: bool = False,
         round_s: float = 0.0,
@@ -85,10 +100,8 @@ class ContentionAware(Allocation):
         self._policy = policy
         self._rule_for = rule_for
         self._parted = Parted() if parted is None else parted
-        self._least_ratio = least_ratio
-        self._least_used, self._least_gain = least_used, least_gain
-        self._gpus_power = gpus_power
-        self._worth_power, self._head = worth_power, head
+        self._rule = rule or Rule()
+        self._least_value, self._head = least_value, head
         self._rounds = Rounds(round_s)
 
     def allocate(self, desk: Desk) -> None:
@@ -108,7 +121,7 @@ class ContentionAware(Allocation):
     def _start_some(self, desk: Desk, priority: int) -> None:
         """Start jobs of the queues of one priority."""
         started = False
-        while self._policy is not None:
+        while self._policy is not None and not self._least_value:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
             if not sum(self._start(desk, jobs[start.job], start, view) for start in self._policy(self._shown(view))):
@@ -117,7 +130,8 @@ class ContentionAware(Allocation):
         while self._rule_for is not None or not started:
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
-            chosen = self._choose(view, self._least_now(desk))
+            wanted = self._policy(self._shown(view)) if self._policy is not None and self._least_value else ()
+            chosen = self._choose(view, self._least_now(desk), wanted)
             if chosen is None or not self._start(desk, jobs[chosen.job], chosen, view):
                 break
         while any(self._start_plain(desk, job) for job in self._firsts(desk, priority)):
@@ -140,20 +154,24 @@ class ContentionAware(Allocation):
 
     def _least_now(self, desk: Desk) -> float:
         limit = desk.state.quotas.slowdown_limit
-        return self._least_ratio if limit is None else 1 / limit
+        return self._rule.least_ratio if limit is None else 1 / limit
 
-    def _choose(self, view: View, least_ratio: float) -> Start | None:
-        """The greedy rule."""
+    def _choose(self, view: View, least_ratio: float, wanted: Sequence[Start] = ()) -> Start | None:
+        """The greedy rule; of starts that it values nearly alike, one that is wanted."""
         if self._rule_for is not None:
             others = {one.job for one in view.candidates if not self._rule_for(one)}
             view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
-        least, power = least_ratio - _ROUNDING, self._gpus_power
-        worths = worths_in(view, self._table, self._worth_power)
-        chosen = choose_start(view.candidates, view.running, view.free, self._table, least, power, worths=worths)
+        rule = self._rule
+        worths = worths_in(view, self._table, rule.worth_power)
+        choose = partial(
+            choose_start, view.candidates, view.running, view.free, self._table,
+            gpus_power=rule.gpus_power, worths=worths, wanted=wanted, least_value=self._least_value,
+        )  # fmt: skip
+        chosen = choose(least_ratio - _ROUNDING)
         devices = sum(view.sizes.values())
-        if chosen is not None or devices - sum(view.free.values()) >= self._least_used * devices:
+        if chosen is not None or devices - sum(view.free.values()) >= rule.least_used * devices:
             return chosen
-        return choose_start(view.candidates, view.running, view.free, self._table, 0.0, power, self._least_gain, worths)
+        return choose(0.0, least_gain=rule.least_gain)
 
     def _firsts(self, desk: Desk, priority: int) -> list[Job]:
         """The first job of each kind and size of a priority that no limit keeps back, in order."""
