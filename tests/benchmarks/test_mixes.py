@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from benchmarks._least_p90 import least_p90_s
 from benchmarks.mixes import ASKED, Measured, claims_of
-from prefect_gpu.simulation.workloads.mixes import Figures, Truth
+from prefect_gpu.simulation.workloads.mixes import Figures, Truth, draw, least_p90_jct_s, run
 
 
 def measured(**profiles: Figures) -> Measured:
@@ -37,3 +40,12 @@ def test_adaptive_must_be_better_and_not_equal() -> None:
 def test_each_is_simulated_once() -> None:
     found = Measured(Truth(), 12, 1, spread=False)
     assert found.of("low", "srtf") is found.of("low", "srtf")
+
+
+@pytest.mark.parametrize("mix", ["normal", "heavy"])
+def test_nobody_is_below_the_least_p90(mix: str) -> None:
+    truth, jobs = Truth(), list(draw(3, 64, mix))
+    least_s = least_p90_s(jobs)
+    assert least_p90_jct_s(jobs) < least_s, "it knows of contention, too"
+    for name in ("srtf", "deepshare-hybrid", "adaptive"):
+        assert run(jobs, truth.profile(name, spread=True), truth).p90_jct_s > least_s
