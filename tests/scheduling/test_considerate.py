@@ -147,6 +147,17 @@ def test_of_two_gangs_the_one_that_suits_the_company_starts_first_and_the_other_
     assert "; the loud one is next, and would lose more, or others by it" in reason_of(found, "third")
 
 
+def test_where_a_gang_finds_room_for_uneven_parts_only_it_starts_all_the_same() -> None:
+    own, beside = Key("loud", 4, 2), Key("quiet", 4, 2)
+    known = ((own, own, 1.8), (own, beside, 1.2), (beside, own, 1.2), (beside, beside, 1.1))
+    found = Play("adaptive", *nodes(3, 3, 3, 3))
+    found.tell(ev.ContentionLearned(known))
+    wanted = [(f"{kind}{at}", Request(workers=4, kind=kind)) for kind in ("quiet", "loud") for at in range(3)]
+    found.tell(ev.Together(tuple(ev.JobSubmitted(name, asked, "q", 0.0, 0.0, name) for name, asked in wanted)))
+    placed = [name for name, _ in wanted if found.where(name)]
+    assert len(placed) == 3, "of twelve devices, no four stay empty"
+
+
 def test_nobody_is_started_beyond_the_limit_of_the_quotas() -> None:
     mild = ev.ContentionLearned(((LARGE, SMALL, 1.25), (SMALL, LARGE, 1.25)))
     found = play(mild, ev.QuotasChanged(Quotas(slowdown_limit=1.2)), taken=5)

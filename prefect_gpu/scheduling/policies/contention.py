@@ -295,10 +295,7 @@ def choose_start(
     """
     best_value = -float("inf")
     best: Start | None = None
-    ratios = [
-        table.among(job.key, (other.key for other in running if other is not job and other.nodes & job.nodes))
-        for job in running
-    ]
+    ratios = ratios_of(running, table)
     weights = worths or {}
     gains: dict[tuple[Key, frozenset[int]], float | None] = {}
 
@@ -333,6 +330,14 @@ def choose_start(
             if one is not None and value_of(one, start.nodes) >= least_value * best_value:
                 return start
     return best
+
+
+def ratios_of(running: Sequence[Running], table: SensitivityTable) -> list[float]:
+    """The throughput ratio of each running job among those that share a node with it."""
+    return [
+        table.among(job.key, (other.key for other in running if other is not job and other.nodes & job.nodes))
+        for job in running
+    ]
 
 
 def gain_of(

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.policies.allocation.base import tell_line
 from prefect_gpu.scheduling.policies.allocation.contention import in_words
 from prefect_gpu.scheduling.policies.allocation.displace import Displace
-from prefect_gpu.scheduling.policies.contention import Key, Running, SensitivityTable, Start, choose_start
+from prefect_gpu.scheduling.policies.contention import (
+    Key,
+    Running,
+    SensitivityTable,
+    Start,
+    choose_start,
+    gain_of,
+    ratios_of,
+)
 from prefect_gpu.scheduling.policies.parted import Parted
 from prefect_gpu.scheduling.policies.spreading import can_spread, free_devices, placed
-from prefect_gpu.scheduling.policies.view import Speeds, look, running_jobs, worths_in
+from prefect_gpu.scheduling.policies.view import Speeds, key_of, look, running_jobs, worths_in
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.cluster import Placement
@@ -73,13 +81,11 @@ class Considerate(Displace):
         nodes = frozenset(desk.state.number_of(device) for device in placement.all_devices)
         if len(nodes) == 1 or (self._calm(desk, job, nodes) and self._usual(desk, job, nodes)):
             return found
-        chosen = self._chosen(desk, line)
-        self._kept_back = chosen is None
-        return chosen
+        return self._chosen(desk, line, job, placement, nodes)
 
     def _calm(self, desk: Desk, job: Job, nodes: frozenset[int]) -> bool:
         """Whether nobody loses anything if the job starts there, and it meets none that it was parted from."""
-        key = Key(job.request.kind, job.request.total_gpus, len(nodes))
+        key = key_of(job, len(nodes))
         there = [one.key for one in running_jobs(desk).values() if one.nodes & nodes]
         loses = any(self._table.ratio(key, other) < 1 or self._table.ratio(other, key) < 1 for other in there)
         return not loses and nodes.isdisjoint(self._parted.avoided(job, desk.state))
@@ -89,8 +95,14 @@ class Considerate(Displace):
         state = desk.state
         return len(nodes) in self._speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
 
-    def _chosen(self, desk: Desk, line: Line) -> tuple[Job, Placement] | None:
-        """The job that starts now instead of the first of the line, which may be the same one, and where."""
+    def _chosen(
+        self, desk: Desk, line: Line, first: Job, placement: Placement, on: frozenset[int]
+    ) -> tuple[Job, Placement] | None:
+        """The job that starts now instead of the first of the line, which may be the same one, and where.
+
+        The rule spreads jobs evenly. Where there is only room for an uneven part on each node, that is still better
+        than to wait, unless the rule would not do it either.
+        """
         state, sharing = desk.state, desk.profile.sharing
         priority = state.queue(line.queue).priority
         jobs = []
@@ -110,7 +122,11 @@ class Considerate(Displace):
             view.candidates, view.running, view.free, self._table, least_ratio, least_gain=0.0, worths=worths
         )
         if start is None:
-            return None
+            key, running = key_of(first, len(on)), view.running
+            ratios = ratios_of(running, self._table)
+            gain = gain_of(key, on, running, ratios, self._table, worths, least_ratio, least_gain=0.0)
+            self._kept_back = gain is None or not on.isdisjoint(self._parted.avoided(first, state))
+            return None if self._kept_back else (first, placement)
         job = jobs[start.job]
         room = free_devices(job, state, sharing)
         self._words = {job.id: self._told(start, job, line, view.running)}
