@@ -140,14 +140,18 @@ def look(
             on.setdefault(number, set()).add(name)
     jobs_on = {number: frozenset(names) for number, names in on.items()}
     candidates = []
-    known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}  # jobs are much alike
+    rooms: dict[str | int, dict[int, int]] = {}  # jobs are much alike
+    known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}
     for at, job in enumerate(jobs):
         found = speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
         if not found:
             continue
+        needs = job.id if job.request.shareable else job.least_bytes  # that is all there is to a job that is alone
+        if needs not in rooms:
+            free_here = free_devices(job, state, desk.profile.sharing)
+            rooms[needs] = {n: len(devices) for n, devices in free_here.items()}
         shunned = avoided(job, state)
-        free_here = free_devices(job, state, desk.profile.sharing)
-        room = {n: len(devices) for n, devices in free_here.items() if n not in shunned}
+        room = {n: count for n, count in rooms[needs].items() if n not in shunned}
         remaining_s = job.remaining_s(desk.now)
         if remaining_s is None:
             remaining_s = job.attained(desk.now)

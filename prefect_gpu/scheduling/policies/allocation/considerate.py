@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ class Considerate(Displace):
         nodes = frozenset(desk.state.number_of(device) for device in placement.all_devices)
         if len(nodes) == 1 or (self._calm(desk, job, nodes) and self._usual(desk, job, nodes)):
             return found
-        return self._chosen(desk, line, job, placement, nodes)
+        return self._chosen(desk, line, job, placement)
 
     def _calm(self, desk: Desk, job: Job, nodes: frozenset[int]) -> bool:
         """Whether nobody loses anything if the job starts there, and it meets none that it was parted from."""
@@ -95,13 +96,10 @@ class Considerate(Displace):
         state = desk.state
         return len(nodes) in self._speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
 
-    def _chosen(
-        self, desk: Desk, line: Line, first: Job, placement: Placement, on: frozenset[int]
-    ) -> tuple[Job, Placement] | None:
+    def _chosen(self, desk: Desk, line: Line, first: Job, placement: Placement) -> tuple[Job, Placement] | None:
         """The job that starts now instead of the first of the line, which may be the same one, and where.
 
-        The rule spreads jobs evenly. Where there is only room for an uneven part on each node, that is still better
-        than to wait, unless the rule would not do it either.
+        The rule spreads jobs evenly. Where only uneven parts find room, it is asked of these, too, before all wait.
         """
         state, sharing = desk.state, desk.profile.sharing
         priority = state.queue(line.queue).priority
@@ -122,10 +120,12 @@ class Considerate(Displace):
             view.candidates, view.running, view.free, self._table, least_ratio, least_gain=0.0, worths=worths
         )
         if start is None:
-            key, running = key_of(first, len(on)), view.running
+            on = Counter(state.number_of(device) for device in placement.all_devices)
+            key, nodes, running = key_of(first, len(on)), frozenset(on), view.running
             ratios = ratios_of(running, self._table)
-            gain = gain_of(key, on, running, ratios, self._table, worths, least_ratio, least_gain=0.0)
-            self._kept_back = gain is None or not on.isdisjoint(self._parted.avoided(first, state))
+            gain = gain_of(key, nodes, running, ratios, self._table, worths, least_ratio, least_gain=0.0)
+            even = len(set(on.values())) == 1
+            self._kept_back = even or gain is None or not nodes.isdisjoint(self._parted.avoided(first, state))
             return None if self._kept_back else (first, placement)
         job = jobs[start.job]
         room = free_devices(job, state, sharing)
