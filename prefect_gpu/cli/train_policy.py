@@ -26,6 +26,10 @@ def train_policy(
     sets: Annotated[int, typer.Option(help="Different job sets.")] = 10,
     jobs: Annotated[int, typer.Option(help="Jobs of a set.")] = 256,
     gamma: Annotated[float, typer.Option(help="Discount of a step's reward against the one before.")] = 0.9,
+    caution: Annotated[
+        float,
+        typer.Option(help="Added to the score of starting nothing, once trained: above 0 more GPUs are left idle."),
+    ] = 0.0,
     tables: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder `jobs` with measured tables; without it contention is predicted."),
@@ -49,7 +53,7 @@ def train_policy(
     except ImportError as error:
         common.fail(f"Training needs more packages ({error}). Install them: pip install 'prefect-gpu[rl]'")
     try:
-        settings = Settings(mix, w1, seed, episodes, sets, jobs, gamma)
+        settings = Settings(mix, w1, seed, episodes, sets, jobs, gamma, caution)
     except ValueError as error:
         common.fail(str(error), code=2)
     table = _table(tables)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ pytest.importorskip("sb3_contrib", reason="the extra rl is not installed")
 
 import torch
 
-from prefect_gpu.scheduling.policies.network import WEIGHTS, Network
+from prefect_gpu.scheduling.policies.network import NOTHING, WEIGHTS, Network
 from prefect_gpu.scheduling.profiles.trained import content_of, policy_of
 from prefect_gpu.simulation.gym import StartsEnv
 from prefect_gpu.simulation.learning.evaluate import score, unseen_sets
@@ -53,6 +55,15 @@ def test_the_same_seed_gives_the_same_policy_and_tells_how_it_went() -> None:
     assert found["unfinished"] == 0 and 0 < found["used"] <= 1
 
 
+@pytest.mark.slow
+def test_caution_is_added_to_the_score_of_starting_nothing_and_changes_nothing_else() -> None:
+    bold, careful = train(TINY), train(replace(TINY, caution=0.75))
+    assert bold.curve == careful.curve, "what is learned does not depend on it"
+    alike = [name for name in WEIGHTS if (bold.weights[name] == careful.weights[name]).all()]
+    assert alike == [name for name in WEIGHTS if name != NOTHING]
+    assert careful.weights[NOTHING] == pytest.approx(bold.weights[NOTHING] + 0.75)
+
+
 def test_of_the_last_quarter_the_best_reward_is_chosen() -> None:
     rewards = [0.5, 0.1, 0.4, 0.2, 0.3, 0.2, 0.3, 0.25]
     assert chosen([{"reward": one} for one in rewards]) == 6
@@ -83,6 +94,7 @@ def test_a_network_is_played_as_the_profile_plays_it() -> None:
         ({"w1": 1.5}, "w1=1.5"),
         ({"episodes": 0}, "episodes=0"),
         ({"gamma": 1.0}, "gamma=1"),
+        ({"caution": float("nan")}, "caution=nan"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], said: str) -> None:

@@ -22,6 +22,8 @@ Array = npt.NDArray[np.float32]
 
 WEIGHTS = ("set_w", "cell_w", "all_w", "start_b", "start_w", "node_w", "node_b", "demand_w", "rest_w", "rest_b")
 """Names of the arrays."""
+NOTHING = "rest_b"
+"""Of these, the constant part of the score of starting nothing."""
 
 
 class Starts:

@@ -26,7 +26,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecEnvWrapper
 
 from prefect_gpu.scheduling.policies.contention import BRANCHES
-from prefect_gpu.scheduling.policies.network import Array, Network
+from prefect_gpu.scheduling.policies.network import NOTHING, Array, Network
 from prefect_gpu.simulation.gym import MOST_ROUNDS, StartsEnv
 from prefect_gpu.simulation.learning.network import StartPolicy
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
@@ -56,6 +56,8 @@ class Settings:
         jobs: Jobs of a set.
         gamma: Discount of a step's reward against the one before, from 0 to less than 1. Small ones make it start only
             what is good at once; large ones fill the cluster, and leave for later who is hard to place.
+        caution: Added to the score of starting nothing, once trained. Above 0, more GPUs are left idle for jobs to run
+            undisturbed; below, fewer. What is learned, and which look counts, does not depend on it.
 
     Raises:
         ValueError: A setting is out of its range.
@@ -68,6 +70,7 @@ class Settings:
     sets: int = SETS
     jobs: int = 256
     gamma: float = 0.9
+    caution: float = 0.0
 
     def __post_init__(self) -> None:
         if self.mix not in MIXES:
@@ -76,6 +79,8 @@ class Settings:
             raise ValueError(f"w1={self.w1} is no weight: give 0 to 1, such as 0.4.")
         if not 0 <= self.gamma < 1:
             raise ValueError(f"gamma={self.gamma} is no discount: give 0 to less than 1, such as 0.9.")
+        if not np.isfinite(self.caution):
+            raise ValueError(f"caution={self.caution} is no score: give a number, such as 0.5.")
         for name in ("episodes", "sets", "jobs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is too few: give at least 1.")
@@ -258,9 +263,8 @@ def train(
 
     def so_far(steps: int) -> Trained:
         at = chosen(looks)
-        return Trained(
-            networks[at], levels, settings, steps, int(looks[at]["steps"]), list(looks), list(counting.curve)
-        )
+        weights = {**networks[at], NOTHING: networks[at][NOTHING] + np.float32(settings.caution)}
+        return Trained(weights, levels, settings, steps, int(looks[at]["steps"]), list(looks), list(counting.curve))
 
     model.learn(settings.episodes * MOST_ROUNDS * settings.jobs, callback=counting)
     if looks[-1]["steps"] != model.num_timesteps:
