@@ -82,10 +82,10 @@ class Composed(ContentionAware):
         table: SensitivityTable,
         speeds: Mapping[Key, float] | None = None,
         *,
-        smallness: float = 0.5,
-        shortness: float = 0.3,
-        cost: float = 0.1,
-        least_share: float = 0.5,
+        smallness: float = 0.4,
+        shortness: float = 0.35,
+        cost: float = 0.09,
+        least_share: float = 0.4,
     ) -> None:
         super().__init__(table, speeds)
         self._smallness, self._shortness = smallness, shortness
