@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -32,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def stop_on_signals() -> None:
     """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too."""
+    # If it comes while a connection is given back, SQLAlchemy logs all of it with its traceback, and then passes it on.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
 
