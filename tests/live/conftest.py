@@ -12,9 +12,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
-from tests.live.pool import LivePool, work_pool
+from tests.live.pool import LivePool, none_left, work_pool
 from tests.server import prefect_server
 
 
@@ -45,7 +45,7 @@ async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest)
             yield live
             (tmp_path / "go").touch()
             await asyncio.to_thread(live.stop_workers)
-    wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")
+    none_left(sandbox)
 
 
 @pytest.fixture(scope="module")
@@ -76,4 +76,4 @@ async def served(serving: LivePool, tmp_path: Path) -> AsyncIterator[LivePool]:
             yield serving
             for held in ("go", "never"):
                 (tmp_path / held).touch()
-    wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")
+    none_left(sandbox)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psutil
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
@@ -22,7 +23,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.flows import Flow
 from prefect.states import Cancelling, Scheduled
 
-from prefect_gpu.sandbox import Process, Sandbox
+from prefect_gpu.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
 
@@ -172,6 +173,17 @@ class LivePool:
             return self.noted(word)[str(run_id)] > 0
 
         await eventually(noted, f"{word} by {run_id}")
+
+
+def none_left(sandbox: Sandbox) -> None:
+    """Wait until no run's process is left. Those of a test that failed are ended, so that only that test fails."""
+    try:
+        wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")
+    except SandboxError:
+        for process in sandbox.runs_left():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        raise
 
 
 @contextlib.asynccontextmanager
