@@ -234,7 +234,8 @@ class AnyHistory(RuleBasedStateMachine):
         for job in state.waiting():
             ahead = self.rank(job) < key
             waits_for_room = job.due_at <= self.now and state.limit_reason(job) is None
-            if ahead and waits_for_room and job.not_before + PATIENCE_S <= self.now:
+            came = max(job.not_before, job.gave_way_at)  # once it has stopped, it waits anew
+            if ahead and waits_for_room and came + PATIENCE_S <= self.now:
                 usable = self.scheduler.profile.allocation.capability.usable(job.request)
                 assert not usable & set(launch.placement.devices), f"{launch.job} overtook {job.id}"
 
