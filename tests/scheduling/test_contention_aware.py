@@ -64,12 +64,18 @@ class Cluster:
         return said
 
     def submit(
-        self, *jobs: str, kind: str = "quiet", gpus: int = 2, service_s: float | None = 100.0, **asks: object
+        self,
+        *jobs: str,
+        kind: str = "quiet",
+        gpus: int = 2,
+        service_s: float | None = 100.0,
+        launching_s: float = 0.0,
+        **asks: object,
     ) -> list[Instruction]:
         """Submit jobs of one kind at the same moment."""
         request = Request(gpus=gpus, kind=kind, spans=True, preemptible=True)
         request = Request(**{**vars(request), **asks})  # type: ignore[arg-type]
-        estimate = Estimate(service_s=service_s)
+        estimate = Estimate(service_s=service_s, launching_s=launching_s)
         news = tuple(ev.JobSubmitted(job, request, "q", self.now, self.now, job, estimate) for job in jobs)
         return self.handle(ev.Together(news))
 

@@ -267,7 +267,7 @@ def choose_start(
     least_ratio: float = LEAST_RATIO,
     gpus_power: float = 1.0,
     least_gain: float = -float("inf"),
-    worths: Mapping[str, float] | None = None,
+    worths: Mapping[Key, float] | None = None,
     wanted: Collection[Start] = (),
     least_value: float = 1.0,
 ) -> Start | None:
@@ -286,7 +286,7 @@ def choose_start(
         least_ratio: Nobody may end up slower than this.
         gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
         least_gain: The changes in ratio must sum up to more than this.
-        worths: Weights of the changes in ratio, by model; 1 for all others.
+        worths: Weights of the changes in ratio; 1 for all others.
         wanted: Starts that somebody else would make. The first of them that comes near enough to the best is chosen.
         least_value: How near: in parts of the best one's value.
 
@@ -346,7 +346,7 @@ def gain_of(
     running: Sequence[Running],
     ratios: Sequence[float],
     table: SensitivityTable,
-    worths: Mapping[str, float],
+    worths: Mapping[Key, float],
     least_ratio: float,
     least_gain: float,
 ) -> float | None:
@@ -366,5 +366,5 @@ def gain_of(
         if own < least_ratio or after < least_ratio:
             return None
         change += after - ratio
-        weighted += (after - ratio) * worths.get(job.key.model, 1.0)
-    return weighted + own * worths.get(key.model, 1.0) if change + own > least_gain else None
+        weighted += (after - ratio) * worths.get(job.key, 1.0)
+    return weighted + own * worths.get(key, 1.0) if change + own > least_gain else None

@@ -105,6 +105,12 @@ def key_of(job: Job, nodes: int) -> Key:
     return Key(job.request.kind, job.request.total_gpus, nodes)
 
 
+def seconds_left(job: Job, now: float) -> float:
+    """Seconds that remain alone; of a job of which nothing is known, those that it has had are the best guess."""
+    found = job.remaining_s(now)
+    return job.attained(now) if found is None else found
+
+
 def running_jobs(desk: Desk) -> dict[str, Running]:
     """Where each running job that holds devices is, by its id."""
     state = desk.state
@@ -152,9 +158,7 @@ def look(
             rooms[needs] = {n: len(devices) for n, devices in free_here.items()}
         shunned = avoided(job, state)
         room = {n: count for n, count in rooms[needs].items() if n not in shunned}
-        remaining_s = job.remaining_s(desk.now)
-        if remaining_s is None:
-            remaining_s = job.attained(desk.now)
+        left_s = seconds_left(job, desk.now)
         count, size = pieces(job.request)
         for width in found:
             least = count // width * size
@@ -164,15 +168,21 @@ def look(
             sets = known[alike]
             if sets:
                 key = key_of(job, width)
-                candidates.append(Candidate(at, key, sets, max(_LEAST_S, remaining_s * speeds.stretch(key))))
+                candidates.append(Candidate(at, key, sets, max(_LEAST_S, left_s * speeds.stretch(key))))
     free = {books.number: len(books.free) for books in state.numbered}
     sizes = {books.number: len(books.node.devices) for books in state.numbered}
     return View(candidates, list(running.values()), free, sizes, table)
 
 
-def worths_in(view: View, table: SensitivityTable, power: float) -> dict[str, float]:
-    """What a second of each model's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
+def keys_in(view: View) -> list[Key]:
+    """Those of all ways to start a job, and of the running jobs."""
+    return [*(one.key for one in view.candidates), *(one.key for one in view.running)]
+
+
+def worths_in(view: View, table: SensitivityTable, power: float) -> dict[Key, float]:
+    """What a second of each job's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
     if not power:
         return {}
-    keys = [*(one.key for one in view.candidates), *(one.key for one in view.running)]
-    return table.worths([key.model for key in keys], power)
+    keys = keys_in(view)
+    worths = table.worths([key.model for key in keys], power)
+    return {key: worths[key.model] for key in keys}

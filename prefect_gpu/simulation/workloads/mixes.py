@@ -131,7 +131,7 @@ def draw(seed: int, jobs: int = JOBS, mix: str = "normal", sizes: Sequence[int] 
             launching_s=LAUNCHING_S,
             checkpoint_s=CHECKPOINT_S,
             restore_s=RESTORE_S,
-            estimate=Estimate(service_s=DURATION_S),
+            estimate=Estimate(service_s=DURATION_S, launching_s=LAUNCHING_S),
             kind=model,
         )
 

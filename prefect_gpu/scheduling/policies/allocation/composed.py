@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.policies.allocation.contention import ContentionAwar
 from prefect_gpu.scheduling.policies.compositions import Chooser, Chosen, Compositions, Floats, TooMany, Wide
 from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
 from prefect_gpu.scheduling.policies.spreading import free_devices, pieces, placed
+from prefect_gpu.scheduling.policies.view import seconds_left
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -158,7 +159,7 @@ class Composed(ContentionAware):
         jobs, remaining_s = [], []
         for one in classes:
             known = sorted(
-                ((max(_LEAST_S, _remaining_s(job, desk.now)), job.submitted_at, job.id, job) for job in by_class[one]),
+                ((max(_LEAST_S, seconds_left(job, desk.now)), job.submitted_at, job.id, job) for job in by_class[one]),
                 key=lambda entry: entry[:3],
             )
             jobs.append([entry[3] for entry in known])
@@ -231,7 +232,7 @@ class Composed(ContentionAware):
             if job not in seats or _nodes_of(desk, job) != frozenset(seats[job][0]):
                 desk.preempt(job, "a better composition of jobs needs its devices")
         starting = [job for job in seats if job.placement is None]
-        for job in sorted(starting, key=lambda job: -_remaining_s(job, desk.now)):
+        for job in sorted(starting, key=lambda job: -seconds_left(job, desk.now)):
             nodes, ratio, one = seats[job]
             others = Counter(
                 problem.classes[at] for _, (where, _, at) in seats.items() if set(where) & set(nodes)
@@ -278,9 +279,3 @@ def _told(others: Mapping[tuple[str, int], int]) -> str:
 def _nodes_of(desk: Desk, job: Job) -> frozenset[int]:
     devices = job.placement.all_devices if job.placement else ()
     return frozenset(desk.state.number_of(device) for device in devices if desk.state.has_node(device))
-
-
-def _remaining_s(job: Job, now: float) -> float:
-    """Seconds that remain alone; of a job of which nothing is known, those that it has had are the best guess."""
-    remaining_s = job.remaining_s(now)
-    return job.attained(now) if remaining_s is None else remaining_s

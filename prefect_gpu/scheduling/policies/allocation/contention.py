@@ -20,15 +20,18 @@ from prefect_gpu.scheduling.policies.contention import (
     Start,
     choose_start,
 )
+from prefect_gpu.scheduling.policies.exchange import Exchange
 from prefect_gpu.scheduling.policies.parted import Parted
+from prefect_gpu.scheduling.policies.prices import Prices
 from prefect_gpu.scheduling.policies.spreading import free_devices, placed
-from prefect_gpu.scheduling.policies.view import Policy, Speeds, View, look, worths_in
+from prefect_gpu.scheduling.policies.view import Policy, Speeds, View, key_of, keys_in, look, running_jobs, worths_in
 from prefect_gpu.scheduling.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
 
 _ROUNDING = 1e-9
+_MOST_EXCHANGES = 4  # at one decision
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Rule:
         gpus_power: Weight of the GPUs in the divisor; 1 is plain GPU seconds, above 1 prefers small jobs.
         worth_power: Weigh each job's ratio by what its work is worth, see
             :meth:`~prefect_gpu.scheduling.policies.contention.SensitivityTable.worths`; 0: all are worth the same.
+        priced: Weigh each job's ratio by its GPUs and their price instead, wherever there is one to tell; see
+            :class:`~prefect_gpu.scheduling.policies.prices.Prices`.
     """
 
     least_ratio: float = LEAST_RATIO
@@ -50,6 +55,7 @@ class Rule:
     least_gain: float = 0.4
     gpus_power: float = 1.0
     worth_power: float = 0.0
+    priced: bool = False
 
 
 class ContentionAware(Allocation):
@@ -78,6 +84,8 @@ class ContentionAware(Allocation):
             fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite:
             all.
         fewest: See :class:`~prefect_gpu.scheduling.policies.view.Speeds`.
+        exchanges: Whether running jobs are stopped or moved where clearly more gets done by that, see
+            :class:`~prefect_gpu.scheduling.policies.exchange.Exchange`; else they stay where they are.
         round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
 
@@ -93,6 +101,7 @@ class ContentionAware(Allocation):
         least_value: float = 0.0,
         head: float = math.inf,
         fewest: bool = False,
+        exchanges: bool = False,
         round_s: float = 0.0,
     ) -> None:
         self._table = SensitivityTable() if table is None else table
@@ -102,6 +111,8 @@ class ContentionAware(Allocation):
         self._parted = Parted() if parted is None else parted
         self._rule = rule or Rule()
         self._least_value, self._head = least_value, head
+        self._prices = Prices(self._table, self._speeds)
+        self._exchange = Exchange(self._table, self._speeds, self._parted) if exchanges else None
         self._rounds = Rounds(round_s)
 
     def allocate(self, desk: Desk) -> None:
@@ -112,6 +123,10 @@ class ContentionAware(Allocation):
         waiting = desk.state.queue_of_waiting
         for priority in sorted({desk.state.queue(line.queue).priority for line in waiting.lines()}):
             self._start_some(desk, priority)
+            for _ in range(_MOST_EXCHANGES):
+                if not self._exchanged(desk, priority):
+                    break
+                self._start_some(desk, priority)
         lines = waiting.lines()
         view = self._look(desk, [line.entries[0][1] for line in lines])
         fits = {candidate.job for candidate in view.candidates}
@@ -131,7 +146,7 @@ class ContentionAware(Allocation):
             jobs = self._firsts(desk, priority)
             view = self._look(desk, jobs)
             wanted = self._policy(self._shown(view)) if self._policy is not None and self._least_value else ()
-            chosen = self._choose(view, self._least_now(desk), wanted)
+            chosen = self._choose(desk, view, wanted)
             if chosen is None or not self._start(desk, jobs[chosen.job], chosen, view):
                 break
         while any(self._start_plain(desk, job) for job in self._firsts(desk, priority)):
@@ -156,16 +171,49 @@ class ContentionAware(Allocation):
         limit = desk.state.quotas.slowdown_limit
         return self._rule.least_ratio if limit is None else 1 / limit
 
-    def _choose(self, view: View, least_ratio: float, wanted: Sequence[Start] = ()) -> Start | None:
+    def _exchanged(self, desk: Desk, priority: int) -> bool:
+        """Make one change of who runs where, if one is worth it; whether it was made."""
+        if self._exchange is None:
+            return False
+        jobs = self._firsts(desk, priority)
+        change = self._exchange.find(desk, jobs, self._weights(desk, jobs))
+        if change is None:
+            return False
+        job, state, waiting = change.job, desk.state, jobs[change.start.job]
+        if change.nodes is None:
+            desk.preempt(job, f"more gets done with {waiting.label} on its nodes, beside those that are there")
+            return self._start(desk, waiting, change.start, self._look(desk, jobs))
+        state.vacate(job)
+        room = free_devices(job, state, desk.profile.sharing)
+        to = placed(job, sorted(change.nodes), room, state, desk.profile.sharing)
+        state.occupy(job)
+        desk.move(job, to, f"that leaves room for {waiting.label}")
+        return True
+
+    def _weights(self, desk: Desk, waiting: Iterable[Job]) -> Mapping[Key, float]:
+        """Of the ratios of all that run or wait: GPUs × price, or GPUs alone if there is none."""
+        state = desk.state
+        keys = [one.key for one in running_jobs(desk).values()]
+        for job in waiting:
+            widths = self._speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
+            keys += [key_of(job, width) for width in widths]
+        prices = self._prices.of(keys, desk) if self._rule.priced else None
+        return {key: key.gpus * (1.0 if prices is None else prices[key]) for key in keys}
+
+    def _choose(self, desk: Desk, view: View, wanted: Sequence[Start] = ()) -> Start | None:
         """The greedy rule; of starts that it values nearly alike, one that is wanted."""
+        least_ratio = self._least_now(desk)
         if self._rule_for is not None:
             others = {one.job for one in view.candidates if not self._rule_for(one)}
             view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
         rule = self._rule
-        worths = worths_in(view, self._table, rule.worth_power)
+        worths, gpus_power = worths_in(view, self._table, rule.worth_power), rule.gpus_power
+        prices = self._prices.of(keys_in(view), desk) if rule.priced else None
+        if prices is not None:  # the GPUs are in the worth, and for the preference of small jobs in the divisor again
+            worths, gpus_power = {key: key.gpus * price for key, price in prices.items()}, gpus_power + 1
         choose = partial(
             choose_start, view.candidates, view.running, view.free, self._table,
-            gpus_power=rule.gpus_power, worths=worths, wanted=wanted, least_value=self._least_value,
+            gpus_power=gpus_power, worths=worths, wanted=wanted, least_value=self._least_value,
         )  # fmt: skip
         chosen = choose(least_ratio - _ROUNDING)
         devices = sum(view.sizes.values())

@@ -1,0 +1,96 @@
+"""What a second of each job's work costs a cluster on which jobs on several nodes slow each other down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from prefect_gpu.scheduling.policies.compositions import Compositions, TooMany
+from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
+from prefect_gpu.scheduling.policies.view import Speeds, key_of, seconds_left
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.verbs import Desk
+
+_RENEWED = 0.05  # of the time that this work would take alone: then the prices are looked at again
+
+
+class Prices:
+    """The price of a job: seconds of a device for each second of its work on one, if all is done in the best company.
+
+    All work of the jobs that are waiting or running is taken together, and divided into nodes: what a node may hold at
+    a time are compositions of jobs' parts, of which each keeps the speed that the worst of the others leaves it. The
+    prices are the duals of the linear programme "the least time in which compositions do all the work" (see
+    :meth:`~prefect_gpu.scheduling.policies.compositions.Compositions.prices`). A job costs much if nearly everybody
+    slows it down, or if it slows down whoever there is: it should run while there is good company for it, as what is
+    left for the end has none. That depends on the others, which a mean over all pairs does not see.
+
+    Jobs on one node, or that need whole nodes, cost what they take: 1. Nodes are taken to be like the largest one.
+
+    Args:
+        table: How much jobs suffer from each other.
+        speeds: On how many nodes jobs go.
+    """
+
+    def __init__(self, table: SensitivityTable, speeds: Speeds) -> None:
+        self._table, self._speeds = table, speeds
+        self._known: dict[tuple[str, int], float] | None = {}
+        self._renew_at = -math.inf
+        self._compositions: tuple[object, Compositions] | None = None
+
+    def of(self, keys: Iterable[Key], desk: Desk) -> dict[Key, float] | None:
+        """The price of each of these; None if there is none to tell.
+
+        So it is where there are too many kinds of jobs to look at all compositions, or where a node has no room for
+        parts of two jobs.
+        """
+        wanted = list(keys)
+        if desk.now >= self._renew_at or (
+            self._known is not None and any((key.model, key.gpus) not in self._known for key in wanted)
+        ):
+            self._renew(desk)
+        if self._known is None:
+            return None
+        return {key: self._known.get((key.model, key.gpus), 1.0) for key in wanted}
+
+    def _renew(self, desk: Desk) -> None:
+        state = desk.state
+        waiting = (entry[1] for line in state.queue_of_waiting.lines() for entry in line.entries)
+        nodes, capacity = len(state.numbered), state.largest_node
+        left_s: dict[Key, float] = {}  # seconds of nodes
+        self._known = {}
+        for job in [*waiting, *state.running.values()]:
+            found = self._speeds.worthwhile(job.request, nodes, capacity)
+            width = next((one for one in found if job.request.total_gpus <= capacity * one), 0)
+            key = key_of(job, width)
+            self._known[key.model, key.gpus] = 1.0
+            seconds = seconds_left(job, desk.now)
+            if width > 1 and key.gpus < capacity * width:
+                left_s[key] = left_s.get(key, 0.0) + seconds * width
+        keys = sorted(left_s)
+        sizes = np.array([key.gpus // key.nodes for key in keys])
+        alone_s = sum(left_s[key] * size for key, size in zip(keys, sizes, strict=True)) / max(1, nodes * capacity)
+        self._renew_at = desk.now + _RENEWED * float(alone_s) if keys else math.inf
+        if not keys:
+            return
+        if 2 * sizes.min() > capacity:
+            self._known = None
+            return
+        ratios = np.array([[self._table.ratio(own, other) for other in keys] for own in keys])
+        try:
+            all_ = self._all(sizes, ratios, capacity)
+        except TooMany:
+            self._known = None
+            return
+        prices = all_.prices(np.array([left_s[key] for key in keys])) * capacity / sizes
+        self._known.update({(key.model, key.gpus): float(price) for key, price in zip(keys, prices, strict=True)})
+
+    def _all(self, sizes: np.ndarray, ratios: np.ndarray, capacity: int) -> Compositions:
+        """The compositions of a node; those of before if nothing else is known since."""
+        same = (sizes.tobytes(), ratios.tobytes(), capacity)
+        if self._compositions is None or self._compositions[0] != same:
+            self._compositions = (same, Compositions([int(size) for size in sizes], ratios, capacity))
+        return self._compositions[1]
