@@ -59,9 +59,11 @@ def test_whole_nodes_and_single_ones_cost_what_they_take() -> None:
     assert found == {Key("quiet", 8, 2): 1.0, Key("quiet", 1, 1): 1.0}
 
 
-def test_there_are_none_where_no_two_jobs_fit_on_a_node_or_there_are_too_many_kinds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_there_are_none_where_nobody_meets_anybody_or_there_are_too_many_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Cluster(greedy(SensitivityTable(RATIOS), NARROW), nodes=2)
+    world.submit("whole", gpus=8)
+    world.submit("one", gpus=1)
+    assert priced(world, Key("quiet", 8, 2)) is None
     assert priced(with_jobs(2, 2, gpus=3), LOUD) is None
     monkeypatch.setattr(compositions, "MOST", 2)
     assert priced(with_jobs(2, 2), LOUD) is None

@@ -28,7 +28,7 @@ class Prices:
     slows it down, or if it slows down whoever there is: it should run while there is good company for it, as what is
     left for the end has none. That depends on the others, which a mean over all pairs does not see.
 
-    Jobs on one node, or that need whole nodes, cost what they take: 1. Nodes are taken to be like the largest one.
+    Jobs that one node holds, or that need whole nodes, cost what they take: 1. Nodes are taken to be like the largest.
 
     Args:
         table: How much jobs suffer from each other.
@@ -37,31 +37,28 @@ class Prices:
 
     def __init__(self, table: SensitivityTable, speeds: Speeds) -> None:
         self._table, self._speeds = table, speeds
-        self._known: dict[tuple[str, int], float] | None = {}
+        self._known: dict[tuple[str, int], float] = {}
+        self._any = False
         self._renew_at = -math.inf
         self._compositions: tuple[object, Compositions] | None = None
 
     def of(self, keys: Iterable[Key], desk: Desk) -> dict[Key, float] | None:
         """The price of each of these; None if there is none to tell.
 
-        So it is where there are too many kinds of jobs to look at all compositions, or where a node has no room for
-        parts of two jobs.
+        So it is where no job needs several nodes, where a node has no room for parts of two jobs, or where there are
+        too many kinds of jobs to look at all compositions.
         """
         wanted = list(keys)
-        if desk.now >= self._renew_at or (
-            self._known is not None and any((key.model, key.gpus) not in self._known for key in wanted)
-        ):
+        if desk.now >= self._renew_at or any((key.model, key.gpus) not in self._known for key in wanted):
             self._renew(desk)
-        if self._known is None:
-            return None
-        return {key: self._known.get((key.model, key.gpus), 1.0) for key in wanted}
+        return {key: self._known.get((key.model, key.gpus), 1.0) for key in wanted} if self._any else None
 
     def _renew(self, desk: Desk) -> None:
         state = desk.state
         waiting = (entry[1] for line in state.queue_of_waiting.lines() for entry in line.entries)
         nodes, capacity = len(state.numbered), state.largest_node
         left_s: dict[Key, float] = {}  # seconds of nodes
-        self._known = {}
+        self._known, self._any = {}, False
         for job in [*waiting, *state.running.values()]:
             found = self._speeds.worthwhile(job.request, nodes, capacity)
             width = next((one for one in found if job.request.total_gpus <= capacity * one), 0)
@@ -74,19 +71,16 @@ class Prices:
         sizes = np.array([key.gpus // key.nodes for key in keys])
         alone_s = sum(left_s[key] * size for key, size in zip(keys, sizes, strict=True)) / max(1, nodes * capacity)
         self._renew_at = desk.now + _RENEWED * float(alone_s) if keys else math.inf
-        if not keys:
-            return
-        if 2 * sizes.min() > capacity:
-            self._known = None
+        if not keys or 2 * sizes.min() > capacity:
             return
         ratios = np.array([[self._table.ratio(own, other) for other in keys] for own in keys])
         try:
             all_ = self._all(sizes, ratios, capacity)
         except TooMany:
-            self._known = None
             return
         prices = all_.prices(np.array([left_s[key] for key in keys])) * capacity / sizes
         self._known.update({(key.model, key.gpus): float(price) for key, price in zip(keys, prices, strict=True)})
+        self._any = True
 
     def _all(self, sizes: np.ndarray, ratios: np.ndarray, capacity: int) -> Compositions:
         """The compositions of a node; those of before if nothing else is known since."""

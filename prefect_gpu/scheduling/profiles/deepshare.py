@@ -30,7 +30,7 @@ from prefect_gpu.scheduling.profiles.trained import available, shipped
 
 GREEDY = Rule(gpus_power=1.5)
 CALM = Rule(least_used=0.75, gpus_power=1.5)
-BUSY = Rule(least_used=1.0, least_gain=0.0, gpus_power=0.7, worth_power=3.0, priced=True)
+BUSY = Rule(least_used=1.0, least_gain=0.0, worth_power=3.0, priced=True)
 """The rule behind a policy: it gets as much done at once as it can. Jobs are complete sooner, and run slower."""
 LEAST_VALUE = 0.9
 HYBRID_BRANCH = "E"

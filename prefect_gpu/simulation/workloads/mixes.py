@@ -4,7 +4,8 @@
 equally often; they may be anywhere. Jobs that are on several nodes and share one slow each other down.
 
 What the paper does not say, and is assumed here: the counts are powers of two (its authors publish 2, 4 and 8); a start
-takes 10 s, a checkpoint 5 s and loading one 5 s; every policy is told how long jobs take alone. Nobody loses patience.
+takes 10 s, a checkpoint 5 s and loading one 5 s; every policy is told how long jobs and their starts take alone. Nobody
+loses patience.
 """
 
 from __future__ import annotations

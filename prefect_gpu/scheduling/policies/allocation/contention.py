@@ -65,7 +65,7 @@ class ContentionAware(Allocation):
     GPUs^power). Gain is the sum of the changes of everybody's throughput ratio, the new job's own included. Starts
     that leave anybody a ratio below ``least_ratio`` are out of the question, unless fewer than ``least_used`` of the
     devices are in use: then whatever makes the sum of all ratios larger by ``least_gain`` may start. Running jobs stay
-    where they are.
+    where they are, unless ``exchanges`` says otherwise.
 
     Jobs of a queue of lower priority are looked at when no other can start. Of the jobs that are alike in all but
     their length, only the first in the profile's order is looked at, so that order should be the shortest first.
