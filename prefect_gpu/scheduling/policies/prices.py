@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +40,7 @@ class Prices:
         self._known: dict[tuple[str, int], float] = {}
         self._any = False
         self._renew_at = -math.inf
-        self._compositions: tuple[object, Compositions] | None = None
+        self._last: tuple[Sequence[Key], object, Compositions] | None = None
 
     def of(self, keys: Iterable[Key], desk: Desk) -> dict[Key, float] | None:
         """The price of each of these; None if there is none to tell.
@@ -67,24 +67,27 @@ class Prices:
             seconds = seconds_left(job, desk.now)
             if width > 1 and key.gpus < capacity * width:
                 left_s[key] = left_s.get(key, 0.0) + seconds * width
-        keys = sorted(left_s)
-        sizes = np.array([key.gpus // key.nodes for key in keys])
-        alone_s = sum(left_s[key] * size for key, size in zip(keys, sizes, strict=True)) / max(1, nodes * capacity)
-        self._renew_at = desk.now + _RENEWED * float(alone_s) if keys else math.inf
-        if not keys or 2 * sizes.min() > capacity:
+        sizes = [key.gpus // key.nodes for key in left_s]
+        alone_s = sum(left_s[key] * size for key, size in zip(left_s, sizes, strict=True)) / max(1, nodes * capacity)
+        self._renew_at = desk.now + _RENEWED * alone_s if left_s else math.inf
+        if not left_s or 2 * min(sizes) > capacity:
             return
-        ratios = np.array([[self._table.ratio(own, other) for other in keys] for own in keys])
         try:
-            all_ = self._all(sizes, ratios, capacity)
+            keys, all_ = self._all(sorted(left_s), capacity)
         except TooMany:
             return
-        prices = all_.prices(np.array([left_s[key] for key in keys])) * capacity / sizes
-        self._known.update({(key.model, key.gpus): float(price) for key, price in zip(keys, prices, strict=True)})
+        work_s = np.array([left_s.get(key, 0.0) for key in keys])
+        for key, seconds in zip(keys, all_.prices(work_s), strict=True):
+            if key in left_s:
+                self._known[key.model, key.gpus] = float(seconds) * capacity * key.nodes / key.gpus
         self._any = True
 
-    def _all(self, sizes: np.ndarray, ratios: np.ndarray, capacity: int) -> Compositions:
-        """The compositions of a node; those of before if nothing else is known since."""
-        same = (sizes.tobytes(), ratios.tobytes(), capacity)
-        if self._compositions is None or self._compositions[0] != same:
-            self._compositions = (same, Compositions([int(size) for size in sizes], ratios, capacity))
-        return self._compositions[1]
+    def _all(self, keys: Sequence[Key], capacity: int) -> tuple[Sequence[Key], Compositions]:
+        """The compositions of a node, and of which keys: those of before if they hold these and nothing was learned."""
+        if self._last is not None and set(keys) <= set(self._last[0]):
+            keys = self._last[0]
+        ratios = np.array([[self._table.ratio(own, other) for other in keys] for own in keys])
+        same = (ratios.tobytes(), capacity)
+        if self._last is None or keys is not self._last[0] or same != self._last[1]:
+            self._last = (keys, same, Compositions([key.gpus // key.nodes for key in keys], ratios, capacity))
+        return keys, self._last[2]
