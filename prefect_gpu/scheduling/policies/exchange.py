@@ -180,14 +180,14 @@ class Company:
         count = len(keys)
         among = np.where(self._beside, self._suffers, 1.0)
         worst = among.argmin(axis=1)
-        self._ratios = among.min(axis=1)
+        ratios = among.min(axis=1)
         # _without[j, i]: the ratio of i if j were gone.
-        self._without = np.tile(self._ratios, (count, 1))
+        self._without = np.tile(ratios, (count, 1))
         rest = among.copy()
         rest[np.arange(count), worst] = 1.0
         self._without[worst, np.arange(count)] = rest.min(axis=1)
         np.fill_diagonal(self._without, 0.0)
-        self._now = float(self._weights @ self._ratios)
+        self._now = float(self._weights @ ratios)
 
     def gains_of_places(self, key: Key) -> Floats:
         """For each running job: how much more gets done with one of this key in its place."""
