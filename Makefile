@@ -3,7 +3,8 @@
 #   make demo          a private Prefect server, a sweep, a retraining pipeline, pictures of what happened (~2 minutes)
 #   make demo KEEP=1   the same, and leaves server and worker up until Enter, to look around
 #   make cluster-demo  three Docker nodes on this machine, a sweep, a gang, and a node that is lost on the way (root)
-#   make test          lint and all tests
+#   make test          lint, and tests of every behaviour that needs nothing but Python (at most 10 minutes on 2 cores)
+#   make test-all      what that leaves out: clusters, S3, PostgreSQL, browsers, frameworks, papers, long runs
 #   make test-quick    the tests that take no more than a few seconds each
 #   make lint          style, types, and which package may import which
 #   make env           only the environment, with everything that developers use
@@ -16,8 +17,10 @@ PY := $(BIN)/python
 TRIALS ?= 12
 OUTPUT ?= demo-output
 PYTEST_ARGS ?=
+# Tests and demo start hundreds of processes. Without bytecode, each of them would compile all of our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo cluster-demo test test-quick lint env clean
+.PHONY: help demo cluster-demo test test-all test-quick lint env clean
 .DELETE_ON_ERROR:
 
 help:
@@ -29,13 +32,12 @@ demo: $(VENV)/.demo
 cluster-demo: $(VENV)/.demo
 	@$(PY) -m prefect_gpu.demo.cluster --output "$(OUTPUT)"
 
-# Two at a time; then those that others would disturb. 5: PYTEST_ARGS chose none of these.
-test: lint
-	$(PY) -m pytest -n 2 --dist loadfile -m "not alone" $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
-	$(PY) -m pytest -m alone $(PYTEST_ARGS) $(if $(PYTEST_ARGS),|| [ $$? -eq 5 ])
+# Lint runs beside the tests. What `make test` leaves out, and for want of what, it says at its end.
+test test-all: $(VENV)/.dev
+	@$(PY) -m tests.suite $@ $(PYTEST_ARGS)
 
 test-quick: $(VENV)/.dev
-	$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not full" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

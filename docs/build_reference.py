@@ -171,6 +171,7 @@ def scheduler_page() -> str:
 
     statuses = "\n".join(f"- `{status.value}`" for status in jobs.Status)
     names = ", ".join(f"`{name}`" for name in sorted(profiles.PROFILES))
+    simulated = ", ".join(f"`{name}`" for name, make in sorted(profiles.PROFILES.items()) if make().order.goes_by)
     policies: list[Any] = [order.Order, order.Fifo, placement.PlacementPolicy, placement.BestFit,
                            sharing.Sharing, sharing.NoSharing, sharing.DeclaredMemory]  # fmt: skip
     return page(
@@ -188,6 +189,7 @@ def scheduler_page() -> str:
         f"### `Status`\n\n{prose(jobs.Status.__doc__)}\n\n{statuses}",
         "## Profiles",
         f"Known by name: {names}.",
+        f"For simulations only: {simulated}. They go by the owner or priority of runs, which a pool's cannot say.",
         dataclass_entry(profiles.Profile),
         "## Policies",
         *(document(cls, level=3, members=_public(cls)) for cls in policies),

@@ -14,14 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import httpx
 import psutil
 
+from prefect_gpu.migrated import DATABASE, MigratedDatabase
+
 _PREFECT = [sys.executable, "-m", "prefect"]
+_ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 
 
 class SandboxError(RuntimeError):
@@ -52,20 +55,41 @@ def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = 60
 
 
 class Process:
-    """A background process with its output in a file. It leads a session of its own."""
+    """A background process with its output in a file. It leads a session of its own.
 
-    def __init__(self, command: list[str], *, log: Path, env: Mapping[str, str], cwd: Path) -> None:
+    Args:
+        held: It waits for :meth:`let_go`, on its standard input.
+        popen: What starts it, with the arguments of :class:`subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        cwd: Path,
+        held: bool = False,
+        popen: Callable[..., Any] = subprocess.Popen,
+    ) -> None:
         self.log = log
         self._file: IO[bytes] = log.open("ab")
-        self.popen = subprocess.Popen(
+        self.popen: subprocess.Popen[bytes] = popen(
             command,
             stdout=self._file,
             stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if held else subprocess.DEVNULL,
             env=dict(env),
             cwd=cwd,
             start_new_session=True,
         )
+
+    def let_go(self) -> None:
+        """Let it begin."""
+        assert self.popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: whoever waits for what it does will say so
+            self.popen.stdin.write(b"\n")
+            self.popen.stdin.close()
 
     @property
     def pid(self) -> int:
@@ -109,6 +133,9 @@ class Process:
             return self.popen.wait()
         finally:
             self._file.close()
+            if self.popen.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    self.popen.stdin.close()
 
 
 class Sandbox:
@@ -118,6 +145,7 @@ class Sandbox:
         folder: Where everything goes; a temporary folder by default, removed at the end.
         settings: More environment variables for everything in the sandbox.
         host: The address that the server listens on, one of this machine's; ``"0.0.0.0"`` for all of them.
+        popen: What starts its processes; see :class:`Process`.
 
     Example:
         >>> with Sandbox() as sandbox:                                    # doctest: +SKIP
@@ -126,9 +154,13 @@ class Sandbox:
     """
 
     def __init__(
-        self, folder: Path | None = None, settings: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+        self,
+        folder: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        popen: Callable[..., Any] = subprocess.Popen,
     ) -> None:
-        self._host = host
+        self._host, self._popen = host, popen
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="prefect-gpu-sandbox-"))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -169,12 +201,23 @@ class Sandbox:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def start_server(self) -> None:
-        """Start the Prefect server on the sandbox's port and wait until it answers."""
+    def start_server(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Start the Prefect server on the sandbox's port and wait until it answers.
+
+        A new one begins with a copy of a database that was migrated before, if this machine has one.
+
+        Args:
+            meanwhile: Called once it is starting, for what can be done without it.
+        """
+        migrated = MigratedDatabase() if self._has_no_database() else None
+        if migrated is not None and migrated.put(self.home):
+            migrated = None
         self._server = self.start(
             [*_PREFECT, "server", "start", "--host", self._host, "--port", str(self.port)], "server"
         )
         server = self._server
+        if meanwhile is not None:
+            meanwhile()
 
         def healthy() -> bool:
             if server.popen.poll() is not None:
@@ -186,6 +229,8 @@ class Sandbox:
         # One client: to make another for each question would take much of a core from the server.
         with httpx.Client(base_url=self.api_url, timeout=1.0, trust_env=False) as client:
             wait_until(healthy, what=f"the Prefect server ({server.log})", timeout_s=120.0, every_s=0.2)
+        if migrated is not None:
+            migrated.keep(self.home)
 
     def stop_server(self) -> None:
         """Stop the Prefect server; its database stays, and :meth:`start_server` starts it again."""
@@ -218,6 +263,7 @@ class Sandbox:
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         wait: bool = True,
+        held: bool = False,
     ) -> Process:
         """Start ``prefect worker start`` and wait until it serves the pool.
 
@@ -225,17 +271,49 @@ class Sandbox:
             arguments: More arguments for the command.
             env: More environment variables for this worker.
             wait: Off, the worker is not waited for.
+            held: See :meth:`hold`; it is not waited for, either.
         """
         self._number += 1
-        command = [*_PREFECT, "worker", "start", "--pool", pool, "--name", name or f"worker-{self._number}", *arguments]
-        worker = self.start(command, f"worker-{self._number}", env)
+        label = f"worker-{self._number}"
+        command = ["worker", "start", "--pool", pool, "--name", name or label, *arguments]
+        if held:
+            return self.hold(command, label, imports=("prefect.cli.worker", "prefect_gpu.worker"), env=env)
+        worker = self.start([*_PREFECT, *command], label, env)
         if wait:
             worker.wait_for_output("started!")
         return worker
 
-    def start(self, command: list[str], name: str, env: Mapping[str, str] | None = None) -> Process:
+    def hold(
+        self,
+        arguments: list[str],
+        name: str,
+        *,
+        imports: Iterable[str],
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a ``prefect`` command that imports what it needs and then waits for :meth:`Process.let_go`.
+
+        Args:
+            name: As of :meth:`start`.
+            imports: The modules.
+            cwd: Where it runs; in the sandbox's folder by default.
+        """
+        command = [sys.executable, "-m", "prefect_gpu.held_prefect", ",".join(imports), *arguments]
+        return self.start(command, name, env, cwd=cwd, held=True)
+
+    def start(
+        self,
+        command: list[str],
+        name: str,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: Path | None = None,
+        held: bool = False,
+    ) -> Process:
         """Start any command in the background, in the sandbox's environment; its output goes to ``<name>.log``."""
-        process = Process(command, log=self.folder / f"{name}.log", env={**self.env, **(env or {})}, cwd=self.folder)
+        log, env = self.folder / f"{name}.log", {**self.env, **(env or {})}
+        process = Process(command, log=log, env=env, cwd=cwd or self.folder, held=held, popen=self._popen)
         self._processes.append(process)
         return process
 
@@ -266,6 +344,10 @@ class Sandbox:
                 process.kill()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _has_no_database(self) -> bool:
+        elsewhere = any(name in self.env for name in _ELSEWHERE)
+        return not elsewhere and not (self.home / DATABASE).exists()
 
     def _own_processes(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():

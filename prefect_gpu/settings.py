@@ -94,7 +94,11 @@ class GpuSettings(PrefectBaseSettings):
     )
     channel_host: str = Field(default="127.0.0.1", description="Address that the run channel listens on.")
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
-    profile: str = Field(default="adaptive", description="Scheduling profile, by name.")
+    profile: str = Field(
+        default="adaptive",
+        description="Scheduling profile, by name. Not `priority`, `drf` or `coda-drf`: runs cannot say their priority "
+        "and owner yet.",
+    )
     learn: bool = Field(
         default=True,
         description="Learn from the history what runs need. Without it, nothing is estimated: runs get what they "

@@ -5,52 +5,42 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 from hypothesis import settings
 
 from prefect_gpu.lab import Lab
-from tests.postgres import PostgresServer, missing, postgres_server
-from tests.support import require
+from prefect_gpu.sandbox import Sandbox
+from tests.forge import Forge
+from tests.postgres import PostgresServer, postgres_server
+
+pytest_plugins = ["tests.selection"]
 
 settings.register_profile("ours", deadline=None)  # nothing is asserted on time
+settings.register_profile("long", max_examples=200, deadline=None)
 settings.load_profile("ours")
 
 _GIVEN = frozenset(os.environ)
-# Those that compare step rates, or that have dozens of processes of their own.
-_ALONE = tuple(
-    Path(__file__).parent / name
-    for name in (
-        "demo",
-        "live/test_chaos.py",
-        "live/test_cores.py",
-        "live/test_demotion.py",
-        "live/test_preemption.py",
-        "live/test_prescheduling.py",
-        "live/test_sharing.py",
-    )
-)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts a server is left out of `make test-quick`; what others would disturb gets the machine alone."""
-    alone = {path: _is_alone(path) for path in {item.path for item in items}}
-    for item in items:
-        if alone[item.path]:
-            item.add_marker(pytest.mark.alone)
-        if isinstance(item, pytest.Function) and "server" in item.fixturenames:
-            item.add_marker(pytest.mark.slow)
+def _load_on_one_thread() -> None:
+    """Load what does sums on several threads, with one of them, and leave the environment as it was given.
+
+    Where tests run side by side on all cores, threads that wait for each other take far longer than the sums.
+    """
+    ours = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    os.environ |= ours
+    import scipy.linalg  # noqa: F401
+    import sklearn.ensemble  # noqa: F401
+    import xgboost  # noqa: F401
+
+    for name in ours:
+        del os.environ[name]
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only those are asked for, don't import all others."""
-    wanted = config.option.markexpr != "alone" or collection_path.suffix != ".py" or _is_alone(collection_path)
-    return None if wanted else True
-
-
-def _is_alone(path: Path) -> bool:
-    return any(path.is_relative_to(one) for one in _ALONE)
+if "PYTEST_XDIST_WORKER" in os.environ and not {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"} & _GIVEN:
+    _load_on_one_thread()
 
 
 def pytest_collection_finish() -> None:
@@ -60,13 +50,24 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A private Prefect server, one for all tests of this process."""
+    with closing(Forge()) as forge, Sandbox(tmp_path_factory.mktemp("sandbox"), popen=forge.start) as box:
+        yield box
+
+
+@pytest.fixture(scope="session")
+def wide_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A private Prefect server that listens on all addresses of this machine, within the reach of containers."""
+    with Sandbox(tmp_path_factory.mktemp("sandbox"), host="0.0.0.0") as box:
+        yield box
+
+
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[Lab]:
     """Three Engines in one Swarm: see :mod:`tests.cluster`."""
-    from prefect_gpu import lab_python
     from tests.cluster import started
 
-    lacking = lab_python.missing()
-    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
     with started() as running:
         yield running
 
@@ -74,8 +75,6 @@ def cluster() -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A real PostgreSQL server."""
-    lacking = missing()
-    require(", ".join(lacking), not lacking)
     with postgres_server() as server:
         yield server
 
@@ -88,25 +87,3 @@ def pytest_runtest_setup() -> None:
     for name in os.environ.keys() - _GIVEN:
         if name.startswith("KMP_"):
             del os.environ[name]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say why the tests fail where CI is set and one was skipped."""
-    if skipped := skipped_in_ci(terminalreporter.config):
-        terminalreporter.write_line(
-            f"{skipped} skipped, and CI is set, where everything must run: see the reasons above.", red=True
-        )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A skipped test fails the tests where CI is set: there, everything that tests need is installed."""
-    if skipped_in_ci(session.config) and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def skipped_in_ci(config: pytest.Config) -> int:
-    """How many tests or modules were skipped; 0 where CI is not set."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return len(reporter.stats.get("skipped", ())) if reporter and os.environ.get("CI") else 0

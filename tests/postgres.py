@@ -55,8 +55,8 @@ def postgres_server() -> Iterator[PostgresServer]:
     """Start one; everything of it ends with the context."""
     binaries, user = _binaries(), None if os.geteuid() else _user()
     assert binaries is not None
-    # Not one of pytest's folders: they may only be entered by the user who runs the tests.
-    folder = Path(tempfile.mkdtemp(prefix="gpu-pg-"))
+    # Neither one of pytest's folders nor root's own TMPDIR: they may only be entered by the user who runs the tests.
+    folder = Path(tempfile.mkdtemp(prefix="gpu-pg-", dir="/var/tmp" if user else None))
     server = PostgresServer(free_port())
     try:
         (folder / "password").write_text(server.password)
@@ -66,7 +66,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         data = str(folder / "data")
         _run(user, folder, binaries / "initdb", "-D", data, "-U", "gpu", "-A", "scram-sha-256",
              "--pwfile", str(folder / "password"), "-E", "UTF8", "--no-sync")  # fmt: skip
-        options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
         _run(user, folder, binaries / "pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
         try:
             yield server

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import shlex
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from prefect import Flow, flow, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
-from prefect.settings import PREFECT_API_URL
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import Crashed, Pending
 
 from prefect_gpu.bundles.execute import read_bundle
@@ -24,6 +26,7 @@ from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.bundles.upload import upload
 from prefect_gpu.decorators import GpuFlow, gpu
 from prefect_gpu.request import CATEGORIES, GpuRequest, check_request
+from prefect_gpu.sandbox import Sandbox
 
 
 @flow
@@ -160,11 +163,11 @@ def test_whether_the_api_is_on_this_machine(url: str, local: bool) -> None:
 # --- into the pool and back ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[None]:
-    from prefect.testing.utilities import prefect_test_harness  # imports all of Prefect's server
-
-    with prefect_test_harness(server_startup_timeout=120):
+@pytest.fixture
+def server(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server that this process uses, and every process that it starts."""
+    monkeypatch.setenv("PREFECT_HOME", str(sandbox.home))  # where results are
+    with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
         yield
 
 
@@ -190,7 +193,8 @@ class StandInWorker:
         self.pool, self.ran = pool, 0
         self.stop = threading.Event()
         self.environment = os.environ | {"PREFECT_API_URL": PREFECT_API_URL.value()}
-        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        serve = partial(contextvars.copy_context().run, lambda: asyncio.run(self._serve()))  # with these settings
+        self.thread = threading.Thread(target=serve)
 
     async def _serve(self) -> None:
         async with get_client() as client:

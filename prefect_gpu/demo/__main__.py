@@ -32,11 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def stop_on_signals() -> None:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too."""
+    """Let SIGTERM and SIGHUP do what Ctrl-C does: everything that was started must be stopped then, too.
+
+    Under ``nohup``, SIGHUP stays ignored.
+    """
     # If it comes while a connection is given back, SQLAlchemy logs all of it with its traceback, and then passes it on.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
 
 
 def ended_well(run: Callable[[], int]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ def results_table(rows: Sequence[HistoryRow], width: int) -> Table:
     """One line per training, in order of their start. Seconds."""
     wide = width >= _WIDE
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1 + int(wide), 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("Run", overflow="ellipsis", no_wrap=True)
+    table.add_column("Run")  # the only one that gives way on a narrow screen
     table.add_column("Device", no_wrap=True)
     for title in ("Waited", "Prepared", "Trained", "Saved", "Loss"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        cells = [Text(row.run_name or row.run_id), Text(", ".join(row.devices))]
+        cells = [
+            Text(row.run_name or row.run_id, no_wrap=True, overflow="ellipsis"),
+            Text(", ".join(row.devices)),
+        ]
         cells += [Text(_seconds(value)) for value in (row.waited_s, row.prepared_s, row.trained_s, row.saved_s)]
         if row.outcome == "completed":
             cells.append(Text("–" if row.final_loss is None else f"{row.final_loss:.4f}"))
@@ -52,7 +56,7 @@ def closing_words(output: Path, *, sweep: Path, pipeline: Path) -> str:
         "",
         "[bold]Try next[/]",
         "  make demo KEEP=1      the same, and Prefect's pages stay up for you to look around",
-        f"  PREFECT_INTEGRATIONS_GPU_HISTORY_URL=sqlite:///{output}/history.db \\",
+        f"  PREFECT_INTEGRATIONS_GPU_HISTORY_URL={shlex.quote(f'sqlite:///{output}/history.db')} \\",
         "    .venv/bin/prefect-gpu history      these runs, with all that is known of them (--csv, --json)",
         "  .venv/bin/prefect-gpu timeline     draws such pictures of your own runs (--png FILE, --html FILE)",
         "  flows/automl_sweep.py              the sweep: put your own data and training in",

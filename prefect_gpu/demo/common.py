@@ -63,17 +63,24 @@ def take_folder(output: Path) -> None:
 def timed(console: Console, words: str) -> Iterator[None]:
     """Say what is being done, and how long it took."""
     began = time.monotonic()
+    if not console.is_terminal:
+        console.print(f"  {words} …", soft_wrap=True)
     with console.status(f"{words} …") if console.is_terminal else contextlib.nullcontext():
         yield
     console.print(f"[green]✓[/] {words} ([dim]{time.monotonic() - began:.1f} s[/])")
 
 
-def look(stage: Stage) -> list[Seen]:
-    """All runs as they are now."""
-    runs, progress, devices = stage.runs(), stage.progress(), stage.devices()
+def look(stage: Stage, *, progress: bool = True) -> list[Seen]:
+    """All runs as they are now.
+
+    Args:
+        progress: Also how far each is. Prefect's server, which all wait for, reads hundreds of artifacts for that.
+    """
+    runs, devices = stage.runs(), stage.devices()
+    progresses = stage.progress() if progress else {}
     seen = []
     for run in runs:
-        percent, curve = progress.get(run["id"], (0.0, ""))
+        percent, curve = progresses.get(run["id"], (0.0, ""))
         state: dict[str, Any] = run["state"] or {}
         final = state.get("type") in FINAL
         seen.append(

@@ -13,13 +13,14 @@ from prefect_gpu.demo.board import Board
 from prefect_gpu.demo.closing import closing_words, results_table
 from prefect_gpu.demo.common import DemoError, check_checkout, explain, look, problem_of, take_folder, timed
 from prefect_gpu.demo.stage import DEVICES, Stage
+from prefect_gpu.migrated import MigratedDatabase
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.sandbox import SandboxError
 from prefect_gpu.storage.row import HistoryRow
 
 _SWEEP, _RETRAIN = "automl-sweep", "retrain-pipeline"
 _PARALLEL = DEVICES + 2  # more than there is room for, so that runs wait
-_EFFORT = 15.0  # trials of a few seconds: long enough to watch
+_EFFORT = 10.0  # trials of a few seconds: long enough to watch
 _RETRAININGS = 2  # the first model is promoted in any case, the second one only if it is better
 _RETRAIN_EPOCHS = 600
 _POLL_S = 0.4
@@ -73,8 +74,9 @@ class Show:
                     self._say("Server and worker are stopped.")
 
     def _play(self, stage: Stage) -> int:
+        migrating = "" if MigratedDatabase().is_kept else " and migrating its database, once on this machine"
         for words, step in (
-            ("starting a private Prefect server", stage.start_server),
+            (f"starting a private Prefect server{migrating}", stage.start_server),
             ("making the work pool `gpus` and starting its worker", stage.start_worker),
             ("deploying the flows of deployments/prefect.yaml", stage.deploy),
         ):
@@ -112,7 +114,7 @@ class Show:
         with board:
             while True:
                 stage.check()
-                runs = look(stage)
+                runs = look(stage, progress=self._console.is_terminal)
                 board.update(runs)
                 rows = stage.history()
                 for row in rows:
@@ -141,7 +143,9 @@ class Show:
             "Or start more there: Deployments, automl-sweep, Run. Press Enter (or Ctrl-C) to stop everything."
         )
         try:
-            if not sys.stdin.readline():  # no terminal to press Enter on: stay until a signal comes
+            if (
+                sys.stdin is None or not sys.stdin.readline()
+            ):  # no terminal to press Enter on: stay until a signal comes
                 while True:
                     stage.check()
                     time.sleep(1.0)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import httpx
 
 import prefect_gpu
-from prefect_gpu.runtime.records import RecordStore, RunRecord
-from prefect_gpu.sandbox import Process, Sandbox, SandboxError
-from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.sandbox import Process, Sandbox, SandboxError, wait_until
+from prefect_gpu.storage.row import HistoryRow
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.records import RunRecord
+    from prefect_gpu.storage.history import History
 
 POOL = "gpus"
 DEVICES = 2
@@ -28,6 +29,7 @@ DEPLOYMENTS = REPOSITORY / "deployments" / "prefect.yaml"
 
 _PATIENCE_S = 60.0
 _PRELOAD = "sklearn.datasets,sklearn.neural_network,sklearn.pipeline,xgboost,optuna"
+_TO_DEPLOY = ("prefect.main", "prefect.cli.deploy._core", "prefect.artifacts", "prefect_gpu.training", "pydantic.v1")
 
 
 class Stage:
@@ -60,6 +62,7 @@ class Stage:
         )
         self.ui_url = self._sandbox.ui_url
         self._worker: Process | None = None
+        self._deploying: Process | None = None
         self._state_dir = self._sandbox.home / "gpu"
         self._history: History | None = None
         # Without the machine's proxies: everything is on this machine.
@@ -69,17 +72,27 @@ class Stage:
     # -- life -------------------------------------------------------------------------------------------------------
 
     def start_server(self) -> None:
-        """Start the Prefect server, with a database of its own."""
-        self._sandbox.start_server()
+        """Start the Prefect server, with a database of its own. Meanwhile, all that needs it is imported."""
+        self._sandbox.start_server(meanwhile=self._get_ready)
+
+    def _get_ready(self) -> None:
+        self._worker = self._sandbox.start_worker(POOL, "--type", "gpu", held=True)
+        self._deploying = self._sandbox.hold(
+            ["--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS)], "deployments",
+            imports=(*_TO_DEPLOY, *_PRELOAD.split(",")), env={"PWD": str(REPOSITORY)}, cwd=REPOSITORY,
+        )  # fmt: skip
+        import prefect_gpu.runtime.records
+        import prefect_gpu.storage.history  # noqa: F401
 
     def start_worker(self) -> None:
-        """Make the pool and start its worker."""
-        self._sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
-        self.set_defaults()
-        self._worker = self._sandbox.start_worker(POOL, wait=False)
+        """Start the worker, which makes its pool if there is none."""
+        assert self._worker is not None
+        self._worker.let_go()
+        wait_until(self._pool_exists, what=f"the work pool {POOL}", timeout_s=_PATIENCE_S)
 
-    def set_defaults(self) -> None:
-        """Change the pool's own defaults of job variables; here, they are as they should be."""
+    def _pool_exists(self) -> bool:
+        self.check()
+        return bool(self._post("/work_pools/filter", {}))
 
     def deploy(self) -> None:
         """Deploy all flows of the repository, as its users do.
@@ -87,14 +100,10 @@ class Stage:
         Raises:
             SandboxError: It failed, or the worker did not start meanwhile.
         """
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(DEPLOYMENTS)],
-            env={**self._sandbox.env, "PWD": str(REPOSITORY)}, cwd=REPOSITORY, capture_output=True, text=True,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise SandboxError(f"The flows could not be deployed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        assert self._worker is not None
+        assert self._worker is not None and self._deploying is not None
+        self._deploying.let_go()
+        if self._deploying.popen.wait():
+            raise SandboxError(f"The flows could not be deployed:\n{self._deploying.output[-3000:]}")
         try:
             self._worker.wait_for_output("Serving pool", timeout_s=120.0)
         except SandboxError as error:
@@ -173,6 +182,8 @@ class Stage:
 
     def records(self) -> dict[str, RunRecord]:
         """The worker's own records of the runs that it has launched and not settled yet, by the run's id."""
+        from prefect_gpu.runtime.records import RecordStore
+
         found: dict[str, RunRecord] = {}
         with contextlib.suppress(OSError):  # a record that is removed while it is read
             found = {record.run_id: record for _, record in RecordStore(self._state_dir, POOL)}
@@ -181,6 +192,8 @@ class Stage:
     def history(self) -> list[HistoryRow]:
         """The finished runs, oldest first."""
         if self._history is None:
+            from prefect_gpu.storage.history import History
+
             self._history = History(f"sqlite:///{self._state_dir / 'history.db'}")
         rows = sorted(self._history.rows(), key=lambda row: row.granted_at or row.ended_at)
         return [replace(row, run_name=readable_name(row.flow_name, row.run_name or row.run_id)) for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.cluster import Device, Placement
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ class Job:
         launched_at: When its process was last told to start: by its launch, or by a move.
         trains_since: Since when it has trained after that; None: it does not yet.
         gave_way_at: When it last gave way and waited again: it loses patience as late as if it had come then.
+        asked_shares: What each policy asks of its weight, and why: (weight below 1, reason). The least of it holds. It
+            is never changed in place, for copies of the job have it too.
     """
 
     id: str
@@ -172,6 +174,7 @@ class Job:
     launched_at: float | None = None
     trains_since: float | None = None
     gave_way_at: float = float("-inf")
+    asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:
@@ -188,6 +191,19 @@ class Job:
         """Memory that each of its devices must have: what it declares or, if that is more, is expected to need."""
         declared = self.request.gpu_memory_bytes or 0
         return declared if declared > self.room_bytes else self.room_bytes
+
+    def fits_on(self, device: Device) -> bool:
+        """Whether the device is large enough, whoever else is on it."""
+        return device.memory_bytes >= self.least_bytes
+
+    @property
+    def share(self) -> float:
+        """Its weight on its devices: 1 is a full one, 0 lets it pause."""
+        return min((weight for weight, _ in self.asked_shares.values()), default=1.0)
+
+    def share_asked_by(self, source: str) -> float:
+        """The weight that one policy asks for."""
+        return self.asked_shares.get(source, (1.0, ""))[0]
 
     @property
     def label(self) -> str:

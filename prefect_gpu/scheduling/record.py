@@ -6,6 +6,7 @@ A log is enough to see again every decision that a cluster took: a bug report is
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
@@ -97,6 +98,9 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} cannot be recorded")
 
 
+_hints = functools.cache(typing.get_type_hints)  # each takes longer than all else that is done for a line
+
+
 def _build(annotation: Any, value: Any) -> Any:
     """Turn plain JSON back into the dataclasses that the annotations name."""
     origin = typing.get_origin(annotation)
@@ -113,6 +117,6 @@ def _build(annotation: Any, value: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, tuple) and annotation is not tuple:  # a NamedTuple
         return annotation(*value)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        hints = typing.get_type_hints(annotation)
+        hints = _hints(annotation)
         return annotation(**{name: _build(hints[name], item) for name, item in value.items()})
     return value

@@ -204,6 +204,8 @@ class Scheduler:
         if known is not None:
             self.state.queue_of_waiting.remove(known)
         job = Job(event.job, event.request, event.queue, event.submitted_at, event.submitted_at, event.name)
+        if known is not None:  # it keeps its weight when it is stopped and started again
+            job.asked_shares = known.asked_shares
         job.story.append((now, f"found running on {names(event.placement.all_devices)} and adopted"))
         status = event.status if event.status in _PHASES else Status.LAUNCHING
         # Whoever it was prepared behind may be gone by now, or may have begun to save: then its gate is open.

@@ -125,10 +125,41 @@ class Desk:
         job.story.append((self.now, f"has {len(cpus)} cores: {reason}"))
         self.instructions.append(SetCores(job.id, cpus, reason))
 
-    def set_share(self, job: Job, weight: float, reason: str) -> None:
-        """Give a running job another weight on its device."""
-        job.story.append((self.now, f"has weight {weight:g}: {reason}"))
-        self.instructions.append(SetShare(job.id, weight, reason))
+    def ask_share(self, job: Job, source: str, weight: float, reason: str) -> None:
+        """Let a running job have this weight on its devices at most, as far as one policy is concerned.
+
+        Several policies may want a job to give way, and none undoes another: the least that is asked for holds.
+
+        Args:
+            source: Which policy asks; what it asked of the job before is forgotten.
+            weight: 0, to pause, to 1, which asks for nothing.
+            reason: For people.
+
+        Raises:
+            ValueError: The weight is out of range.
+
+        Example:
+            >>> from prefect_gpu.scheduling.jobs import Job, Request
+            >>> from prefect_gpu.scheduling.scheduler import Scheduler
+            >>> job, scheduler = Job("a", Request(), "", 0.0, 0.0), Scheduler()
+            >>> desk = Desk(scheduler.state, scheduler.profile, scheduler.abilities, 0.0)
+            >>> desk.ask_share(job, "separation", 0.0, "it slows b down")
+            >>> desk.ask_share(job, "demotion", 0.25, "it has converged")
+            >>> desk.ask_share(job, "separation", 1.0, "b has ended")
+            >>> [(said.weight, said.reason) for said in desk.instructions]
+            [(0.0, 'it slows b down'), (0.25, 'it has converged')]
+        """
+        if not 0.0 <= weight <= 1.0:
+            raise ValueError(f"weight is {weight}: give a share from 0, to pause, to 1, a full one")
+        before = job.share
+        asked = {name: said for name, said in job.asked_shares.items() if name != source}
+        if weight < 1.0:
+            asked[source] = (weight, reason)
+        job.asked_shares = asked
+        if job.share != before:
+            weight, reason = min(asked.values(), key=lambda said: said[0], default=(weight, reason))
+            job.story.append((self.now, f"has weight {weight:g}: {reason}"))
+            self.instructions.append(SetShare(job.id, weight, reason))
 
     def finish(self, job: Job, reason: str) -> None:
         """Ask a running job to end its training early. It keeps its place until it has ended."""

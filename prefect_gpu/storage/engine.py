@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +153,30 @@ def _open_sqlite(url: str, parsed: URL) -> Engine:
     return engine
 
 
-def _set_up_sqlite(connection: Any, _record: Any) -> None:
+def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # Python's module would begin transactions by itself, and too late; _begin_sqlite does it instead.
     connection.isolation_level = None
-    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        # Readers then never wait for a writer. Where WAL is impossible (some network file systems), SQLite stays
-        # as it was, which is slower and just as right.
-        connection.execute("PRAGMA journal_mode=WAL")
+    _keep_a_log(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _keep_a_log(connection: sqlite3.Connection) -> None:
+    """Let readers never wait for a writer (WAL). Once one connection has changed the file so, all have it.
+
+    Where that is impossible (some network file systems), SQLite stays as it was, which is slower and just as right.
+    """
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            # The change fails at once if another connection uses the file, whatever the busy timeout: SQLite would
+            # have to wait with a lock in its hand. A transaction does wait, until it has the file for itself.
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
 
 
 def _begin_sqlite(connection: Connection) -> None:

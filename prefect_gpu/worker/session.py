@@ -35,7 +35,7 @@ from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.abilities import Preemption
 from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.profiles import get_profile
+from prefect_gpu.scheduling.profiles import get_live_profile
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.storage.row import ContentionRow
@@ -64,12 +64,12 @@ class PoolSession:
     """Everything that a serving worker does. Implements the controller's :class:`Host`.
 
     Raises:
-        ValueError: The profile is not known.
+        ValueError: The profile is not known, or not for runs of a pool.
         HistoryError: The history cannot be opened.
     """
 
     def __init__(self, worker: GpuWorker, settings: GpuSettings, printer: Callable[..., None]) -> None:
-        get_profile(settings.profile)  # a misspelt name must stop the worker now, not later
+        get_live_profile(settings.profile)  # one that will not do must stop the worker now, not later
         self._worker = worker
         self._settings = settings
         self._printer = printer

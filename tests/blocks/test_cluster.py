@@ -13,7 +13,7 @@ from prefect.flows import Flow
 
 from prefect_gpu import lab
 from prefect_gpu.lab_python import IMAGE, environment, volumes
-from prefect_gpu.sandbox import wait_until
+from prefect_gpu.sandbox import Sandbox, wait_until
 from tests import radosgw
 from tests.live.pool import LivePool
 
@@ -21,6 +21,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FLOWS = Path(__file__).parent
 SECRETS = (radosgw.SECRET_KEY,)
+
+
+@pytest.fixture
+def server(wide_sandbox: Sandbox) -> Sandbox:
+    """The server that containers reach."""
+    return wide_sandbox
 
 
 async def submit(pool: LivePool, **parameters: Any) -> UUID:

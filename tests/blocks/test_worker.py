@@ -106,7 +106,7 @@ async def test_a_worker_that_cannot_serve_says_why_and_ends(
     assert "Traceback" not in worker.output
 
 
-async def test_a_cluster_block_fills_in_the_settings(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_cluster_block_fills_in_the_settings(used: Sandbox, tmp_path: Path) -> None:
     block: Any = GpuCluster(
         endpoint="tcp://10.0.0.1:2376",
         node_url="tcp://{name}:2376",
@@ -145,7 +145,7 @@ async def test_a_cluster_block_fills_in_the_settings(sandbox: Sandbox, tmp_path:
     assert "never-shown" not in repr(chosen)
 
 
-async def test_a_block_that_was_changed_by_hand_is_explained_without_its_secrets(sandbox: Sandbox) -> None:
+async def test_a_block_that_was_changed_by_hand_is_explained_without_its_secrets(used: Sandbox) -> None:
     block: Any = CheckpointStorage(bucket="b", access_key_id="a", secret_access_key="never-shown")  # type: ignore[arg-type]
     await block.asave("changed", overwrite=True)
     async with get_client() as client:
@@ -161,7 +161,7 @@ async def test_a_block_that_was_changed_by_hand_is_explained_without_its_secrets
     assert "never-shown" not in str(raised.value)
 
 
-def test_prefects_own_command_registers_the_types(sandbox: Sandbox) -> None:
-    said = sandbox.prefect("block", "register", "-m", "prefect_gpu.blocks")
+def test_prefects_own_command_registers_the_types(used: Sandbox) -> None:
+    said = used.prefect("block", "register", "-m", "prefect_gpu.blocks")
     assert "GPU Cluster" in said
     assert "Checkpoint Storage" in said

@@ -35,9 +35,8 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     assert "pip install 'prefect-gpu[rl]'" in found.output
 
 
-@pytest.mark.slow
+@pytest.mark.needs("rl")
 def test_a_small_training_writes_weights_and_a_record(tmp_path: Path) -> None:
-    pytest.importorskip("sb3_contrib", reason="the extra rl is not installed")
     out = tmp_path / "small.npz"
     options = ["--episodes", "4", "--jobs", "4", "--sets", "1", "--unseen", "1", "--w1", "0.3", "--mix", "low"]
     found = CliRunner().invoke(app, ["train-policy", "--out", str(out), *options])

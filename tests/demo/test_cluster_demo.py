@@ -17,18 +17,17 @@ from prefect_gpu.demo.cluster import show
 from prefect_gpu.demo.cluster.outage import LostNode
 from prefect_gpu.demo.common import DemoError
 from prefect_gpu.lab import Lab
+from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
-from tests.support import require
 
 REPOSITORY = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("cluster demo")  # it has Engines of its own
 PREFIX, SUBNET = "pgd", "10.81.0"  # not those of a demo that somebody runs meanwhile
 
 
 @pytest.fixture
 def clean() -> Iterator[None]:
     """Nothing of the lab may be left: neither processes, nor networks, nor files."""
-    lacking = lab_python.missing()
-    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
     yield
     assert left() == []
 
@@ -49,12 +48,13 @@ def start(output: Path, *arguments: str) -> subprocess.Popen[str]:
     own = ["--output", str(output), "--prefix", PREFIX, "--subnet", SUBNET]
     return subprocess.Popen(
         [sys.executable, "-m", "prefect_gpu.demo.cluster", *own, *arguments], cwd=REPOSITORY, stdin=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "140"}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        preexec_fn=reset_signals,  # whoever runs the tests in the background ignores Ctrl-C
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.needs("engines")
 @pytest.mark.timeout(900)
 def test_every_run_completes_though_a_node_is_lost(tmp_path: Path, clean: None) -> None:
     output = tmp_path / "out"
@@ -73,7 +73,7 @@ def test_every_run_completes_though_a_node_is_lost(tmp_path: Path, clean: None) 
     assert len(gang) > 1 and gang[-1].outcome == "completed" and gang[-1].steps_done == 80
 
 
-@pytest.mark.slow
+@pytest.mark.needs("engines")
 @pytest.mark.timeout(600)
 def test_a_demo_that_is_stopped_leaves_nothing_and_one_that_is_killed_is_tidied_by_the_next(
     tmp_path: Path, clean: None

@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prefect_gpu.demo.__main__ import stop_on_signals
 from prefect_gpu.demo.common import DemoError
 from prefect_gpu.demo.show import Show
+from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
 
 REPOSITORY = Path(__file__).parents[2]
@@ -44,6 +46,7 @@ def start(word: str, output: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, cwd=REPOSITORY, env={**os.environ, "DEMO_TEST": word}, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        preexec_fn=reset_signals,  # whoever runs the tests in the background ignores Ctrl-C
     )  # fmt: skip
 
 
@@ -84,7 +87,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(tmp_path: Path, mark: str
     assert not left(mark)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_worker_that_dies_is_named_with_the_end_of_its_log(tmp_path: Path, mark: str) -> None:
     demo = start(mark, tmp_path / "out", "--trials", "50")
     assert demo.stdout is not None
@@ -100,6 +103,37 @@ def test_a_worker_that_dies_is_named_with_the_end_of_its_log(tmp_path: Path, mar
     (log,) = (tmp_path / "out" / "logs").glob("*worker*.log")
     last = [line for line in log.read_text().splitlines() if line.strip()][-1]
     assert last[:30] in said, "the end of its log is shown"
+
+
+@pytest.mark.parametrize("given", [signal.SIG_IGN, signal.SIG_DFL], ids=["nohup", "terminal"])
+def test_under_nohup_a_demo_outlives_its_terminal(given: signal.Handlers) -> None:
+    before = {number: signal.signal(number, given) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        stop_on_signals()
+        assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) is (given == signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) != given
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_demo_that_is_kept_without_a_terminal_stays_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What looks after its processes is called, and ends it here."""
+    monkeypatch.setattr(sys, "stdin", None)  # as Python has it where it was closed
+
+    class Watched:
+        ui_url = "http://127.0.0.1"
+        looked = 0
+
+        def check(self) -> None:
+            self.looked += 1
+            raise KeyboardInterrupt
+
+    watched = Watched()
+    Show(tmp_path, trials=1, keep=True)._wait_for_user(watched)  # type: ignore[arg-type]
+    assert watched.looked == 1
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import stat
 import subprocess
 from pathlib import Path
 
-from tests.support import require
+import pytest
 
+pytestmark = pytest.mark.needs("openssl")
 SCRIPT = Path(__file__).parents[2] / "deployments" / "certificates.sh"
 
 
 def make(folder: Path, *nodes: str) -> subprocess.CompletedProcess[str]:
-    require("openssl", shutil.which("openssl"))
     return subprocess.run(["sh", str(SCRIPT), str(folder), *nodes], capture_output=True, text=True, check=False)
 
 

@@ -17,17 +17,15 @@ import pytest
 from prefect_gpu import lab
 from prefect_gpu.sandbox import wait_until
 from tests import training_image
-from tests.support import require
 
+pytestmark = pytest.mark.needs("compose")
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "deployments" / "compose.yaml"
 
 
 def compose(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    found = shutil.which("docker-compose")
-    require("docker-compose", found)
     return subprocess.run(
-        [str(found), "--file", str(COMPOSE), *arguments],
+        ["docker-compose", "--file", str(COMPOSE), *arguments],
         capture_output=True, text=True, env={**os.environ, **environment}, cwd=ROOT, check=False,
     )  # fmt: skip
 
@@ -42,8 +40,6 @@ def test_what_is_not_filled_in_is_named() -> None:
 @pytest.fixture
 def node() -> Iterator[lab.LabNode]:
     """An Engine with the images."""
-    lacking = training_image.missing()
-    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
     image, standins = training_image.training_image("prefect-redis optuna pandas"), training_image.standins()
     folder = Path("/var/tmp/prefect-gpu-compose-lab")
     try:
@@ -56,7 +52,7 @@ def node() -> Iterator[lab.LabNode]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.slow
+@pytest.mark.needs("image")
 @pytest.mark.timeout(1200)
 def test_everything_comes_up_and_trains(node: lab.LabNode, tmp_path: Path) -> None:
     engine = {"DOCKER_HOST": node.url, "DOCKER_BUILDKIT": "0"}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support import require
 from tests.training.callbacks.restarted import OFFLINE
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "frameworks.md"
-pytestmark = pytest.mark.slow  # they take seconds to import
+pytestmark = pytest.mark.needs("frameworks")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +24,6 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def example(heading: str, module: str) -> Any:
     """The function ``train`` of this section."""
-    require(f"{heading} (pip install 'prefect-gpu[frameworks]')", find_spec(module) and find_spec("torch"))
     section = PAGE.read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
     names: dict[str, Any] = {}

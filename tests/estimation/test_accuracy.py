@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.estimation.accuracy import TOTAL_S, WINDOW, Comparison, Score, judge, score, series, window_for
 from prefect_gpu.estimation.runs import LAUNCHING_S, MEMORY_BYTES, SAVING_S, TRAINING_S, Interval
+from tests.support import examples
 
 
 def _compared(at: float, expected: float, measured: float, program: str = "train", reach: float = 2.0) -> Comparison:
@@ -90,7 +91,7 @@ def test_long_curves_are_smoother() -> None:
     assert [window_for(runs) for runs in (1, 2000, 100_000)] == [WINDOW, WINDOW, 1000]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(0.3))
 @given(
     st.lists(st.tuples(st.floats(0, 50), st.floats(0.1, 1e6), st.floats(0.1, 1e6)), min_size=1, max_size=30),
     st.randoms(use_true_random=False),

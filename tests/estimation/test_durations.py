@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from prefect_gpu.estimation import durations
 from prefect_gpu.estimation.durations import OnlineDurations
 from prefect_gpu.simulation.traces import TraceJob, read_trace
-from tests.support import traces_folder
+from tests.components import traces_folder
 
 
 def _job(
@@ -213,6 +213,7 @@ def _errors(jobs: Iterable[TraceJob]) -> list[float]:
 BOUNDS = (1e-9, 1e-5, 1e-3)
 
 
+@pytest.mark.needs("traces")
 @pytest.mark.parametrize("trace", ["trace1", "trace2", "trace3"])
 def test_jobs_of_a_published_trace_are_estimated_well_once_any_has_finished(trace: str) -> None:
     errors = _errors(read_trace(traces_folder() / "Rivendile-Muri" / "trace-data" / f"{trace}.csv"))

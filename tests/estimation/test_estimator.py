@@ -30,6 +30,7 @@ from prefect_gpu.estimation.runs import (
     RunEstimate,
 )
 from tests.estimation.runs_of import asked, made_run, measured_otherwise, runs_of
+from tests.support import examples
 
 _RUNS = runs_of(12)
 _POSITIVE = {LAUNCHING_S, STEP_S, TRAINING_S, MEMORY_BYTES}
@@ -165,7 +166,7 @@ def test_runs_out_of_memory_teach_no_times(learned: Estimator) -> None:
         assert of[LAUNCHING_S].median == pytest.approx(was[LAUNCHING_S].median, rel=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_columns_that_say_nothing_do_not_hurt() -> None:
     off: dict[bool, list[float]] = {False: [], True: []}
     for seed in range(4):
@@ -197,7 +198,7 @@ _values = st.recursive(
 _parameters = st.dictionaries(st.sampled_from(["n", "batch_size", "epochs", "width", "new", "@steps", ""]), _values)
 
 
-@settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(0.6), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(parameters=_parameters, declared=st.dictionaries(st.sampled_from(["steps", "batch_size", "new"]), _values))
 @example(parameters={}, declared={})
 @example(parameters={"n": 1.7e308, "batch_size": 5e-324, "epochs": 1, "width": 64}, declared={})
@@ -235,7 +236,7 @@ _history_values = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(0.15), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     columns=st.lists(st.fixed_dictionaries({"n": _history_values, "opt": _history_values}), min_size=7, max_size=7),
     measured=st.lists(st.sampled_from([0.0, -1.0, 1e-300, 1e12, 1.7e308, 3.0]), min_size=7, max_size=7),
@@ -306,7 +307,7 @@ def test_noise_is_no_change(seed: int) -> None:
 # --- Others ---
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_intervals_hold_as_often_as_they_say() -> None:
     held: dict[str, list[bool]] = {LAUNCHING_S: [], STEP_S: [], TRAINING_S: []}
     for seed in range(10):

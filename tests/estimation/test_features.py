@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.estimation.features import MOST_CATEGORIES, Encoder, Value, flatten, make_column, plain_name
 from prefect_gpu.estimation.runs import Known
+from tests.support import examples
 
 # parameters -> the facts they become
 FACTS: dict[str, tuple[dict[str, Any], dict[str, Value]]] = {
@@ -139,7 +140,7 @@ def test_a_parameter_that_never_varied_and_now_does_is_said(before: list[Value],
 _anything = st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3) | st.just("nan")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), _anything), min_size=1, max_size=12),
     st.dictionaries(st.sampled_from("abcd"), _anything),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.estimation.online import Outlook, Training
 from prefect_gpu.estimation.runs import NOTHING_KNOWN, STEP_S, TRAINING_S, Interval, RunEstimate
+from tests.support import examples
 
 _ONE_SECOND = RunEstimate({STEP_S: Interval(1.0, 0.7, 1.4)})
 _BEGAN = 1000.0
@@ -126,7 +127,7 @@ def test_steps_beyond_all_bounds_are_no_error() -> None:
         assert outlook is None or math.isfinite(outlook.remaining_s.high)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(1), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6)), max_size=20),
     st.none() | st.integers(0, 10_000),

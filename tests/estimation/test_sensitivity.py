@@ -14,7 +14,8 @@ from benchmarks.estimation_public import pairs as public
 from prefect_gpu.estimation import sensitivity
 from prefect_gpu.estimation.runs import Interval
 from prefect_gpu.estimation.sensitivity import Party, Sensitivity
-from tests.support import traces_folder
+from tests.components import traces_folder
+from tests.support import examples
 
 A, B, C, D = (Party(name) for name in "abcd")
 FRAGILE = {"a": 0.3, "b": 0.1, "c": 0.02, "d": 0.2}  # what a neighbour of full pressure costs, as a logarithm
@@ -129,7 +130,7 @@ PARTIES = st.builds(Party, st.sampled_from("ab"), st.integers(0, 1))
     PARTIES,
     st.lists(PARTIES, max_size=3),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4), deadline=None)
 def test_a_prediction_is_a_ratio_whatever_was_observed(
     observed: list[tuple[Party, list[Party], float]], program: Party, neighbours: list[Party]
 ) -> None:
@@ -141,13 +142,14 @@ def test_a_prediction_is_a_ratio_whatever_was_observed(
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(0.1), deadline=None)
 def test_the_order_of_observations_does_not_matter(rng: random.Random) -> None:
     pairs = list(ALL)
     rng.shuffle(pairs)
     assert _learned(*pairs).predict(A, B).median == pytest.approx(_learned(*ALL).predict(A, B).median)
 
 
+@pytest.mark.needs("traces")
 @pytest.mark.slow
 def test_public_pairs_are_predicted_better_than_by_means() -> None:
     for name, shares in public.by_pair(traces_folder(), quick=True).items():

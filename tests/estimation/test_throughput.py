@@ -26,7 +26,8 @@ from prefect_gpu.estimation.throughput import step_time as form
 from prefect_gpu.estimation.throughput.setups import Columns, merged
 from prefect_gpu.scheduling.jobs import Estimate
 from prefect_gpu.scheduling.policies.elasticity import ElasticJob, assign
-from tests.support import traces_folder
+from tests.components import traces_folder
+from tests.support import examples
 
 KINDS: dict[str | None, int] = {None: 0, "fast": 1, "slow": 2}
 GIB = float(1 << 30)
@@ -83,7 +84,7 @@ def test_measurements_of_one_setup_are_averaged_as_factors_and_the_latest_setups
 
 
 @given(SHAPES, st.integers(1, 64), st.sampled_from((1, 2, 4, 8)))
-@settings(max_examples=50)
+@settings(max_examples=examples(0.5))
 def test_the_form_is_at_most_linear_and_slower_on_larger_batches(
     shape: tuple[float, ...], gpus: int, node: int
 ) -> None:
@@ -93,7 +94,7 @@ def test_the_form_is_at_most_linear_and_slower_on_larger_batches(
 
 
 @given(SHAPES)
-@settings(max_examples=50)
+@settings(max_examples=examples(0.5))
 def test_within_a_node_the_form_rises_to_one_best_number_of_gpus_and_falls_behind_it(shape: tuple[float, ...]) -> None:
     rates = [_true(_on(gpus, 64), shape) for gpus in range(2, 65)]
     best = rates.index(max(rates))
@@ -102,7 +103,7 @@ def test_within_a_node_the_form_rises_to_one_best_number_of_gpus_and_falls_behin
 
 
 @given(SHAPES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.15), deadline=None)
 def test_three_counts_tell_what_lies_between_them(shape: tuple[float, ...]) -> None:
     function = Throughput([Tried(_on(gpus), _true(_on(gpus), shape)) for gpus in (1, 4, 16)])
     for gpus in (2, 3, 6, 12):
@@ -119,7 +120,7 @@ def test_it_passes_close_to_what_was_measured_even_where_no_form_does() -> None:
 
 
 @given(st.lists(st.floats(0.2, 5.0), min_size=3, max_size=3), st.integers(2, 64))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.15), deadline=None)
 def test_no_rate_is_more_than_linear_whatever_was_measured(noise: list[float], gpus: int) -> None:
     tried = [Tried(_on(count), factor * _true(_on(count))) for count, factor in zip((1, 4, 16), noise, strict=True)]
     function = Throughput(tried)
@@ -238,7 +239,7 @@ def test_a_program_on_one_gpu_says_nothing_of_synchronising() -> None:
         max_size=6,
     )
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.15), deadline=None)
 def test_absurd_measurements_give_intervals_all_the_same(tried: list[Tried]) -> None:
     function = Throughput(tried, learn_prior([tried]))
     for setup in (Setup(), Setup(64, 8, "a", 1e12), Setup(3, 3, "c", 1e-12)):
@@ -296,6 +297,7 @@ class TestTrials:
             worth_a_trial(self.known, _on(1), [], **amounts)
 
 
+@pytest.mark.needs("traces")
 @pytest.mark.slow
 def test_public_gpu_tables_are_predicted_from_three_counts() -> None:
     result = public.by_gpus(traces_folder() / "pkusys-ElasticFlow", quick=True)["rules"]["1, 4, 16"]
@@ -306,6 +308,7 @@ def test_public_gpu_tables_are_predicted_from_three_counts() -> None:
         assert 0.87 <= figures["coverage"] <= 0.97
 
 
+@pytest.mark.needs("traces")
 def test_public_placements_are_predicted_from_three() -> None:
     figures = public.by_placement(traces_folder() / "pkusys-ElasticFlow" / "pollux_traces", quick=True)
     assert figures["1 GPU, a full node, 1 on each of 4"]["median"] <= 0.10

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.flows.gangs import gang, run_together
-from tests.support import require
 
+pytestmark = pytest.mark.needs("pytorch")
 DATA_PARALLEL = ("distributed_training", "train_together")
 SERVERS = ("parameter_server", "train_with_servers")
 FLOWS = pytest.mark.parametrize(
@@ -38,11 +37,6 @@ def broken(run, *args, **kwargs):
     report(run, *args, **kwargs)
 TrainingRun.report = broken
 """
-
-
-@pytest.fixture(autouse=True)
-def torch_is_there() -> None:
-    require("PyTorch (pip install 'prefect-gpu[frameworks]')", find_spec("torch"))
 
 
 @pytest.mark.slow

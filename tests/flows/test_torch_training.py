@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from flows.torch_training import build, load, train_cnn
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS
-from tests.support import require
+
+pytestmark = pytest.mark.needs("pytorch")
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """More threads would only wait for each other over steps as small as these."""
-    require("PyTorch (pip install 'prefect-gpu[frameworks]')", find_spec("torch"))
     import torch
 
     threads = torch.get_num_threads()

@@ -1,9 +1,9 @@
-"""A real Prefect server for the session; a pool of its own for each test."""
+"""A pool of its own for each test, or for each module whose tests only look at one, on this process's server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect_gpu.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
 from tests.live.pool import LivePool, none_left, work_pool
-from tests.server import prefect_server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,20 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-@pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A private Prefect server."""
-    with (
-        prefect_server(tmp_path_factory) as box,
-        temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}),
-    ):
-        yield box
-
-
 @pytest_asyncio.fixture
 async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet. After the test no run's process may be left."""
-    # Again, since a fixture of another test that failed as it ended may have left its own server's settings.
     with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
         async with work_pool("pool", request.node.nodeid) as (client, name):
             live = LivePool(sandbox, client, name, tmp_path)

@@ -172,13 +172,15 @@ class LivePool:
         async def noted() -> bool:
             return self.noted(word)[str(run_id)] > 0
 
-        await eventually(noted, f"{word} by {run_id}")
+        await eventually(noted, f"{word} by {run_id}", every_s=0.1)  # a look at a file
 
 
 def none_left(sandbox: Sandbox) -> None:
     """Wait until no run's process is left. Those of a test that failed are ended, so that only that test fails."""
     try:
-        wait_until(lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}")
+        wait_until(
+            lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}", every_s=0.2
+        )
     except SandboxError:
         for process in sandbox.runs_left():
             with suppress(psutil.NoSuchProcess):
@@ -198,7 +200,7 @@ async def work_pool(prefix: str, node_id: str) -> AsyncIterator[tuple[PrefectCli
 
 
 async def eventually(
-    condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S, every_s: float = 0.2
+    condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S, every_s: float = 0.4
 ) -> Any:
     """Wait for an async condition to give something true. Each look is work for the server that the test waits for."""
     end = time.monotonic() + deadline_s

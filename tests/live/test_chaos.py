@@ -20,6 +20,7 @@ from tests.live.pool import LivePool, eventually
 RUNS, CANCELLED, KILLS = 200, 20, 3
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1500)  # about 200 s on two quiet cores
 async def test_200_runs_survive_killed_workers_a_server_restart_and_cancellations(pool: LivePool) -> None:
     chance = random.Random(7)

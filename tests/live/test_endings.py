@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
+
+import psutil
 
 from prefect_gpu.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
+from prefect_gpu.training.protocol import ENV_RUN_ID
 from tests.live.pool import ALL, COLD, DEADLINE_S, LivePool, eventually
 
 
@@ -94,17 +99,45 @@ async def test_sigterm_drains_the_worker(pool: LivePool, tmp_path: Path) -> None
     await pool.until(waiting, "Completed")
 
 
-async def test_trainings_survive_kill_9_and_are_adopted(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(**COLD)
-    run_id = await pool.submit("train", hold=str(tmp_path / "go"), hold_saving=str(tmp_path / "saved"))
-    await pool.until(run_id, "Training")
+async def test_after_kill_9_the_next_worker_adopts_what_lives_and_settles_what_does_not(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    """Four runs of a worker that is killed: one goes on, one is cancelled later, and two end while no worker lives."""
+    worker = pool.start_worker(virtual_devices="4", **COLD)
+    go, saved, never = tmp_path / "go", tmp_path / "saved", tmp_path / "never"
+    goes_on = await pool.submit("train", hold=str(go), hold_saving=str(saved))
+    cancelled_later, cancelled_meanwhile, killed = [await pool.submit("train", hold=str(never)) for _ in range(3)]
+    for run_id in (goes_on, cancelled_later, cancelled_meanwhile, killed):
+        await pool.until(run_id, "Training")
     worker.kill()
-    pool.start_worker(**COLD).wait_for_output("adopted it")
-    (tmp_path / "go").touch()
-    await pool.until(run_id, "Saving")  # the adopted run reports to the new worker
-    (tmp_path / "saved").touch()
-    await pool.until(run_id, "Completed")
-    assert pool.noted() == {str(run_id): 1}
+    await pool.cancel(cancelled_meanwhile)
+    for process in processes_of(pool, killed):
+        process.kill()
+    pool.start_worker(virtual_devices="4", **COLD).wait_for_output("adopted it")
+
+    state = await pool.until(killed)
+    assert state.name == "Crashed" and "vanished" in (state.message or "")
+    await pool.until(cancelled_meanwhile, "Cancelled")
+    assert processes_of(pool, cancelled_later), "it lives on until somebody cancels it"
+    await pool.cancel(cancelled_later)
+    await pool.until(cancelled_later, "Cancelled")
+    go.touch()
+    await pool.until(goes_on, "Saving")  # the adopted run reports to the new worker
+    saved.touch()
+    assert (await pool.until(goes_on)).name == "Completed"
+    assert set(pool.noted().values()) == {1}, "no run has begun twice"
+    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of a run")
+
+
+def processes_of(pool: LivePool, run_id: UUID) -> list[psutil.Process]:
+    """What lives of a run, its supervisor included."""
+    left = pool.sandbox.runs_left()
+    found = set()
+    for process in left:
+        with suppress(psutil.Error):
+            if process.environ().get(ENV_RUN_ID) == str(run_id):
+                found |= {process, *process.parents()}
+    return [process for process in left if process in found]
 
 
 async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered(
@@ -131,36 +164,3 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
 
         (row,) = await eventually(recorded, "the history row")
     assert (row.run_id, row.outcome, row.flow_name) == (str(run_id), "completed", "train")
-
-
-async def test_a_run_that_ended_while_no_worker_lived_is_settled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(**COLD)
-    run_id = await pool.submit("train", hold=str(tmp_path / "go"))
-    await pool.until(run_id, "Training")
-    worker.kill()
-    for process in pool.sandbox.runs_left():
-        process.kill()
-    pool.start_worker(**COLD)
-    state = await pool.until(run_id)
-    assert state.name == "Crashed" and "vanished" in (state.message or "")
-
-
-async def test_an_adopted_run_can_be_cancelled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(**COLD)
-    run_id = await pool.submit("train", hold=str(tmp_path / "never"))
-    await pool.until(run_id, "Training")
-    worker.kill()
-    pool.start_worker(**COLD).wait_for_output("adopted it")
-    await pool.cancel(run_id)
-    assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"
-    wait_until(lambda: not pool.sandbox.runs_left(), what="no process of the run")
-
-
-async def test_a_run_cancelled_while_no_worker_lived_ends_cancelled(pool: LivePool, tmp_path: Path) -> None:
-    worker = pool.start_worker(**COLD)
-    run_id = await pool.submit("train", hold=str(tmp_path / "never"))
-    await pool.until(run_id, "Training")
-    worker.kill()
-    await pool.cancel(run_id)
-    pool.start_worker(**COLD)
-    assert (await pool.until(run_id, "Cancelled")).name == "Cancelled"

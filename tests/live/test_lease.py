@@ -26,7 +26,7 @@ def on_postgres(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFacto
         yield box
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])
 def server(request: pytest.FixtureRequest) -> Sandbox:
     """A server on each of the two databases."""
     box: Sandbox = request.getfixturevalue("sandbox" if request.param == "sqlite" else "on_postgres")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import httpx
+import pytest
 from playwright.async_api import async_playwright, expect
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 
 from prefect_gpu.page.server import pages
+from tests.components import CHROMIUM
 from tests.live.pool import COLD, LivePool, eventually
-from tests.page.conftest import CHROMIUM, FLAGS
-from tests.support import require
+from tests.page.conftest import FLAGS
 
 
 async def told(pool: LivePool) -> dict[str, Any]:
@@ -46,8 +46,8 @@ async def status(pool: LivePool, *arguments: str) -> tuple[int, str]:
     return done.returncode or 0, (out + err).decode()
 
 
+@pytest.mark.needs("chromium")
 async def test_the_page_and_the_terminal_show_what_the_pool_does(pool: LivePool, tmp_path: Path) -> None:
-    require("Chromium (Debian: apt-get install chromium)", shutil.which(str(CHROMIUM)))
     assert (await status(pool))[0] == 1, "there is no worker yet"
     worker = pool.start_worker(virtual_devices="1", page_port="0")
     first = await pool.submit("train", steps=4, hold=str(tmp_path / "go"))

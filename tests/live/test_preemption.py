@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.live.pool import LivePool, eventually
 
-STEPS = 1500  # enough for another run to be submitted meanwhile, also where the server is slow
+STEPS = 20_000  # more than are needed until another run was submitted, also where the server is slow
 
 
 def undisturbed(steps: int) -> float:
@@ -29,9 +29,9 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     default = await pool.client.read_work_queue_by_name("default", work_pool_name=pool.name)
     await pool.client.update_work_queue(default.id, priority=5)
     pool.start_worker(virtual_devices="1")
-    trace = tmp_path / "trace"
+    trace, hurry = tmp_path / "trace", tmp_path / "hurry"
     long = await pool.submit(
-        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
     )
 
     async def trains() -> bool:
@@ -40,6 +40,7 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     await eventually(trains, "the first run's training")
     urgent = await pool.submit("train", queue="urgent")
     assert (await pool.until(urgent)).is_completed()
+    hurry.touch()
     before = len(steps_of(trace))
     assert before < STEPS, "the urgent run was to go first"
     state = await pool.until(long)

@@ -13,10 +13,11 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import Scheduled
 
-from prefect_gpu.sandbox import free_port, wait_until
+from prefect_gpu.sandbox import Sandbox, free_port, wait_until
 from tests.live.pool import ALL, COLD, LivePool, eventually, work_pool
 from tests.live.proxy import StreamlessProxy
-from tests.server import prefect_server
+
+PAGE = 30  # rows of a page of this server
 
 
 @pytest_asyncio.fixture
@@ -24,7 +25,7 @@ async def paged(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[LivePool]:
     """A pool on a server whose pages are short."""
-    with prefect_server(tmp_path_factory, settings={"PREFECT_SERVER_API_DEFAULT_LIMIT": "30"}) as box:
+    with Sandbox(tmp_path_factory.mktemp("sandbox"), {"PREFECT_SERVER_API_DEFAULT_LIMIT": str(PAGE)}) as box:
         with temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}):
             async with work_pool("paged", request.node.nodeid) as (client, name):
                 live = LivePool(box, client, name, tmp_path)
@@ -33,6 +34,7 @@ async def paged(
                 await asyncio.to_thread(live.stop_workers)
 
 
+@pytest.mark.full
 async def test_a_full_page_of_blocked_runs_does_not_hide_one_that_can_start(paged: LivePool, tmp_path: Path) -> None:
     pool = paged
     worker = pool.start_worker(virtual_devices="2", **COLD)
@@ -40,7 +42,7 @@ async def test_a_full_page_of_blocked_runs_does_not_hide_one_that_can_start(page
     await pool.until_noted(holder)
     deployment = await pool.deploy("train")
     await asyncio.to_thread(worker.kill)  # the next worker meets the full queue at once
-    for _ in range(35):  # more than one page of this server's API; each needs both devices
+    for _ in range(PAGE + 5):  # more than one page of this server's API; each needs both devices
         await pool.client.create_flow_run_from_deployment(deployment, job_variables={"gpus": 2}, state=Scheduled())
     small = await pool.submit("plain")
     pool.start_worker(virtual_devices="2", **COLD)

@@ -14,7 +14,7 @@ SHARES: dict[str, Any] = {"gpu_memory": "600MiB", "exclusive": False, "cpus": 1}
 TOO_MUCH = 1000  # MiB
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("how", ["raise", pytest.param("kill", marks=pytest.mark.full)])
 async def test_a_run_that_needs_more_than_its_part_is_tried_again_alone(
     pool: LivePool, tmp_path: Path, how: str
 ) -> None:

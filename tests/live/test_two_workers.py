@@ -41,7 +41,7 @@ async def ended_well_and_once(pool: LivePool, runs: list[UUID]) -> None:
     assert sorted(row.run_id for row in rows) == sorted(map(str, runs)), "one row for each"
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.full)])
 async def test_every_run_completes_once_although_the_leader_is(how: str, pool: LivePool, tmp_path: Path) -> None:
     leader, second = await both(pool)
     go = tmp_path / "go"
@@ -91,7 +91,7 @@ def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__
     return worker
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("frozen", marks=pytest.mark.full)])
 async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, pool: LivePool, tmp_path: Path) -> None:
     first = start_leased(pool, "first")
     await asyncio.to_thread(first.wait_for_output, "Serving pool")
@@ -129,6 +129,7 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
     assert "Crashed" not in await pool.names(running)
 
 
+@pytest.mark.full
 async def test_a_leader_that_was_cut_off_from_prefect_carries_on_with_its_runs(pool: LivePool, tmp_path: Path) -> None:
     worker = start_leased(pool, "only")
     go = tmp_path / "go"

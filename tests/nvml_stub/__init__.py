@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support import require
-
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 REPOSITORY = SOURCE.parents[2]
 
@@ -22,7 +20,6 @@ REPOSITORY = SOURCE.parents[2]
 def build(folder: Path) -> Path:
     """Compile the stub into `folder` and return the folder, to be put on LD_LIBRARY_PATH."""
     compiler = shutil.which("gcc") or shutil.which("cc")
-    require("a C compiler (gcc)", compiler)
     library = folder / "libnvidia-ml.so.1"
     command = [str(compiler), "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-O1", "-o", str(library), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True)

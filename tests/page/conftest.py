@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,9 +13,8 @@ from playwright.async_api import Browser, async_playwright
 
 from prefect_gpu.page.app import Source
 from prefect_gpu.page.server import PageServer
-from tests.support import require
+from tests.components import CHROMIUM
 
-CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 
@@ -46,7 +44,6 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
 @pytest_asyncio.fixture
 async def browser() -> AsyncIterator[Browser]:
     """A Chromium."""
-    require("Chromium (Debian: apt-get install chromium)", shutil.which(str(CHROMIUM)))
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened

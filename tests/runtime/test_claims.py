@@ -15,7 +15,7 @@ import pytest
 
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.scheduling.cluster import Device
-from tests.support import require
+from tests.components import require
 
 _HOLD = """
 import os, sys, tempfile
@@ -114,7 +114,7 @@ def test_odd_names_make_no_odd_files(tmp_path: Path) -> None:
 
 def test_workers_of_two_users_respect_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a private umask, and in a folder where the kernel lets nobody open for writing what others have made."""
-    require("the right to become another user", os.getuid() == 0)
+    require("root's rights", os.getuid() == 0)
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o777)

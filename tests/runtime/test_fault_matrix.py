@@ -339,6 +339,6 @@ def test_no_fault_does_harm() -> None:
     explore(15, 15, same_each_time=True)  # with so few, chance decides how many of them are about hand-overs
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_no_fault_does_harm_in_a_thousand_sequences() -> None:
     explore(MANY, 25)

@@ -18,6 +18,7 @@ from prefect_gpu.simulation.effects.links import Iteration, SharedLinks
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulation
 from tests.scheduling.world import World
+from tests.support import examples
 
 PAIR = Request(workers=2)
 SLOWED = Estimate(100.0, sent_bps=20.0)  # three times as long across
@@ -164,7 +165,7 @@ gangs = st.tuples(
 
 
 @given(st.lists(gangs, min_size=1, max_size=9))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(0.6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_everybody_starts_and_ends_whatever_the_estimates_are_worth(
     drawn: list[tuple[tuple[str, int], float, float, float]],
 ) -> None:

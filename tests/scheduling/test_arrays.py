@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from prefect_gpu.scheduling.policies.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.scheduling.policies.books import Ask, NodeSize
+from tests.support import examples
 
 
 def cluster(narrow: int = 1, wide: int = 1, gpus: int = 4, cores: int = 16, reserved: int = 8) -> Arrays:
@@ -278,4 +279,4 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBooks.settings = settings(max_examples=examples(0.4), stateful_step_count=25, deadline=None)

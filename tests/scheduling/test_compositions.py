@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.policies.compositions import Chooser, Compositions, TooMany, Wide
+from tests.support import examples
 
 SIZES = (2, 4, 8)
 
@@ -35,7 +36,7 @@ def by_hand(sizes: list[int], ratios: np.ndarray, capacity: int) -> dict[tuple[i
     return found
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(0.3))
 @given(matrices(3))
 def test_all_compositions_are_there_and_the_worst_neighbour_counts(world: tuple[list[int], np.ndarray]) -> None:
     sizes, ratios = world
@@ -47,7 +48,7 @@ def test_all_compositions_are_there_and_the_worst_neighbour_counts(world: tuple[
         assert found[: len(real)].tolist() == pytest.approx(expected[real])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(0.3))
 @given(matrices(), st.data())
 def test_at_the_prices_no_composition_is_worth_more_than_its_time(
     world: tuple[list[int], np.ndarray], data: st.DataObject

@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from tests.scheduling.test_every_profile import NO_SHRINKING, Outside, abilities, steps
 from tests.scheduling.test_gangs import Play, nodes
+from tests.support import examples
 
 LARGE, SMALL = Key("loud", 6, 2), Key("loud", 4, 2)
 LOUD = ev.ContentionLearned(((LARGE, SMALL, 4.0), (SMALL, LARGE, 4.0)))
@@ -64,7 +65,7 @@ class Twins(Outside):
         assert self.other.next_due() == self.scheduler.next_due(), event
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
+@settings(max_examples=examples(1.5), deadline=None, suppress_health_check=list(HealthCheck), phases=NO_SHRINKING)
 @given(abilities, st.lists(steps, min_size=8, max_size=50))
 def test_where_nothing_is_known_of_contention_every_instruction_is_as_it_was(
     able: Abilities, happenings: list[tuple[Any, ...]]

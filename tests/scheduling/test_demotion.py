@@ -12,8 +12,8 @@ from prefect_gpu.scheduling.instructions import Finish, SetCores, SetShare
 from prefect_gpu.scheduling.jobs import Request, Status
 from prefect_gpu.scheduling.policies.demotion import WEIGHT, Demotion
 from prefect_gpu.scheduling.policies.speculation import Speculation
-from prefect_gpu.scheduling.policies.weights import Weights
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.verbs import Desk
 from tests.scheduling.world import World, node
 
 LIVE = Abilities(gates=True, cores=True, shares=True, finishes=True)
@@ -36,8 +36,7 @@ class Pool(World):
     """One device, and runs of 20 seconds that report a loss every second."""
 
     def __init__(self, *more: object, able: Abilities = LIVE, **requests: Request) -> None:
-        self.weights = Weights()
-        reactions = (*more, Demotion(self.weights))
+        reactions = (*more, Demotion())
         super().__init__(node("n", 8, cpus=4), profile=Profile("test", reactions=reactions), abilities=able)  # type: ignore[arg-type]
         for job, request in requests.items():
             self.submit(job, request=request, service_s=20.0)
@@ -184,14 +183,12 @@ def test_cores_that_others_have_as_well_stay() -> None:
 
 def test_a_pause_that_another_policy_wants_goes_on() -> None:
     pool = Pool(still=asks(), learns=asks())
-    from prefect_gpu.scheduling.verbs import Desk
-
-    desk = Desk(pool.state, pool.scheduler.profile, LIVE, pool.now)
-    pool.weights.ask(desk, pool.state.running["still"], "separation", 0.0, "too close")
+    still = pool.state.running["still"]
+    Desk(pool.state, pool.scheduler.profile, LIVE, pool.now).ask_share(still, "separation", 0.0, "too close")
     pool.report(20, still=flat, learns=falling)
     pool.end("learns")
     assert pool.of(SetShare) == []
-    assert pool.weights.of("still") == 0.0
+    assert still.share == 0.0
 
 
 def test_speculation_leaves_the_shares_of_such_runs_alone() -> None:
@@ -202,4 +199,4 @@ def test_speculation_leaves_the_shares_of_such_runs_alone() -> None:
 
 def test_a_weight_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="weight is 1"):
-        Demotion(Weights(), weight=1.0)
+        Demotion(weight=1.0)

@@ -18,6 +18,7 @@ from prefect_gpu.scheduling.policies.allocation.elastic import protected_until
 from prefect_gpu.scheduling.policies.elasticity import ElasticJob, assign
 from prefect_gpu.scheduling.policies.resizing import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES
 from tests.scheduling.test_elastic import ELASTIC, Machine
+from tests.support import examples
 
 MOST = 4
 
@@ -83,7 +84,7 @@ happenings = st.tuples(
 
 
 @given(st.lists(happenings, min_size=10, max_size=40))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(1), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_resizes_keep_both_guards_whatever_was_learned(told: list[tuple[str, int]]) -> None:
     machine, rates = Guarded(), {}
     for number, (what, draw) in enumerate(told):

@@ -20,8 +20,9 @@ from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
 from tests.scheduling.test_every_profile import JOBS, Outside, abilities, steps
 from tests.scheduling.world import World, asks, node
+from tests.support import examples
 
-FEW = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+FEW = settings(deadline=None, max_examples=examples(0.15), suppress_health_check=list(HealthCheck))
 
 
 def on_fifo(*memory_gib: float) -> World:

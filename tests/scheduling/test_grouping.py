@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prefect_gpu.scheduling.policies.grouping import form_groups, worths
 from prefect_gpu.scheduling.policies.interleaving import Interleaving, Profile
 from prefect_gpu.scheduling.policies.packing import Packing
+from tests.support import examples
 
 MODEL = Interleaving()
 LOADER = MODEL.number(Profile(490, 446, 8, 0))
@@ -55,7 +56,7 @@ jobs = st.lists(
 nodes = st.sampled_from([[8], [8, 8], [8, 8, 8, 8], [4, 8], [3, 5, 8]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(jobs, nodes, st.sampled_from([0, 50, 5000]))
 @example([(3, LOADER), (2, LOADER), (3, LOADER), (4, LOADER), (4, LOADER)], [3, 5, 8], 0)
 @example([(3, LOADER), (3, LOADER), (2, LOADER), (4, LOADER), (2, LOADER), (2, LOADER), (3, COMPUTER)], [8, 8], 5000)
@@ -77,7 +78,7 @@ def test_groups_are_sound(jobs: list[tuple[int, int]], nodes: list[int], budget:
     assert groups == form_groups(gpus, profiles, nodes, MODEL, budget=budget), "same input, same groups"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4), deadline=None)
 @given(jobs, nodes)
 def test_the_search_never_makes_the_groups_worth_less(jobs: list[tuple[int, int]], nodes: list[int]) -> None:
     gpus, profiles = [size for size, _ in jobs], [profile for _, profile in jobs]

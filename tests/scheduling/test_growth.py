@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.policies.growth import LossGrowth
-from tests.support import traces_folder
+from tests.components import traces_folder
+from tests.support import examples
 
 ALPHA = 0.01  # SpeCon's threshold
 VALUES = st.lists(st.integers(-1000, 1000).map(float), min_size=5, max_size=30)
@@ -48,20 +49,20 @@ def test_the_first_growth_is_after_three_intervals() -> None:
 
 
 @given(VALUES, st.sampled_from((-1e6, -3.0, -1e-3, 1e-3, 7.0, 1e9)), st.integers(-1000, 1000))
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 def test_growth_is_the_same_in_any_unit_and_either_direction(values: list[float], scale: float, shift: int) -> None:
     moved = [scale * (value + shift) for value in values]
     assert _growths(moved) == pytest.approx(_growths(values), rel=1e-6, abs=1e-9)
 
 
 @given(st.lists(st.floats(-1e300, 1e300), max_size=20))
-@settings(max_examples=60)
+@settings(max_examples=examples(0.6))
 def test_growth_is_a_fraction_whatever_is_reported(values: list[float]) -> None:
     assert all(0.0 <= growth <= 1.0 for growth in _growths(values))
 
 
 @given(st.floats(-1e12, 1e12))
-@settings(max_examples=20)
+@settings(max_examples=examples(0.2))
 def test_a_constant_does_not_grow(value: float) -> None:
     assert set(_growths([value] * 12)) == {0.0}
 
@@ -129,6 +130,7 @@ def test_what_is_no_news_is_passed_over() -> None:
     assert growth.observe(5, 5.0, 50.0) == pytest.approx(0.25)
 
 
+@pytest.mark.needs("traces")
 def test_published_validation_curves_converge_late_and_never_early() -> None:
     curves = sorted((traces_folder() / "pkusys-ElasticFlow" / "pollux_traces").glob("*/validation-*.csv"))
     seen = 0

@@ -19,6 +19,7 @@ from prefect_gpu.scheduling.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.policies.contention import TRAFFIC, Key, SensitivityTable, Traffic, placed_key
 from prefect_gpu.scheduling.policies.slowed import MOST_STOPS
 from prefect_gpu.scheduling.profiles.deepshare import greedy, hybrid
+from tests.support import examples
 
 GRACEFUL = Abilities(Preemption.GRACEFUL)
 PER_NODE = 4
@@ -195,7 +196,7 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(0.6))
 @given(steps, st.sampled_from([3, 4, 6]))
 def test_whoever_was_parted_stays_so_while_there_is_another_way_and_nobody_is_stopped_often(
     plan: list[tuple[str, str, object]], nodes: int

@@ -21,6 +21,7 @@ from prefect_gpu.scheduling.instructions import Instruction, Launch
 from prefect_gpu.scheduling.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.policies.contention import Key, Traffic
 from prefect_gpu.scheduling.profiles import Profile
+from tests.support import examples
 
 PATIENCE_S = 20.0
 JOBS = [f"job-{number}" for number in range(10)]
@@ -347,7 +348,7 @@ class AnyHistory(RuleBasedStateMachine):
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(1), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 submissions = st.builds(ev.JobSubmitted, job_ids, requests, st.sampled_from(["q", "r"]), st.just(0.0), moments)
@@ -371,7 +372,7 @@ def play(history: list[tuple[ev.Event, float]]) -> tuple[list[str], list[list[In
     return lines, said
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(histories)
 def test_the_same_events_give_the_same_instructions_and_so_does_their_log(
     history: list[tuple[ev.Event, float]],
@@ -381,7 +382,7 @@ def test_the_same_events_give_the_same_instructions_and_so_does_their_log(
     assert [instructions for _, _, instructions in record.replay(lines)] == said
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(events, st.floats(allow_nan=False, allow_infinity=False))
 def test_an_event_comes_back_from_its_line_as_it_was(event: ev.Event, now: float) -> None:
     line = record.encode(event, now)
@@ -392,7 +393,7 @@ def test_an_event_comes_back_from_its_line_as_it_was(event: ev.Event, now: float
 def test_the_events_that_are_tried_are_all_there_are() -> None:
     seen: Counter[type] = Counter()
 
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=examples(10), deadline=None, database=None, derandomize=True)
     @given(events)
     def draw(event: ev.Event) -> None:
         seen[type(event)] += 1

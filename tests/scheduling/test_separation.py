@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities
+from prefect_gpu.scheduling.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.instructions import SetShare
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.jobs import Request, Status
 from prefect_gpu.scheduling.policies.apart import Apart
 from tests.scheduling.world import World, asks, node
 
@@ -67,6 +67,45 @@ def test_it_trains_on_when_the_other_trains_no_more(ending: str) -> None:
         case _:
             world.handle(ev.PhaseEntered("a1", Status.PREPARING))
     assert weights(world) == [("b1", 0.0), ("b1", 1.0)]
+
+
+def test_one_that_was_stopped_while_it_paused_trains_when_it_is_back() -> None:
+    world = World(node("n", 8), profile="adaptive", abilities=Abilities(Preemption.GRACEFUL, shares=True))
+    for program in "ab":
+        request = replace(SHARES, kind=program, preemptible=True)
+        world.submit(f"{program}1", request=request, service_s=100_000.0)
+        world.now += 1.0
+    world.train("a1", "b1")
+    measure(world, 3.0, 3.0)
+    world.now += 1000.0
+    world.submit("short", request=Request(preemptible=True), service_s=10.0)
+    for job in world.stopped:
+        world.handle(ev.JobStopped(job))
+    world.train("short")
+    world.end("short")
+    world.train("a1")
+    world.end("a1")
+    assert world.launched == ["a1", "b1", "short", "a1", "b1"]
+    world.train("b1")
+    assert weights(world) == [("b1", 0.0), ("b1", 1.0)]
+
+
+@pytest.mark.parametrize("converged", ["", "yield", "stop"])
+def test_one_that_pauses_gets_no_share_for_what_its_loss_does(converged: str) -> None:
+    """SpeCon's rule raises the shares of runs that have converged; "" is what `converged="ignore"` says."""
+    world = World(node("n", 8), profile="adaptive", abilities=ABLE)
+    for program in "ab":
+        world.submit(f"{program}1", request=replace(SHARES, kind=program, converged=converged))
+        world.now += 1.0
+    world.train("a1", "b1")
+    measure(world, 3.0, 3.0)
+    for job in ("a1", "b1"):
+        for look in range(8):
+            world.now += 30.0
+            world.handle(ev.LossReported(job, 0.1**look))
+    assert [said for said in weights(world) if said[0] == "b1"] == [("b1", 0.0)]
+    world.end("a1")
+    assert weights(world)[-1] == ("b1", 1.0)
 
 
 def test_when_the_paused_one_ends_nothing_more_is_said() -> None:

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from prefect_gpu.scheduling.policies.convergence import Category
 from prefect_gpu.scheduling.policies.standstill import Standstill, interval_of
-from tests.support import traces_folder
+from tests.components import traces_folder
 
 PC, WC, CC = Category
 
@@ -66,6 +66,7 @@ def test_a_training_that_has_converged_is_found_in_the_noise_of_its_batches() ->
     assert np.mean(losses[at:]) < 0.2 * math.log(10)
 
 
+@pytest.mark.needs("traces")
 def test_published_validation_curves_stand_still_only_after_most_of_their_gain() -> None:
     seen = 0
     for path in sorted((traces_folder() / "pkusys-ElasticFlow" / "pollux_traces").glob("*/validation-*.csv")):

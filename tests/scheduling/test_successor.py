@@ -21,6 +21,7 @@ from prefect_gpu.scheduling.policies.successor import Margin, Successor
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.verbs import Desk as Verbs
 from tests.scheduling.world import GIB, asks, node
+from tests.support import examples
 
 GATES = Abilities(gates=True)
 HUNDRED = Estimate(service_s=100.0, launching_s=20.0, saving_s=4.0)
@@ -349,7 +350,7 @@ def happen(world: Desk, what: str, number: int, value: float) -> list[Instructio
 def test_whatever_happens_the_books_balance_and_no_two_train_on_a_device(preemption: Preemption) -> None:
     seen: set[str] = set()
 
-    @settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(0.8), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(happenings)
     def play(steps: list[tuple[str, int, float]]) -> None:
         world = desk(Abilities(preemption, gates=True), devices=2, allocation=Preemptive())

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def view(nodes: int, *jobs: tuple[str, int], running: tuple[Running, ...] = (), 
         for width in (4, 2)
         if gpus % width == 0
     ]
-    return View(ways, running, free, dict.fromkeys(range(nodes), size), SensitivityTable())
+    return View(ways, running, free, dict.fromkeys(range(nodes), size), SensitivityTable(), [range(nodes)])
 
 
 # -- single starts ------------------------------------------------------------------------------------------------
@@ -89,6 +90,15 @@ def test_what_the_mask_allows_fits_and_what_it_forbids_does_not(free: list[int],
         for nodes in STARTS.encoding.sets
         if gpus % len(nodes) == 0 and all(free[node] >= gpus // len(nodes) for node in nodes)
     }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_start_is_on_nodes_of_two_domains(seed: int) -> None:
+    near, far = [0, 2], [1, 3]
+    seen = replace(view(4, ("VGG16", 8), ("VGG16", 4)), domains=[near, far])
+    starts = policy(seed)(seen)
+    assert starts, "where nobody runs, somebody is started"
+    assert all(start.nodes <= set(near) or start.nodes <= set(far) for start in starts)
 
 
 def test_a_job_is_only_spread_as_it_may_be() -> None:
@@ -199,7 +209,6 @@ def test_each_branch_has_its_profiles_and_a_record_of_its_training(branch: str) 
     assert found["weights_at_step"] in [one["steps"] for one in found["validation"]]
 
 
-@pytest.mark.skipif(not available(), reason="no trained policy is there")
 def test_a_shipped_policy_needs_none_of_the_packages_that_trained_it() -> None:
     code = """
 import json, sys

@@ -16,7 +16,7 @@ from prefect_gpu.simulation.workloads.contended import DURATION_S, MIXES, draw, 
 from prefect_gpu.simulation.workloads.deepshare import compare, knowing
 from prefect_gpu.simulation.worlds.deepshare import DeepShareWorld, Figures
 from prefect_gpu.simulation.worlds.rounds import RoundCluster
-from tests.support import traces_folder
+from tests.components import traces_folder
 
 A2, A4, B2 = Key("A", 2, 2), Key("A", 4, 2), Key("B", 2, 2)
 TABLE = ContentionTable(
@@ -123,7 +123,7 @@ def published() -> tuple[list[TraceJob], ContentionTable]:
     return list(read_trace(folder / "traces" / "simulate" / "trace0")), read_contention(folder / "jobs")
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 @pytest.mark.parametrize(
     ("profile", "printed"),
     [
@@ -137,14 +137,14 @@ def test_the_authors_baselines_come_out_as_they_do_in_their_own_simulator(
     assert columns(play(published[0], profile, published[1])) == pytest.approx(printed, rel=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_without_the_flaw_jobs_are_complete_sooner(published: tuple[list[TraceJob], ContentionTable]) -> None:
     for profile, completion_s in (("deepshare-las", 134_141), ("deepshare-srtf", 240_040)):
         found = play(published[0], profile, published[1], flaw=False)
         assert found.completion_s == pytest.approx(completion_s, rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_the_greedy_rule_beats_a_plain_one_in_every_column(
     published: tuple[list[TraceJob], ContentionTable],
 ) -> None:

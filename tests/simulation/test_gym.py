@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
-
-from prefect_gpu.scheduling.policies.contention import BRANCHES
-from prefect_gpu.simulation.workloads.contended import draw
-
-pytest.importorskip("gymnasium", reason="the extra rl is not installed")
-
 from gymnasium.utils.env_checker import check_env
 
+from prefect_gpu.scheduling.policies.contention import BRANCHES
 from prefect_gpu.simulation.gym import ContentionEnv, StartsEnv
+from prefect_gpu.simulation.workloads.contended import draw
 
 
 def small(**options: Any) -> ContentionEnv:
@@ -116,11 +113,12 @@ def by_starts(**options: Any) -> StartsEnv:
     return StartsEnv(lambda generator: draw(int(generator.integers(1000)), 24), **options)
 
 
+@pytest.mark.needs("rl")
 def test_gymnasium_and_stable_baselines_have_nothing_to_complain_about_with_one_start_a_step() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(by_starts(), skip_render_check=True)
-    checker = pytest.importorskip("stable_baselines3.common.env_checker", reason="the extra rl is not installed")
+    checker = import_module("stable_baselines3.common.env_checker")
     checker.check_env(by_starts(), warn=True)
 
 

@@ -19,6 +19,7 @@ from prefect_gpu.simulation.learning.network import StartNet
 from prefect_gpu.simulation.learning.train import Settings, Trained, chosen, play, train
 from prefect_gpu.simulation.workloads.contended import predicted_table
 
+pytestmark = pytest.mark.needs("rl")
 TINY = Settings(episodes=33, sets=2, jobs=4, seed=7)
 
 
@@ -36,7 +37,6 @@ def test_torch_and_numpy_give_the_same_scores() -> None:
     assert Network(starts, arrays).scores(states) == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_policy_and_tells_how_it_went() -> None:
     kept: list[Trained] = []
     told: list[dict[str, float]] = []
@@ -55,7 +55,6 @@ def test_the_same_seed_gives_the_same_policy_and_tells_how_it_went() -> None:
     assert found["unfinished"] == 0 and 0 < found["used"] <= 1
 
 
-@pytest.mark.slow
 def test_caution_is_added_to_the_score_of_starting_nothing_and_changes_nothing_else() -> None:
     bold, careful = train(TINY), train(replace(TINY, caution=0.75))
     assert bold.curve == careful.curve, "what is learned does not depend on it"

@@ -12,7 +12,7 @@ from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob, read_trace
 from prefect_gpu.simulation.worlds.muri import MuriWorld, overhead_s
-from tests.support import traces_folder
+from tests.components import traces_folder
 
 
 def trace(number: int) -> Iterable[TraceJob]:
@@ -30,44 +30,45 @@ def mean_jct_s(number: int, profile: str, *, known: bool = True, sharing: bool =
     return simulated(number, profile, known=known, sharing=sharing).summary()["mean_jct_s"]
 
 
+@pytest.mark.needs("traces")
 @pytest.mark.parametrize(
     ("profile", "number", "published"),
     [
         ("srtf", 3, 193_081.796),
         ("srsf", 3, 185_021.880),
         ("tiresias", 3, 347_213.248),
-        pytest.param("srtf", 1, 1_370_603.198, marks=pytest.mark.slow),
-        pytest.param("srsf", 1, 980_140.570, marks=pytest.mark.slow),
-        pytest.param("tiresias", 1, 3_330_371.307, marks=pytest.mark.slow),
-        pytest.param("srsf", 2, 2_213_949.687, marks=pytest.mark.slow),
+        ("srtf", 1, 1_370_603.198),
+        ("srsf", 1, 980_140.570),
+        ("tiresias", 1, 3_330_371.307),
+        ("srsf", 2, 2_213_949.687),
     ],
 )
 def test_the_peers_policies_come_out_as_published(profile: str, number: int, published: float) -> None:
     assert mean_jct_s(number, profile, known=profile != "tiresias") == pytest.approx(published, rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_srtf_on_the_longest_trace_comes_out_as_published() -> None:
     """Not to the digit: of jobs with equal times left, another one is first."""
     assert mean_jct_s(2, "srtf") == pytest.approx(2_665_607.375, rel=0.005)
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_adaptive_is_better_than_srsf_where_durations_are_known() -> None:
     assert mean_jct_s(3, "adaptive") < 185_021.9 * 0.97
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_adaptive_is_better_than_themis_where_nothing_is_known() -> None:
     assert mean_jct_s(3, "adaptive", known=False) < 401_060
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_adaptive_is_better_than_muri_s_where_jobs_share() -> None:
     assert mean_jct_s(3, "adaptive", sharing=True) <= 82_000
 
 
-@pytest.mark.slow
+@pytest.mark.needs("traces")
 def test_adaptive_is_better_than_muri_l_where_jobs_share_and_nothing_is_known() -> None:
     assert mean_jct_s(3, "adaptive", known=False, sharing=True) <= 88_000
 

@@ -18,6 +18,7 @@ from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Physics, Slowdowns, Undisturbed
 from prefect_gpu.simulation.results import quantile
 from prefect_gpu.simulation.world import Run, World
+from tests.support import examples
 
 
 def cluster(nodes: int = 1, devices: int = 1) -> list[Node]:
@@ -165,7 +166,7 @@ models = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(
     st.lists(models, min_size=1, max_size=12),
     st.sampled_from(["fifo", "easy", "srtf", "srsf", "las", "tiresias", "liquid-immediate", "adaptive"]),

@@ -11,7 +11,7 @@ import pytest
 from tests.postgres import PostgresServer
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])
 def history_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A URL of an empty database, once of each kind."""
     if request.param == "sqlite":

@@ -15,6 +15,7 @@ from prefect_gpu.scheduling.jobs import Request
 from prefect_gpu.scheduling.policies.contention import Key
 from prefect_gpu.storage.finished import communication, finished_run, newest_slowdowns
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Part
+from tests.support import examples
 
 TIMES = {"prepared_s": 3.0, "trained_s": 100.0, "saved_s": 2.0, "steps_done": 50}
 
@@ -107,7 +108,7 @@ NUMBERS = (
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(NUMBERS, ANYTHING)), st.sampled_from(OUTCOMES))
 def test_any_row_teaches_something_sensible_or_nothing(values: dict[str, Any], outcome: str) -> None:
     run = finished_run(row(**values, outcome=outcome, devices=("a",)))

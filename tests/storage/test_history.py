@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +145,21 @@ with History(sys.argv[1]) as history:
         assert worker.returncode == 0, errors
     with History(history_url) as history:
         assert history.count() == 3 * 50 + 50
+
+
+def test_a_new_history_waits_for_whoever_writes_its_file(tmp_path: Path) -> None:
+    """Another worker that opens it at the same time does: it makes the tables."""
+    path = tmp_path / "history.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other, ThreadPoolExecutor(1) as thread:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("CREATE TABLE other (number)")
+        opened = thread.submit(History, f"sqlite:///{path}")
+        wait([opened], timeout=0.3)  # what gives up does so at once
+        other.execute("COMMIT")
+        with opened.result() as history:
+            assert history.record(row())
+    with contextlib.closing(sqlite3.connect(path)) as later:
+        assert later.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_threads_share_a_history(history_url: str) -> None:

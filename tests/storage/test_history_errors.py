@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -41,30 +42,31 @@ def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     assert "cannot be created" in complaint(f"sqlite:///{tmp_path}/file/folder/history.db")
 
 
-def test_a_file_that_this_user_may_not_write(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    with History(f"sqlite:///{path}") as history:
-        history.record(ROW)
-    path.chmod(0o444)
-    tmp_path.chmod(0o555)
-    script = f"""
-import os
+def test_a_file_that_this_user_may_not_write() -> None:
+    script = """
+import os, sys
 from prefect_gpu.storage.history import History, HistoryError, HistoryRow
 History("sqlite://").close()  # everything is imported now: the other user may not read this Python
 if os.geteuid() == 0:
     os.setuid(65534)  # root may write everything
 try:
-    History({f"sqlite:///{path}"!r}).record(HistoryRow("run-2", "train", "completed", ended_at=1.0))
+    History(sys.argv[1]).record(HistoryRow("run-2", "train", "completed", ended_at=1.0))
 except HistoryError as error:
     print(error)
 """
-    for folder in (tmp_path, *tmp_path.parents[:3]):  # let the other user come as far as the file
-        folder.chmod(folder.stat().st_mode | 0o055)
-    try:
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    finally:
-        tmp_path.chmod(0o755)
-    assert "Make sure that this user may write" in done.stdout, done.stderr
+    # Whoever runs the tests may be the only one who comes as far as their temporary folder.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        url = f"sqlite:///{folder / 'history.db'}"
+        with History(url) as history:
+            history.record(ROW)
+        (folder / "history.db").chmod(0o444)
+        folder.chmod(0o555)
+        try:
+            done = subprocess.run([sys.executable, "-c", script, url], capture_output=True, text=True)
+        finally:
+            folder.chmod(0o755)
+    assert f"Make sure that this user may write {folder}" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("url", ["", "history.db", "://", "postgresql://u:geheim@host:port:5/x"])

@@ -8,21 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xgboost
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.metrics import log_loss
+from sklearn.neural_network import MLPClassifier
+from sklearn.svm import LinearSVC
 
 from prefect_gpu.training import training_run
+from prefect_gpu.training.callbacks.sklearn import fit_incrementally, fit_warm_start
+from prefect_gpu.training.callbacks.xgboost import XGBoostReporter, load_booster
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, STOP
-
-xgboost = pytest.importorskip("xgboost")
-pytest.importorskip("sklearn")
-
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier  # noqa: E402
-from sklearn.linear_model import LogisticRegression, SGDClassifier  # noqa: E402
-from sklearn.metrics import log_loss  # noqa: E402
-from sklearn.neural_network import MLPClassifier  # noqa: E402
-from sklearn.svm import LinearSVC  # noqa: E402
-
-from prefect_gpu.training.callbacks.sklearn import fit_incrementally, fit_warm_start  # noqa: E402
-from prefect_gpu.training.callbacks.xgboost import XGBoostReporter, load_booster  # noqa: E402
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 4))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ import pytest
 from prefect_gpu.training import caps
 from prefect_gpu.training.caps import Caps, own_caps, ran_out
 from prefect_gpu.training.protocol import ENV_MEMORY
-from tests.support import require
 
 VIRTUAL = {"id": "virtual-0", "memory_bytes": 8 << 30, "virtual": True}
 GPU = {"id": "GPU-1", "memory_bytes": 10 << 30, "virtual": False}
@@ -48,13 +46,13 @@ print("lifted", limit.limit_bytes)
     ("imports", "little", "much"),
     [
         ("", "b'x' * (50 << 20)", "b'x' * (900 << 20)"),
-        pytest.param("import torch", "torch.ones(5 << 18)", "torch.ones(900 << 18)", marks=pytest.mark.slow),
+        pytest.param(
+            "import torch", "torch.ones(5 << 18)", "torch.ones(900 << 18)", marks=pytest.mark.needs("pytorch")
+        ),
     ],
     ids=["python", "torch"],
 )
 def test_a_process_on_a_virtual_device_is_refused_more_until_it_is_alone(imports: str, little: str, much: str) -> None:
-    if "torch" in imports:
-        require("PyTorch", importlib.util.find_spec("torch"))
     code = _HELD.format(imports=imports, little=little, much=much)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:2] == ["refused True", "lifted None"], done.stderr
@@ -104,8 +102,8 @@ def test_pytorch_is_held_when_it_first_uses_the_gpu_and_let_go_alone(monkeypatch
     assert (cuda.parts[2:], cuda.emptied) == ([(1.0, 0)], 1)
 
 
+@pytest.mark.needs("pytorch")
 def test_the_calls_that_the_stand_in_has_are_those_of_the_real_pytorch() -> None:
-    require("PyTorch", importlib.util.find_spec("torch"))
     import torch
 
     for name in ("is_initialized", "_lazy_call", "device_count", "get_device_properties", "empty_cache"):

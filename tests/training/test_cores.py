@@ -48,7 +48,6 @@ def test_a_run_is_told_of_its_cores_in_a_report_and_can_read_them(controller: An
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_xgboost_uses_as_many_threads_from_the_next_round_on(controller: Any, count: int) -> None:
-    pytest.importorskip("xgboost")
     if len(CORES) < count:
         pytest.skip("needs two cores")
     process = controller.popen(
@@ -77,9 +76,8 @@ def test_xgboost_uses_as_many_threads_from_the_next_round_on(controller: Any, co
     assert out.split() == [str(count)], err
 
 
-@pytest.mark.slow
+@pytest.mark.needs("pytorch")
 def test_torch_uses_as_many_threads_from_the_next_report_on(controller: Any) -> None:
-    pytest.importorskip("torch")
     process = controller.popen(
         """
         import torch

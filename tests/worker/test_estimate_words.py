@@ -12,6 +12,7 @@ from prefect_gpu.estimation.online import Outlook
 from prefect_gpu.estimation.runs import NOTHING_KNOWN, TARGETS, Interval, RunEstimate
 from prefect_gpu.runtime.learning.estimates import as_row
 from prefect_gpu.worker.estimate_words import drift_words, estimate_markdown, estimate_of, launch_line, to_go
+from tests.support import examples
 
 GIB = 2.0**30
 NOON = 1_700_049_600.0  # 12:00:00 UTC
@@ -114,7 +115,7 @@ def test_a_record_without_a_readable_estimate_shows_the_newest(kept: dict[str, o
 amounts = st.floats(0.0, 1e15)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(0.5))
 @given(
     st.dictionaries(st.sampled_from(TARGETS), st.lists(amounts, min_size=3, max_size=3).map(lambda v: Interval(*v))),
     st.none() | st.dictionaries(st.sampled_from(TARGETS), amounts),

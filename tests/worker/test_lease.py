@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.worker.lease import SLOTS, Lease, Term
+from tests.support import examples
 
 LEASE_S = 10.0
 
@@ -175,7 +176,7 @@ async def test_a_refusal_is_told(status: int) -> None:
         await lease(terms, Clock()).acquire(lambda: None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 4))
 def test_never_do_two_lead_at_once(seed: int, contenders: int) -> None:
     """Questions and answers of all contenders travel for any time, arrive in any order, or are lost."""

@@ -70,8 +70,13 @@ class ClusterStage(Stage):
         for path in (self.shared, self.checkpoints):
             path.mkdir()
 
-    def set_defaults(self) -> None:
-        """Each run gets this machine's Python and the checkout, unless it says otherwise."""
+    def start_worker(self) -> None:
+        """See :meth:`.Stage.start_worker`. The pool is made before, for each run to get this machine's Python."""
+        self._sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
+        self._set_defaults()  # and the checkout, unless it says otherwise
+        super().start_worker()
+
+    def _set_defaults(self) -> None:
         pool = self._get(f"/work_pools/{POOL}")
         template = pool["base_job_template"]
         properties = template["variables"]["properties"]

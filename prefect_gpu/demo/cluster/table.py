@@ -24,11 +24,11 @@ def results_table(rows: Sequence[HistoryRow], results: Mapping[str, Any]) -> Tab
         results: What each run has returned.
     """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("Run", overflow="ellipsis", no_wrap=True)
-    table.add_column("Nodes, try by try", overflow="fold")
+    table.add_column("Run")
+    table.add_column("Nodes, try by try")  # these two give way on a narrow screen
     for title in ("Tries", "Steps"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("Carried on from", justify="right")
+    table.add_column("Carried on from", justify="right", no_wrap=True)
     table.add_column("Outcome", no_wrap=True)
     table.add_column("Test data right", justify="right")
     tries: dict[str, list[HistoryRow]] = {}
@@ -39,7 +39,7 @@ def results_table(rows: Sequence[HistoryRow], results: Mapping[str, Any]) -> Tab
         nodes = " → ".join(_nodes_of(row) for row in own)
         resumed = last.features.get(RESUMED_AT) if len(own) > 1 else None
         table.add_row(
-            Text(last.run_name or run_id), Text(nodes), Text(str(len(own))),
+            Text(last.run_name or run_id, no_wrap=True, overflow="ellipsis"), Text(nodes), Text(str(len(own))),
             Text("–" if last.steps_done is None else str(last.steps_done)),
             Text("" if len(own) == 1 else f"step {resumed or 0}"),
             Text(last.outcome, style="green" if last.outcome == "completed" else "bold red"),

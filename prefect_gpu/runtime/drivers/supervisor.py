@@ -42,6 +42,7 @@ _IGNORED = tuple(
     getattr(signal, f"SIG{name}")
     for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM", "TSTP", "TTIN", "TTOU", "PIPE")
 )
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 Process = collections.namedtuple("Process", "pid ppid session start_ticks state")
 """One row of /proc. A process is known by (pid, start_ticks): pids are used again, start times (clock ticks
@@ -172,8 +173,20 @@ def claim(run_dir: str, content: dict[str, Any]) -> bool:
 # ---- one run --------------------------------------------------------------------------------------------
 
 
+def reset_signals() -> None:
+    """Undo what was handed on to this process: signals that are ignored (`nohup`, `&`, a parent's habit) or blocked.
+
+    What is ignored, or blocked, stays so in every child and beyond ``exec``. Whatever is to become a run calls this
+    first: the run then begins as it would in a fresh shell, however the worker was started. Handlers stay.
+    """
+    for signum in signal.valid_signals():
+        if signal.getsignal(signum) == signal.SIG_IGN and signum not in _IGNORED_BY_PYTHON:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def supervise(job: dict[str, Any], reply: int, *, warm: bool, only_ours: Iterable[int] = ()) -> int:
-    """Fork the run's process off and watch over it.
+    """Fork the run's process off and watch over it. The run has the signal handlers that this process has now.
 
     Args:
         job: ``id``, ``run_dir`` (absolute), ``cwd``, ``cpus``; the caller uses the rest.
@@ -240,7 +253,6 @@ def _prepare(job: dict[str, Any], handlers: dict[int, Any], go: int, trouble: in
         for signum, handler in handlers.items():
             if handler is not None:
                 signal.signal(signum, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         if not os.read(go, 1):  # the supervisor died before it could write process.json: nothing may run
             os._exit(1)
         os.close(go)
@@ -337,6 +349,7 @@ def _answer(reply: int, message: dict[str, Any]) -> None:
 
 def main() -> None:
     """Start one run cold: the job is JSON on stdin, the answer one line on stdout."""
+    reset_signals()
     job = json.load(sys.stdin)
     begin(job, supervise(job, os.dup(1), warm=False))
 
@@ -348,7 +361,7 @@ def begin(job: dict[str, Any], trouble: int) -> NoReturn:
         job: ``argv`` and ``env``.
         trouble: What :func:`supervise` returned.
     """
-    for signum in (*_IGNORED, signal.SIGXFSZ):  # Python ignores some of them, and exec would hand that on
+    for signum in _IGNORED_BY_PYTHON:  # exec would hand that on
         signal.signal(signum, signal.SIG_DFL)
     try:
         os.execvpe(job["argv"][0], job["argv"], job["env"])

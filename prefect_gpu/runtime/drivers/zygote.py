@@ -136,6 +136,7 @@ def _given_environment() -> dict[str, str]:
 
 def main() -> None:
     """Preload, serve, and in each fork run the module that was asked for."""
+    supervisor.reset_signals()
     task = json.loads(sys.argv[1])
     # Preloaded modules may print and read: keep the pipes of the protocol out of their way.
     requests, answers = os.dup(0), os.dup(1)

@@ -13,7 +13,6 @@ from prefect_gpu.scheduling.policies.eliminator import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.policies.free_cores import free_cores
 from prefect_gpu.scheduling.policies.knee import KneeTuner
 from prefect_gpu.scheduling.policies.reaction import Reaction
-from prefect_gpu.scheduling.policies.weights import Weights
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -74,7 +73,6 @@ class CoreTuning(Reaction):
         history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
         step_s: Seconds for which each count is measured at most.
         reports: Reports of the step rate with which it is measured at the latest.
-        weights: Shares of runs: one that has less than a full share gives way, and its cores are left as they are.
         keeps_asked: Keep to a number of cores that was asked for, unless the run itself and all others on its node may
             be stopped: what is given to one that may not be could not be taken back when it is missed. CODA itself
             tunes all runs, whatever they ask for.
@@ -85,12 +83,10 @@ class CoreTuning(Reaction):
         history: CoreHistory | None = None,
         step_s: float = STEP_S,
         reports: int = REPORTS,
-        weights: Weights | None = None,
         *,
         keeps_asked: bool = True,
     ) -> None:
         self.history = history if history is not None else CoreHistory()
-        self._weights = weights if weights is not None else Weights()
         self._keeps_asked = keeps_asked
         self._step_s = step_s
         self._reports = reports
@@ -140,7 +136,7 @@ class CoreTuning(Reaction):
         return self._go_on(job, search, desk)
 
     def _tunable(self, job: Job, desk: Desk) -> bool:
-        return self._weights.of(job.id) >= 1.0 and _tunable(job, desk, self._keeps_asked)
+        return job.share >= 1.0 and _tunable(job, desk, self._keeps_asked)
 
     def _paced(self, job: Job, speed: float, desk: Desk) -> bool:
         placement = job.placement

@@ -10,7 +10,6 @@ from prefect_gpu.scheduling.policies.convergence import ALPHA, Category
 from prefect_gpu.scheduling.policies.free_cores import free_cores
 from prefect_gpu.scheduling.policies.reaction import Reaction
 from prefect_gpu.scheduling.policies.standstill import Standstill, interval_of
-from prefect_gpu.scheduling.policies.weights import Weights
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -35,7 +34,6 @@ class Demotion(Reaction):
     is time, which the others gain; all of them together end when they would have ended anyway.
 
     Args:
-        weights: Where shares are asked for, with the other policies of the profile.
         weight: The share of a run that gives way, above 0 and below 1.
         alpha: Threshold of growth, a fraction.
 
@@ -43,10 +41,9 @@ class Demotion(Reaction):
         ValueError: The weight is out of range.
     """
 
-    def __init__(self, weights: Weights, weight: float = WEIGHT, alpha: float = ALPHA) -> None:
+    def __init__(self, weight: float = WEIGHT, alpha: float = ALPHA) -> None:
         if not 0.0 < weight < 1.0:
             raise ValueError(f"weight is {weight}: give a share above 0 and below 1, such as {WEIGHT}")
-        self._weights = weights
         self._weight = weight
         self._alpha = alpha
         self._watches: dict[str, Standstill] = {}
@@ -73,7 +70,6 @@ class Demotion(Reaction):
                 self._cores.pop(job_id, None)
                 self._demoted.discard(job_id)
                 self._finished.discard(job_id)
-                self._weights.forget(job_id)
                 return self._review(desk)
         return False
 
@@ -111,12 +107,12 @@ class Demotion(Reaction):
             if learner is not None and job_id not in self._demoted:
                 self._demoted.add(job_id)
                 reason = f"its loss stands still, and {learner.label} beside it still learns"
-                self._weights.ask(desk, job, _SOURCE, self._weight, reason)
+                desk.ask_share(job, _SOURCE, self._weight, reason)
                 freed |= self._take_cores(job, desk, reason)
             elif learner is None and job_id in self._demoted:
                 self._demoted.discard(job_id)
                 reason = self._why_again(job)
-                self._weights.ask(desk, job, _SOURCE, 1.0, reason)
+                desk.ask_share(job, _SOURCE, 1.0, reason)
                 self._give_cores(job, desk, reason)
         return freed
 
@@ -135,7 +131,7 @@ class Demotion(Reaction):
             return None
         for device in job.placement.all_devices:
             for other in desk.state.occupants(device):
-                trains = other.status is Status.TRAINING and other.behind is None and self._weights.of(other.id) > 0.0
+                trains = other.status is Status.TRAINING and other.behind is None and other.share > 0.0
                 if other is not job and trains and not self._stands_still(other):
                     return other
         return None

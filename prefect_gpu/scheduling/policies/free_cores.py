@@ -53,8 +53,7 @@ def free_devices(
     gpus = job.request.gpus
     if gpus == 0:
         return ()
-    least = job.request.gpu_memory_bytes or 0
-    free = [one for one in state.free_devices(node_id) if one.memory_bytes >= least and one.id not in kept]
+    free = [device for device in state.free_for(job, node_id) if device.id not in kept]
     if len(free) < gpus:
         return None
     taken = {device.id for device in sorted(free, key=lambda device: device.memory_bytes)[:gpus]}

@@ -65,7 +65,7 @@ def _fits_outside(job: Job, taken: frozenset[int], state: State) -> bool:
     room: dict[str, list[int]] = {}  # devices of each node, by domain
     for books in state.numbered:
         if books.number not in taken:
-            large = sum(device.memory_bytes >= job.least_bytes for device in books.node.devices)
+            large = sum(map(job.fits_on, books.node.devices))
             room.setdefault(books.node.domain, []).append(large)
     return any(
         sum(devices >= count // width * size for devices in nodes) >= width

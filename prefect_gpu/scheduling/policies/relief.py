@@ -16,7 +16,6 @@ from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.jobs import Job, Status
 from prefect_gpu.scheduling.policies.free_cores import free_cores
 from prefect_gpu.scheduling.policies.reaction import Reaction
-from prefect_gpu.scheduling.policies.weights import Weights
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.verbs import Desk
@@ -91,12 +90,10 @@ class Relief(Reaction):
     flow computes. On nodes where nobody says how fast it trains, the eliminator goes by bandwidth.
 
     Args:
-        weights: Shares of runs.
         otherwise: The eliminator.
     """
 
-    def __init__(self, weights: Weights, otherwise: Reaction) -> None:
-        self._weights = weights
+    def __init__(self, otherwise: Reaction) -> None:
         self._otherwise = otherwise
         self._paces: dict[str, _Pace] = {}
         self._cases: dict[str, _Case] = {}
@@ -127,7 +124,7 @@ class Relief(Reaction):
             return
         pace = self._paces.setdefault(job.id, _Pace())
         alone = all(len(desk.state.occupants(device)) == 1 for device in placement.devices)
-        if not alone or self._weights.of(job.id) < 1.0 or len(placement.cpus) != pace.cores or not speed > 0:
+        if not alone or job.share < 1.0 or len(placement.cpus) != pace.cores or not speed > 0:
             pace.cores = len(placement.cpus)
             pace.restart()
             return
@@ -180,7 +177,7 @@ class Relief(Reaction):
 
     def _can_tighten(self, job: Job) -> bool:
         assert job.placement is not None
-        return len(job.placement.cpus) > 1 or self._weights.asked_by(_SOURCE, job.id) > LEAST_WEIGHT
+        return len(job.placement.cpus) > 1 or job.share_asked_by(_SOURCE) > LEAST_WEIGHT
 
     def _tighten(self, job: Job, by: float, case: _Case, desk: Desk) -> bool:
         assert job.placement is not None
@@ -190,8 +187,8 @@ class Relief(Reaction):
             case.full.setdefault(job.id, len(cpus))
             desk.set_cores(job, cpus[: len(cpus) // 2], reason)
             return True
-        weight = self._weights.asked_by(_SOURCE, job.id)
-        self._weights.ask(desk, job, _SOURCE, max(LEAST_WEIGHT, min(weight / 2, weight * by)), reason)
+        weight = job.share_asked_by(_SOURCE)
+        desk.ask_share(job, _SOURCE, max(LEAST_WEIGHT, min(weight / 2, weight * by)), reason)
         return False
 
     def _loosen(self, node: str, flows: list[Job], case: _Case, desk: Desk) -> bool:
@@ -200,9 +197,9 @@ class Relief(Reaction):
         reason = f"to see whether training on {node} can do without that again"
         for job in reversed(flows):
             assert job.placement is not None
-            weight, cores = self._weights.asked_by(_SOURCE, job.id), len(job.placement.cpus)
+            weight, cores = job.share_asked_by(_SOURCE), len(job.placement.cpus)
             if weight < 1.0:
-                self._weights.ask(desk, job, _SOURCE, min(1.0, 2 * weight), reason)
+                desk.ask_share(job, _SOURCE, min(1.0, 2 * weight), reason)
             elif case.full.get(job.id, 0) > cores:
                 self._more_cores(job, min(case.full[job.id], 2 * cores), reason, desk)
             else:
@@ -216,8 +213,8 @@ class Relief(Reaction):
         case = self._cases.pop(node, None)
         for job in _flows(node, desk) if case is not None else ():
             reason = f"{node} needs nothing of it for training"
-            if self._weights.asked_by(_SOURCE, job.id) < 1.0:
-                self._weights.ask(desk, job, _SOURCE, 1.0, reason)
+            if job.share_asked_by(_SOURCE) < 1.0:
+                desk.ask_share(job, _SOURCE, 1.0, reason)
             self._more_cores(job, case.full.get(job.id, 0), reason, desk)  # type: ignore[union-attr]
         return False
 

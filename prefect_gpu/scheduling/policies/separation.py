@@ -12,7 +12,6 @@ from prefect_gpu.scheduling.policies.reaction import Reaction
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.jobs import Job
     from prefect_gpu.scheduling.policies.apart import Apart
-    from prefect_gpu.scheduling.policies.weights import Weights
     from prefect_gpu.scheduling.state import State
     from prefect_gpu.scheduling.verbs import Desk
 
@@ -29,12 +28,10 @@ class Separation(Reaction):
 
     Args:
         apart: What is taught; that of the sharing policy.
-        weights: The one owner of shares.
     """
 
-    def __init__(self, apart: Apart, weights: Weights) -> None:
+    def __init__(self, apart: Apart) -> None:
         self._apart = apart
-        self._weights = weights
         self._active = False
         self._paused: set[str] = set()
 
@@ -50,7 +47,6 @@ class Separation(Reaction):
                     self._active |= self._apart.learn(program, beside, slowdown)
             case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
                 self._paused.discard(job_id)
-                self._weights.forget(job_id)
             case ev.PhaseEntered():
                 pass
             case _:
@@ -58,6 +54,11 @@ class Separation(Reaction):
         if self._active and desk.abilities.shares:
             self._separate(desk)
         return False
+
+    def after(self, desk: Desk) -> None:
+        """Somebody may have been moved, or preempted."""
+        if self._paused and desk.abilities.shares:
+            self._separate(desk)
 
     def _separate(self, desk: Desk) -> None:
         state = desk.state
@@ -71,12 +72,12 @@ class Separation(Reaction):
             if job_id not in self._paused:
                 self._paused.add(job_id)
                 reason = f"it and {older.label} slow each other down too much: it trains on when {older.label} is done"
-                self._weights.ask(desk, state.running[job_id], _SOURCE, 0.0, reason)
-        for job_id in self._paused - set(held_up):
-            self._paused.discard(job_id)
+                desk.ask_share(state.running[job_id], _SOURCE, 0.0, reason)
+        for job_id in sorted(self._paused - set(held_up)):
             job = state.running.get(job_id)
-            if job is not None:
-                self._weights.ask(desk, job, _SOURCE, 1.0, "whoever slowed it down trains no more")
+            if job is not None:  # else it was stopped: it has its weight when it is back, and is told another one then
+                self._paused.discard(job_id)
+                desk.ask_share(job, _SOURCE, 1.0, "whoever slowed it down trains no more")
 
 
 def _trains(job: Job, state: State) -> bool:

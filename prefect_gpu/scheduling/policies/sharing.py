@@ -40,7 +40,7 @@ class NoSharing(Sharing):
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
         """Whether the device is free, and large enough for what the job declares and is expected to need."""
-        return device.memory_bytes >= job.least_bytes and not state.occupants(device.id)
+        return job.fits_on(device) and not state.occupants(device.id)
 
 
 class DeclaredMemory(NoSharing):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.state import State
     from prefect_gpu.scheduling.verbs import Desk
 
+_SOURCE = "speculation"
 _STEPS = {category: step for step, category in enumerate(Category)}
 _WORDS = {Category.PROGRESSING: "learning fast", Category.WATCHING: "slowing down", Category.CONVERGED: "converged"}
 
@@ -85,7 +86,6 @@ class Speculation(Reaction):
         self._favour = favour
         self._watches: dict[str, GrowthWatch] = {}
         self._use: dict[str, float] = {}
-        self._shares: dict[str, float] = {}  # of those that have not a full one
         self._moved_at: dict[str, float] = {}
 
     def react(self, event: ev.Event, desk: Desk) -> bool:
@@ -98,8 +98,8 @@ class Speculation(Reaction):
                 self._use[job_id] = utilisation
             case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
                 self._watches.pop(job_id, None)
-                for memory in (self._use, self._shares, self._moved_at):
-                    memory.pop(job_id, None)
+                self._use.pop(job_id, None)
+                self._moved_at.pop(job_id, None)
         return False
 
     def after(self, desk: Desk) -> None:
@@ -189,17 +189,22 @@ class Speculation(Reaction):
             if (job := state.running.get(job_id)) is not None and _on_one(job, state)
         }
         for host in hosts:
-            # The shares of runs that say what converging means for them are the business of Demotion.
-            company = [job for job in state.occupants(host) if _on_one(job, state) and not job.request.converged]
+            # The shares of runs that say what converging means for them are the business of Demotion. Nobody has to
+            # give way to one that another policy lets pause.
+            company = [
+                job
+                for job in state.occupants(host)
+                if _on_one(job, state) and not job.request.converged and job.share > 0.0
+            ]
             if not company:
                 continue
             raw = [self._favour ** self._step(job) for job in company]
             for job, one in zip(company, raw, strict=True):
                 share = one / max(raw)
-                if share != self._shares.get(job.id, 1.0):
-                    self._shares[job.id] = share
+                if share != job.share_asked_by(_SOURCE):
                     known = _WORDS[self._category(job)]
-                    desk.set_share(job, share, f"it is {known}" + ("" if share == 1.0 else ", unlike others beside it"))
+                    others = "" if share == 1.0 else ", unlike others beside it"
+                    desk.ask_share(job, _SOURCE, share, f"it is {known}{others}")
 
     # -- hosts ----------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class EvenSpread(PlacementPolicy):
         count, size = pieces(job.request)
         room = free_devices(job, state, sharing, kept)
         for width in found:
-            for numbers in _by_domain(
+            for numbers in by_domain(
                 state, [n for n, devices in room.items() if len(devices) >= count // width * size]
             ):
                 if len(numbers) >= width:
@@ -110,7 +110,7 @@ def node_sets(
         least: Devices that must be free on each.
         jobs_on: The jobs on each node.
     """
-    for numbers in _by_domain(state, [number for number, free in room.items() if free >= least]):
+    for numbers in by_domain(state, [number for number, free in room.items() if free >= least]):
         alike: dict[tuple[int, int, frozenset[str]], list[int]] = {}
         for number in numbers:
             jobs = jobs_on.get(number, frozenset())
@@ -126,7 +126,8 @@ def node_sets(
                 yield frozenset(some)
 
 
-def _by_domain(state: State, numbers: Sequence[int]) -> list[list[int]]:
+def by_domain(state: State, numbers: Sequence[int]) -> list[list[int]]:
+    """Those nodes of each domain, in the given order."""
     found: dict[str, list[int]] = {}
     for number in numbers:
         found.setdefault(state.numbered[number].node.domain, []).append(number)

@@ -318,8 +318,7 @@ def _place_behind(job: Job, waiting: Job, desk: Desk) -> Placement | None:
     if gpus == 0:
         return None
     devices = [state.device(id_) for id_ in placement.all_devices]
-    least = waiting.least_bytes
-    if any(device.memory_bytes < least for device in devices):
+    if not all(map(waiting.fits_on, devices)):
         return None
     if placement.others or request.is_gang:
         before = job.request

@@ -1,9 +1,10 @@
 """A trained network as a policy, on clusters of any size.
 
-The network knows four nodes of eight GPUs. Any other cluster is seen as windows of four nodes, in the order of their
-numbers, and at each step the network starts the job in the window in which it is most in favour of a start. What that
-loses: a job is never put on nodes of two windows, or on more than four. Nodes that a last window lacks, and GPUs that
-a node lacks of eight, look as if harmless jobs were on them; of a node's GPUs, those beyond eight are not seen.
+The network knows four nodes of eight GPUs. Any other cluster is seen as windows of four nodes of one domain, in the
+order of their numbers, and at each step the network starts the job in the window in which it is most in favour of a
+start. What that loses: a job is never put on nodes of two windows, or on more than four. Nodes that a last window
+lacks, and GPUs that a node lacks of eight, look as if harmless jobs were on them; of a node's GPUs, those beyond eight
+are not seen.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class TrainedPolicy:
             keys.setdefault(candidate.job, candidate.key)
         jobs = list(keys)
         chosen = [jobs[at] for at in encoding.choose((keys[job].model, keys[job].gpus) for job in jobs)]
-        numbers = sorted(view.sizes)
-        windows = [numbers[at : at + encoding.nodes] for at in range(0, len(numbers), encoding.nodes)]
+        step = encoding.nodes
+        windows = [numbers[at : at + step] for numbers in view.domains for at in range(0, len(numbers), step)]
         rooms = [[view.free[n] for n in window] + [0] * (encoding.nodes - len(window)) for window in windows]
         masks = {
             job: np.stack([starts.mask(room, {keys[job].gpus: frozenset(ways[job])})[:-1] for room in rooms])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.jobs import Job, Request
 from prefect_gpu.scheduling.policies.contention import Candidate, Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.policies.spreading import can_spread, free_devices, node_sets, pieces, widths
+from prefect_gpu.scheduling.policies.spreading import by_domain, can_spread, free_devices, node_sets, pieces, widths
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.state import State
@@ -28,6 +28,7 @@ class View:
         free: Devices free on each node, by its number.
         sizes: Devices of each node, by its number.
         table: How much jobs suffer from each other.
+        domains: The nodes of each domain, by their numbers in ascending order; no job is on nodes of two.
     """
 
     candidates: Sequence[Candidate]
@@ -35,6 +36,7 @@ class View:
     free: Mapping[int, int]
     sizes: Mapping[int, int]
     table: SensitivityTable
+    domains: Sequence[Sequence[int]]
 
 
 Policy = Callable[[View], Sequence[Start]]
@@ -171,7 +173,7 @@ def look(
                 candidates.append(Candidate(at, key, sets, max(_LEAST_S, left_s * speeds.stretch(key))))
     free = {books.number: len(books.free) for books in state.numbered}
     sizes = {books.number: len(books.node.devices) for books in state.numbered}
-    return View(candidates, list(running.values()), free, sizes, table)
+    return View(candidates, list(running.values()), free, sizes, table, by_domain(state, list(free)))
 
 
 def keys_in(view: View) -> list[Key]:

@@ -20,7 +20,7 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     **coda.PROFILES,
 }
 
-__all__ = ["PROFILES", "Profile", "get_profile", "without_patience"]
+__all__ = ["PROFILES", "Profile", "get_live_profile", "get_profile", "without_patience"]
 
 
 def get_profile(name: str) -> Profile:
@@ -34,6 +34,23 @@ def get_profile(name: str) -> Profile:
     except KeyError:
         known = ", ".join(sorted(PROFILES))
         raise ValueError(f"profile={name!r} is not known: choose one of {known}.") from None
+
+
+def get_live_profile(name: str) -> Profile:
+    """A fresh profile of that name, for the runs of a pool and for their history.
+
+    Raises:
+        ValueError: There is none, or it goes by what these runs cannot say: it would be FIFO, and nobody would know.
+    """
+    profile = get_profile(name)
+    said = profile.order.goes_by
+    if said is not None:
+        raise ValueError(
+            f"profile={name!r} goes by the {said} of each run, which a run of a work pool cannot say yet: all of them "
+            "would simply be taken first come, first served. Choose another, such as adaptive, and let some runs come "
+            "first by the priorities of work queues; for traces, `prefect-gpu simulate` knows this profile."
+        )
+    return profile
 
 
 def without_patience(profile: Profile | str) -> Profile:

@@ -24,7 +24,6 @@ from prefect_gpu.scheduling.policies.sharing import KnownCompany
 from prefect_gpu.scheduling.policies.slowed import StopTheSlowed
 from prefect_gpu.scheduling.policies.speculation import Speculation
 from prefect_gpu.scheduling.policies.successor import Successor
-from prefect_gpu.scheduling.policies.weights import Weights
 from prefect_gpu.scheduling.profiles.profile import Profile
 
 
@@ -41,7 +40,7 @@ def adaptive(
         speeds: Speeds of jobs alone by how they are spread, if measured.
         placement: Where a job goes if nobody slows it down.
     """
-    history, apart, weights, parted = CoreHistory(), Apart(), Weights(), Parted()
+    history, apart, parted = CoreHistory(), Apart(), Parted()
     table = SensitivityTable(guesses=False) if table is None else table
     return Profile(
         "adaptive",
@@ -56,11 +55,11 @@ def adaptive(
             Grace(),
             Successor(table=table),
             Speculation(),
-            Separation(apart, weights),
-            Demotion(weights),
+            Separation(apart),
+            Demotion(),
             Lending(history),
-            Relief(weights, Eliminator()),
-            CoreTuning(history, weights=weights),
+            Relief(Eliminator()),
+            CoreTuning(history),
             StopTheSlowed(table, unnamed=False, parted=parted),
         ),
     )

@@ -1,9 +1,9 @@
-"""A Prefect server that containers reach, and a pool on the three-node Swarm."""
+"""A pool on the three-node Swarm."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,14 +15,6 @@ from prefect_gpu.lab import Lab
 from prefect_gpu.sandbox import Sandbox, SandboxError, wait_until
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import work_pool
-from tests.server import prefect_server
-
-
-@pytest.fixture(scope="session")
-def wide_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A Prefect server that listens on all addresses of this machine."""
-    with prefect_server(tmp_path_factory, host="0.0.0.0") as box:
-        yield box
 
 
 @pytest_asyncio.fixture

@@ -15,7 +15,7 @@ from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, DEADLINE_S, eventually
 from tests.live.test_page import told
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.needs("pytorch"), pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[3]
 

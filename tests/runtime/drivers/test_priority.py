@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.runtime.drivers import priority
-from tests.support import require
+from tests.components import require
 
 TWO_THREADS = "import threading; threading.Thread(target=input).start(); print(flush=True)"
 

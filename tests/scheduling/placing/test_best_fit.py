@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prefect_gpu.scheduling.placing import AnchoredBestFit, BestFit, Container, Free, Gang, Plan, Topology
 from prefect_gpu.scheduling.placing.best_fit import in_turn
 from tests.scheduling.placing.clusters import cluster, clusters, gangs, with_server, workers
+from tests.support import examples
 
 TABLE: dict[str, tuple[str, int, list[int], Gang, Plan | None]] = {
     "one container goes to the fullest node that holds it": ("aaa", 8, [8, 1, 3], workers(1, 2), (2,)),
@@ -64,7 +65,7 @@ def test_the_anchored_one_sees_the_rack_that_holds_the_whole_gang() -> None:
     assert plan is not None and set(plan) == {2, 3}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(cluster=clusters(), gang=gangs, weight=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
 def test_the_anchored_one_is_never_worse(cluster: tuple[Topology, Free], gang: Gang, weight: float) -> None:
     topology, free = cluster
@@ -75,7 +76,7 @@ def test_the_anchored_one_is_never_worse(cluster: tuple[Topology, Free], gang: G
         assert topology.score(gang, ours, free, weight) <= topology.score(gang, literal, free, weight)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(cluster=clusters(), gang=gangs, weight=st.sampled_from([0.0, 0.3, 0.9, 1.0]))
 def test_the_fast_scores_are_those_of_the_equations(cluster: tuple[Topology, Free], gang: Gang, weight: float) -> None:
     """Algorithm 1 once more, word by word and slowly, in the one domain that the plan ended in."""

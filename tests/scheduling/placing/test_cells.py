@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.placing import Cell, Cells, Topology
 from prefect_gpu.scheduling.placing.cells import cell_gpus
+from tests.support import examples
 
 
 def cells(*gpus: int) -> Cells:
@@ -57,7 +58,7 @@ def test_a_cell_cannot_be_given_back_twice_or_from_nowhere() -> None:
         node.take(0, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(1), deadline=None)
 @given(gpus=st.integers(1, 16), steps=st.lists(st.tuples(st.booleans(), st.integers(1, 16))))
 def test_cells_never_overlap_and_all_merge_again(gpus: int, steps: list[tuple[bool, int]]) -> None:
     node, whole = cells(gpus), cells(gpus)

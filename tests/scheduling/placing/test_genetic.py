@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.placing import BestFit, Container, Free, Gang, Genet
 from prefect_gpu.scheduling.placing.beginners import beginners
 from prefect_gpu.scheduling.placing.genome import INVALID, Batch, Groups
 from tests.scheduling.placing.clusters import check, cluster, clusters, gangs, workers
+from tests.support import examples
 
 # The paper's example (Figs. 7 to 9). The drawings themselves are lost in the print at hand, and it names Y's node g
 # once as "a"; nodes e, f and h and the steps stand in the text and in the print of Fig. 9, and the only reading that
@@ -153,7 +154,7 @@ def test_knobs_that_cannot_be_are_refused() -> None:
         Genetic(mutation=2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(0.4), deadline=None)
 @given(cluster=clusters(), batch=st.lists(gangs, min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_it_is_never_worse_than_best_fit_in_turn(cluster: tuple[Topology, Free], batch: list[Gang], seed: int) -> None:
     topology, free = cluster

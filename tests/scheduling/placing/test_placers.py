@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.placing import (
     Topology,
 )
 from tests.scheduling.placing.clusters import PLACERS, check, cluster, clusters, gangs, workers
+from tests.support import examples
 
 TABLE: dict[str, tuple[Placer, str, int, list[int], Gang, Plan | None]] = {
     "even takes the node with the fewest GPUs in use": (Even(), "aaa", 4, [2, 4, 3], workers(1), (1,)),
@@ -110,7 +111,7 @@ def test_an_empty_gang_and_a_cluster_of_other_size_are_refused(placer: Placer) -
 
 
 @pytest.mark.parametrize("placer", PLACERS.values(), ids=PLACERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.25), deadline=None)
 @given(cluster=clusters(), gang=gangs, seed=st.integers(0, 9))
 def test_a_plan_is_whole_fits_and_stays_in_one_domain(
     placer: Placer, cluster: tuple[Topology, Free], gang: Gang, seed: int
@@ -126,7 +127,7 @@ def test_a_plan_is_whole_fits_and_stays_in_one_domain(
 
 
 @pytest.mark.parametrize("placer", PLACERS.values(), ids=PLACERS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.15), deadline=None)
 @given(cluster=clusters(), gpus=st.integers(0, 9))
 def test_a_single_container_is_placed_wherever_there_is_room(
     placer: Placer, cluster: tuple[Topology, Free], gpus: int

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prefect_gpu.simulation.traces import FORMATS, TraceError, TraceJob, guess_format, read_contention, read_trace
 from tests.simulation.traces import writing
 from tests.simulation.traces.test_reading import EXAMPLES
+from tests.support import examples
 
 GOOD = "job_id,submit_s,duration_s,num_gpu\na,0,60,1\n"
 MURI = EXAMPLES["muri"][0]
@@ -188,7 +189,7 @@ def test_whatever_a_file_holds_nothing_but_a_trace_error_comes_of_it(format: str
     path = folder / "arbitrary"
     content = st.binary(max_size=200) | (DOCUMENTS if format == "deepshare" else _rows(format))
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=examples(0.5), deadline=None)
     @given(content, st.sampled_from([bytes, gzip.compress]))
     def is_read_or_refused(raw: bytes, pack: type[bytes]) -> None:
         path.write_bytes(pack(raw))
@@ -202,7 +203,7 @@ def test_whatever_a_file_holds_nothing_but_a_trace_error_comes_of_it(format: str
     is_read_or_refused()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(0.6), deadline=None)
 @given(
     st.binary(max_size=120), st.sampled_from(["isolated_thp.csv", "shared_thp_ratio.csv", "total_samples_trained.csv"])
 )

@@ -6,8 +6,9 @@ import pytest
 
 from prefect_gpu.scheduling.policies.contention import Key
 from prefect_gpu.simulation.traces import TraceError, TraceJob, guess_format, read_contention, read_trace
-from tests.support import traces_folder
+from tests.components import traces_folder
 
+pytestmark = pytest.mark.needs("traces")
 MEASURED_ON = {
     "Rivendile-Muri/trace-data/trace1.csv": ("muri", 1494),
     "Rivendile-Muri/trace-data/trace2.csv": ("muri", 5755),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.simulation.traces import FORMATS, TraceError, TraceJob, guess_format, read_contention, read_trace
 from tests.simulation.traces import writing
+from tests.support import examples
 
 EXAMPLES = {
     "muri": (
@@ -189,7 +190,7 @@ JOBS: dict[str, st.SearchStrategy[list[TraceJob]]] = {
 def test_jobs_written_in_a_format_read_back(format: str, folder: Path) -> None:
     path = folder / "written"
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(0.3), deadline=None)
     @given(JOBS[format])
     def reads_back(jobs: list[TraceJob]) -> None:
         path.write_text(writing.WRITERS[format](jobs), encoding="utf-8", newline="")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from prefect_gpu.training import training_run
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, SAVE_CHECKPOINT, STOP
-from tests.support import require
 from tests.training.callbacks.restarted import OFFLINE, ends_alike
 
-pytestmark = pytest.mark.slow  # it takes seconds to import
+pytestmark = pytest.mark.needs("frameworks")  # it takes seconds to import
 
 PROGRAM = """
 import keras, numpy
@@ -34,7 +32,6 @@ def fit(model, *callbacks, epochs=3, **options):
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    require("Keras (pip install 'prefect-gpu[frameworks]')", find_spec("keras") and find_spec("torch"))
     for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
     names: dict[str, Any] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from prefect_gpu.training import training_run
 from prefect_gpu.training.protocol import CHECKPOINT, PROGRESS, SAVE_CHECKPOINT, STOP
-from tests.support import require
 from tests.training.callbacks.restarted import ends_alike
 
-pytestmark = pytest.mark.slow  # it takes seconds to import
+pytestmark = pytest.mark.needs("frameworks")  # it takes seconds to import
 
 PROGRAM = """
 import logging, warnings
@@ -52,7 +50,6 @@ def trainer(*callbacks, **options):
 
 @pytest.fixture(scope="module")
 def library() -> dict[str, Any]:
-    require("Lightning (pip install 'prefect-gpu[frameworks]')", find_spec("lightning"))
     names: dict[str, Any] = {}
     with warnings.catch_warnings():
         exec(PROGRAM, names)

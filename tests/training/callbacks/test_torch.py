@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ import pytest
 
 from prefect_gpu.training import training_run
 from prefect_gpu.training.protocol import CHECKPOINT, ENV_CHECKPOINTS, PROGRESS, SAVE_CHECKPOINT
-from tests.support import require
 from tests.training.callbacks.restarted import ends_alike
+
+pytestmark = pytest.mark.needs("pytorch")
 
 
 @pytest.fixture(autouse=True)
 def torch() -> Any:
-    require("PyTorch (pip install 'prefect-gpu[frameworks]')", find_spec("torch"))
     import torch
 
     torch.manual_seed(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 
 from prefect_gpu.training import training_run
 from prefect_gpu.training.protocol import CHECKPOINT, PROGRESS, SAVE_CHECKPOINT, STOP
-from tests.support import require
 from tests.training.callbacks.restarted import OFFLINE, ends_alike
 
-pytestmark = pytest.mark.slow  # it takes seconds to import
+pytestmark = pytest.mark.needs("frameworks")  # it takes seconds to import
 
 PROGRAM = """
 import torch
@@ -40,9 +38,6 @@ def trainer(*callbacks, **options):
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    require(
-        "Transformers (pip install 'prefect-gpu[frameworks]')", find_spec("transformers") and find_spec("accelerate")
-    )
     for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)

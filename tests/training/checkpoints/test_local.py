@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.training import CheckpointError, CheckpointStore
+from tests.support import examples
 
 
 def save_text(text: str):  # type: ignore[no-untyped-def]
@@ -147,7 +148,7 @@ def test_damage_is_said_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "step-000001 is damaged" in caplog.text and "another content" in caplog.text
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(1.5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_damaged_what_comes_back_was_saved_so(data: st.DataObject) -> None:
     logging.getLogger("prefect_gpu.training").disabled = True

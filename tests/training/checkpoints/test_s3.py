@@ -18,16 +18,13 @@ import pytest
 from prefect_gpu.training.checkpoints import CheckpointError
 from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.s3 import PART_BYTES, S3CheckpointStore
-from tests.radosgw import BUCKET, S3Server, missing, s3_server
-from tests.support import require
+from tests.radosgw import BUCKET, S3Server, s3_server
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.needs("s3")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    lacking = missing()
-    require(f"Ceph's object gateway ({', '.join(lacking)})", not lacking)
     with s3_server(tmp_path_factory.mktemp("s3")) as started:
         yield started
 

@@ -42,6 +42,7 @@ _STOPPED = "Its container was stopped from outside: its node's Engine was shut d
 
 def main() -> int:
     """Returns the container's exit code, as a shell would say it."""
+    supervisor.reset_signals()  # an Engine hands on what it was started with
     stopping: list[bool] = []
     terminated: list[bool] = []  # before its job was known
     listeners: list[intent.Listener] = []

@@ -113,15 +113,20 @@ def _fits_arrays(request: Request) -> bool:
 
 
 def _all_interleave(desk: Desk) -> bool:
-    """Whether every job may share, can be moved, and says how long its stages take."""
+    """Whether every job may share, can be moved, says how long its stages take, and could have any of the devices."""
     state = desk.state
+    smallest = min(state.device_sizes, default=0)
     for line in state.queue_of_waiting.lines():
         request = line.request
         if not (request.shareable and request.preemptible and request.spans and request.total_gpus):
             return False
-        if not line.entries[0][1].estimate.stages_s:
+        if not line.entries[0][1].estimate.stages_s or line.entries[0][1].least_bytes > smallest:
             return False
     return all(
-        job.request.shareable and job.request.total_gpus and desk.may_stop(job) and job.estimate.stages_s
+        job.request.shareable
+        and job.request.total_gpus
+        and desk.may_stop(job)
+        and job.estimate.stages_s
+        and job.least_bytes <= smallest
         for job in state.running.values()
     )

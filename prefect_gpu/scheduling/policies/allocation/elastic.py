@@ -54,6 +54,10 @@ class _Plan:
         """Devices to hand out to elastic jobs."""
         return self.free - self.kept + sum(_count(job) for job in self.resizable)
 
+    def suits(self, job: Job) -> bool:
+        """Whether the job can have any of the node's devices: here they are only counted."""
+        return all(map(job.fits_on, self.node.devices))
+
 
 class Elastic(Allocation):
     """Listing 1 on each node, with its guards; all other jobs are left to another allocation.
@@ -123,7 +127,7 @@ class Elastic(Allocation):
             if plan is None or not set(job.placement.devices) <= {device.id for device in plan.node.devices}:  # type: ignore[union-attr]
                 continue
             one = _elastic_job(job, plan.node)
-            if one.f(_count(job)) > 0 and desk.may_stop(job) and self._resizable(job, desk):
+            if one.f(_count(job)) > 0 and plan.suits(job) and desk.may_stop(job) and self._resizable(job, desk):
                 plan.resizable.append(job)
             elif one.f(_count(job)) > 0:
                 plan.fixed.append(slowdown(one, _count(job), len(plan.node.devices)))
@@ -168,11 +172,10 @@ class Elastic(Allocation):
     @staticmethod
     def _node_for(job: Job, plans: dict[str, _Plan]) -> tuple[_Plan, int] | None:
         best: tuple[tuple[bool, int], _Plan, int] | None = None
-        memory = job.request.gpu_memory_bytes or 0
         elastic = is_elastic(job)
         for plan in plans.values():
             least = _minimum(job, plan.node) if elastic else job.request.gpus
-            if least is None or plan.left < least or any(d.memory_bytes < memory for d in plan.node.devices):
+            if least is None or plan.left < least or not plan.suits(job):
                 continue
             # Nobody shrinks for a job that finds free devices: it would be started there.
             preference = (False, plan.left) if elastic else (plan.free - plan.kept >= least, -plan.left)

@@ -109,7 +109,7 @@ class MultiArray(Allocation):
             return placement is not None
         wanted, least = self._cores(job, state)
         for cores in dict.fromkeys((wanted, least)):
-            size = (request.gpus, cores, request.workers, request.gpu_memory_bytes or 0)
+            size = (request.gpus, cores, request.workers, job.least_bytes)
             if any(all(a >= b for a, b in zip(size, other, strict=True)) for other in failed):
                 continue
             ask = Ask(job.id, request.gpus, cores, request.workers, desk.may_stop(job))
@@ -134,7 +134,7 @@ class MultiArray(Allocation):
     def _places(self, job: Job, state: State) -> list[Callable[[str], bool] | None]:
         """Which nodes to look at, one set after the other; None: all of them."""
         request = job.request
-        usable = self.capability.usable(request) if request.gpus else frozenset()
+        usable = self.capability.usable(request, job.room_bytes) if request.gpus else frozenset()
         uneven = request.gpus > 0 and len(usable) != state.device_count
 
         def fits(node_id: str) -> bool:
@@ -155,9 +155,7 @@ class MultiArray(Allocation):
         parts: list[Placement] = []
         for node_id in dict.fromkeys(offer.nodes):
             count = offer.nodes.count(node_id)
-            devices = [
-                d.id for d in state.free_devices(node_id) if d.memory_bytes >= (job.request.gpu_memory_bytes or 0)
-            ]
+            devices = [device.id for device in state.free_for(job, node_id)]
             if len(devices) < count * job.request.gpus:
                 return False  # what the books count and what the devices are differ: a fact, not a decision
             whole = free_cores(node_id, wanted * count, state, tuple(devices[: count * job.request.gpus]))

@@ -111,12 +111,11 @@ class TiresiasQueues(Allocation):
 def anywhere(job: Job, desk: Desk) -> Placement | None:
     """Free devices of one domain for a job, on whichever nodes have most of them; None if there are not enough."""
     state, needed = desk.state, job.request.total_gpus
-    least = job.least_bytes
     by_domain: dict[str, list[tuple[int, int]]] = {}
     for _, _, numbers in state.groups_with_free(1):
         for number in numbers:
             node = state.numbered[number].node
-            large = sum(1 for device in state.free_devices(node.id) if device.memory_bytes >= least)
+            large = len(state.free_for(job, node.id))
             by_domain.setdefault(node.domain, []).append((-large, number))
     for _, nodes in sorted(by_domain.items()):
         if -sum(large for large, _ in nodes) < needed:
@@ -124,7 +123,7 @@ def anywhere(job: Job, desk: Desk) -> Placement | None:
         parts, left = [], needed
         for large, number in sorted(nodes):
             node = state.numbered[number].node
-            fits = [device.id for device in state.free_devices(node.id) if device.memory_bytes >= least]
+            fits = [device.id for device in state.free_for(job, node.id)]
             if left and large:
                 parts.append(grant(job, node, tuple(fits[:left]), state, desk.profile.sharing))
                 left -= min(left, len(fits))

@@ -77,13 +77,12 @@ class BestFit(PlacementPolicy):
 
 def _whole_devices(job: Job, state: State, sharing: Sharing) -> Placement | None:
     """The same choice where every node has devices of one kind only: a look at one node of each group will do."""
-    gpus, least = job.request.gpus, job.least_bytes
+    gpus = job.request.gpus
     best: tuple[float, int, int] | None = None
     for books, free, alike in state.groups_with_free(gpus):
         devices = books.node.devices
-        size = devices[0].memory_bytes
-        if size >= least:
-            fitness = ((free - gpus) / len(devices), size, alike[0])
+        if job.fits_on(devices[0]):
+            fitness = ((free - gpus) / len(devices), devices[0].memory_bytes, alike[0])
             if best is None or fitness < best:
                 best = fitness
     if best is None:
@@ -112,12 +111,11 @@ def whole_nodes(job: Job, state: State, sharing: Sharing, kept: Container[str] =
     """
     size = state.largest_node
     count, rest = divmod(job.request.gpus, size)
-    least = job.least_bytes
     by_domain: dict[str, list[Node]] = {}
     for _, free, numbers in sorted(state.groups_with_free(1), key=lambda group: (group[1], group[2])):
         for number in numbers:
             node = state.numbered[number].node
-            usable = [d for d in state.free_devices(node.id) if d.memory_bytes >= least and d.id not in kept]
+            usable = [device for device in state.free_for(job, node.id) if device.id not in kept]
             if len(usable) == free:
                 by_domain.setdefault(node.domain, []).append(node)
     for nodes in by_domain.values():

@@ -30,7 +30,6 @@ from prefect_gpu.runtime.drivers.docker import driver as driver_module
 from prefect_gpu.runtime.run_environment import run_environment
 from prefect_gpu.scheduling.cluster import Device, Node
 from tests.nvidia_toolkit import Toolkit
-from tests.support import require
 
 LOGGER = logging.getLogger("test.gpus")
 GIB = 1 << 30
@@ -53,6 +52,8 @@ SEEN = """
     }))
 """
 
+pytestmark = pytest.mark.xdist_group("gpu lab")  # it has Engines of its own
+
 
 @dataclasses.dataclass
 class GpuLab:
@@ -67,8 +68,6 @@ class GpuLab:
 
 @pytest.fixture(scope="module")
 def gpu_lab() -> Iterator[GpuLab]:
-    lacking = lab_python.missing()
-    require(f"what Docker Engines of our own need ({', '.join(lacking)})", not lacking)
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     with tempfile.TemporaryDirectory(prefix="pgt-toolkit-") as folder:
         toolkit = Toolkit(Path(folder))

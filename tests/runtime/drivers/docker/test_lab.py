@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu import lab
-from tests.support import require
 
 MEGABYTES = 10
 RECEIVE = """
@@ -33,6 +32,8 @@ with socket.create_connection((sys.argv[1], 5001), timeout=30) as connection:
     print(time.perf_counter() - began)
 """
 
+pytestmark = pytest.mark.needs("networks")
+
 
 def make(folder: Path) -> lab.Lab:
     return lab.Lab(
@@ -42,8 +43,6 @@ def make(folder: Path) -> lab.Lab:
 
 @pytest.fixture(scope="module")
 def racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lab.Lab]:
-    lacking = lab.missing(*lab.NEEDED[1:], *lab.SHAPING)
-    require(f"what shaped networks need ({', '.join(lacking)})", not lacking)
     with make(tmp_path_factory.mktemp("lab")) as running:
         yield running
 

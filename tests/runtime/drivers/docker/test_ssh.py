@@ -26,11 +26,11 @@ from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle
 from prefect_gpu.runtime.drivers.docker.ssh import command
 from prefect_gpu.sandbox import Process, free_port, wait_until
 from tests.runtime.drivers.docker.test_engine import runs_of
-from tests.support import require
 
 LOGGER = logging.getLogger("test.driver")
-NEEDED = ("ssh", "sshd", "ssh-keygen")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+pytestmark = pytest.mark.needs("openssh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,6 @@ class Server:
 
 @pytest.fixture(scope="session")
 def server(engine: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    lacking = [name for name in NEEDED if shutil.which(name, path=PATH) is None]
-    require(f"OpenSSH ({', '.join(lacking)})", not lacking)
     folder = tmp_path_factory.mktemp("ssh")
     for name in ("host_key", "other_host_key", "key", "other_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)

@@ -1,0 +1,167 @@
+"""Workers that begin as forks of a process that has imported Prefect: importing it is two thirds of a worker's start.
+
+A forged worker is ``prefect worker start`` as a user starts it: a process of its own, with its own environment, folder,
+session and output. It differs from one that was started as a new Python in nothing but the time that it takes.
+``python -m tests.forge`` is the process that forks. It reads one JSON object a line, what to start, and writes one a
+line: ``{"pid": ...}`` for each start, and ``{"pid": ..., "code": ...}`` for each end.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+_WORKER = [sys.executable, "-m", "prefect", "worker", "start"]
+_POLL_S = 0.05
+
+
+class Forged:
+    """A process that the forge has started, with what is used of :class:`subprocess.Popen`."""
+
+    stdin = None
+
+    def __init__(self, forge: Forge, pid: int) -> None:
+        self._forge, self.pid = forge, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._forge.ended(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(_WORKER, timeout or 0.0)
+            time.sleep(_POLL_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Forge:
+    """Starts workers by forking, and everything else as ever. Its process begins with the first worker."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._unread = b""
+        self._begun: list[int] = []
+        self._codes: dict[int, int] = {}
+
+    def start(self, command: list[str], *, stdout: IO[bytes], env: Mapping[str, str], cwd: Path, **more: Any) -> Any:
+        """As :class:`subprocess.Popen`, for a process whose output goes to a file and that has no input."""
+        if command[: len(_WORKER)] != _WORKER or more.get("stdin") != subprocess.DEVNULL:
+            return subprocess.Popen(command, stdout=stdout, env=env, cwd=cwd, **more)
+        job = {"arguments": command[3:], "log": str(stdout.name), "env": dict(env), "cwd": str(cwd)}
+        with self._lock:
+            if self._process is None:
+                plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.forge"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    env=plain, cwd=Path(__file__).parents[1],
+                )  # fmt: skip
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+            while not self._begun:
+                self._hear()
+            return Forged(self, self._begun.pop())
+
+    def ended(self, pid: int) -> int | None:
+        """The exit code of a process, negative for a signal; None while it lives."""
+        with self._lock:
+            assert self._process is not None and self._process.stdout is not None
+            if pid not in self._codes and select.select([self._process.stdout], [], [], 0)[0]:
+                self._hear()
+            return self._codes.get(pid)
+
+    def close(self) -> None:
+        """End the process that forks. What it has started lives on."""
+        if self._process is not None:
+            assert self._process.stdin is not None and self._process.stdout is not None
+            self._process.stdin.close()
+            self._process.wait()
+            self._process.stdout.close()
+
+    def _hear(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+        assert chunk, "the process that forks workers has ended"
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        for told in map(json.loads, lines):
+            if "code" in told:
+                self._codes[told["pid"]] = told["code"]
+            else:
+                self._begun.append(told["pid"])
+
+
+def serve() -> dict[str, Any] | None:
+    """Fork for each request. Returns in the forks, with what they are to become; None once nobody asks any more."""
+    unread = b""
+    while True:
+        if select.select([0], [], [], _POLL_S)[0]:
+            if not (chunk := os.read(0, 1 << 16)):
+                return None
+            *lines, unread = (unread + chunk).split(b"\n")
+            for line in lines:
+                if not (pid := os.fork()):
+                    return dict(json.loads(line))
+                _say(pid=pid)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            _say(pid=pid, code=os.waitstatus_to_exitcode(status))
+
+
+def become(job: dict[str, Any]) -> None:
+    """Be ``prefect worker start``."""
+    os.setsid()
+    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(job["log"], os.O_WRONLY | os.O_APPEND)
+    for number, file in enumerate((nothing, log, log)):
+        os.dup2(file, number)
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ.update(job["env"])
+    refresh_global_settings_context()
+    sys.argv[1:] = job["arguments"]
+    runpy.run_module("prefect", run_name="__main__", alter_sys=True)
+
+
+def _say(**words: int) -> None:
+    os.write(1, (json.dumps(words) + "\n").encode())
+
+
+if __name__ == "__main__":
+    from prefect.context import refresh_global_settings_context
+
+    for name in ("prefect.cli.worker", "prefect_gpu.worker", "prefect_gpu.estimation.estimator", "threadpoolctl"):
+        import_module(name)
+    gc.freeze()  # what is shared stays shared
+    if (chosen := serve()) is not None:
+        become(chosen)
