@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -10,10 +9,11 @@ import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from docker.errors import ImageNotFound, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
 
 from prefect_gpu.runtime.drivers import likeness, supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
@@ -262,9 +262,19 @@ def _limits(how: ContainerSpec, shares: Sequence[Path]) -> dict[str, Any]:
 
 
 def remove(client: DockerClient, container: str) -> None:
-    """Remove a container, running or not; nothing if there is none."""
-    with contextlib.suppress(NotFound):
+    """Remove a container, running or not; nothing if there is none, or if somebody is removing it."""
+    try:
         client.api.remove_container(container, force=True, v=True)
+    except NotFound:
+        pass
+    except APIError as error:
+        if not is_being_removed(error):
+            raise
+
+
+def is_being_removed(error: Exception) -> bool:
+    """Whether an Engine refuses something because it is removing the container in this moment."""
+    return isinstance(error, APIError) and error.status_code == HTTPStatus.CONFLICT
 
 
 def give(client: DockerClient, container: str, name: str, content: bytes) -> None:

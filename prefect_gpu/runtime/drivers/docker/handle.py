@@ -285,7 +285,7 @@ class ContainerHandle(RunHandle):
             except NotFound:
                 break
             except (DockerException, requests.exceptions.RequestException, HTTPError, OSError) as error:
-                if not told:
+                if not told and not containers.is_being_removed(error):
                     hand_on(error)
                     told = True
                 if not self._released:
@@ -309,9 +309,11 @@ class ContainerHandle(RunHandle):
     def _report(self) -> ExitReport:
         """How it ended: by what its first process said, or, if that was killed, by what the engine knows."""
         state = self._state()
-        if state is None:
-            return ExitReport(None, tail=tuple(self._tail), cause="Somebody has removed its container.")
         tail = tuple(self._tail)
+        if state is None and self._ended is None:
+            # Another handle of the run, of the worker before us perhaps, notes the end before it removes the container.
+            return read_report(self._dir) or ExitReport(None, tail=tail, cause="Somebody has removed its container.")
+        state = state or {}
         cause = ""
         if state.get("OOMKilled"):
             cause = (

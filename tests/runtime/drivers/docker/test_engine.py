@@ -15,21 +15,23 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError,
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import IDLE, LABEL
-from prefect_gpu.training.protocol import ENV_RUN_ID
 
 LOGGER = logging.getLogger("test.driver")
 MIB = 1 << 20
 
 
-def inside(pid: int) -> bool:
-    """Whether a run of these tests has a process with this pid in its container, where many others have one, too."""
+def inside(pid: int, folder: Path) -> bool:
+    """Whether a container has a process with this pid that works below a folder; many others have one, too.
+
+    A run in a container that was made ahead has the environment of its interpreter in /proc, so that the folder tells.
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 status = (entry / "status").read_text()
                 names = next(line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
                 state = next(line.split()[1] for line in status.splitlines() if line.startswith("State:"))
-                ours = f"{ENV_RUN_ID}=test_".encode() in (entry / "environ").read_bytes()
+                ours = (entry / "cwd").readlink().is_relative_to(folder)
                 if ours and len(names) > 1 and names[-1] == str(pid) and state not in "ZX":
                     return True
     return False
@@ -48,11 +50,11 @@ class TestOneEngine(DriverConformance):
         return lambda echo: DockerDriver(engine, default, pool="p", echo=echo, logger=LOGGER)
 
     def still_alive(self, pid: int | str) -> bool:
-        return inside(pid) if isinstance(pid, int) else self.containers_of(pid)
+        return inside(pid, self.folder) if isinstance(pid, int) else self.containers_of(pid)
 
     @pytest.fixture(autouse=True)
-    def _client(self, engine: Endpoint) -> None:
-        self.client = engine.connect()
+    def _client(self, engine: Endpoint, tmp_path: Path) -> None:
+        self.client, self.folder = engine.connect(), tmp_path
 
     def containers_of(self, pid: str) -> bool:
         """Whether node:container runs."""

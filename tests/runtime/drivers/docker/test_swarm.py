@@ -54,14 +54,14 @@ class TestSwarm(DriverConformance):
 
     def still_alive(self, pid: int | str) -> bool:
         if isinstance(pid, int):
-            return inside(pid)
+            return inside(pid, self.folder)
         name, _, container = pid.partition(":")
         node = next(node for node in self.cluster.nodes if node.name == name)
         return bool(Endpoint(node.url).connect().containers.list(filters={"id": container}))
 
     @pytest.fixture(autouse=True)
-    def _cluster(self, cluster: Lab) -> None:
-        self.cluster = cluster
+    def _cluster(self, cluster: Lab, tmp_path: Path) -> None:
+        self.cluster, self.folder = cluster, tmp_path
 
 
 @pytest.fixture
