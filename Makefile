@@ -1,6 +1,6 @@
 # Every target makes what it needs: an environment of its own in .venv, from the Python that PYTHON names.
 #
-#   make demo          a private Prefect server, a sweep, a retraining pipeline, pictures of what happened (~2 minutes)
+#   make demo          a private Prefect server, a sweep, a retraining pipeline, pictures of what happened (a minute)
 #   make demo KEEP=1   the same, and leaves server and worker up until Enter, to look around
 #   make cluster-demo  three Docker nodes on this machine, a sweep, a gang, and a node that is lost on the way (root)
 #   make test          lint, and tests of every behaviour that needs nothing but Python (at most 10 minutes on 2 cores)
