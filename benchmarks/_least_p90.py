@@ -20,9 +20,9 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import bmat, csr_matrix
 
-from prefect_gpu.scheduling.policies.contention import TRAFFIC
+from prefect_gpu.papers.deepshare.mixes import GPUS_PER_NODE, NODES, Truth
+from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC
 from prefect_gpu.simulation.model import JobModel
-from prefect_gpu.simulation.workloads.mixes import GPUS_PER_NODE, NODES, Truth
 
 _WIDTHS = (2, 4)
 _MODELS = tuple(TRAFFIC)

@@ -18,12 +18,12 @@ from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
-from prefect_gpu.scheduling.policies.reaction import Reaction
-from prefect_gpu.scheduling.verbs import Desk
+from prefect_gpu.scheduling.decision import Decision
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
+from prefect_gpu.scheduling.reaction import Reaction
 
 ROOT = Path(__file__).parents[1]
 LOGGER = logging.getLogger("benchmarks.processes")
@@ -41,18 +41,18 @@ class Orders(Reaction):
     def __init__(self) -> None:
         self.waiting: list[tuple[str, str | None]] = []
 
-    def react(self, event: ev.Event, desk: Desk) -> bool:
+    def react(self, event: ev.Event, decision: Decision) -> bool:
         """See Reaction."""
         changed = False
         while self.waiting:
             run_id, device = self.waiting.pop()
-            job = desk.state.running[run_id]
-            assert job.placement is not None and desk.may_stop(job)
+            job = decision.state.running[run_id]
+            assert job.placement is not None and decision.may_stop(job)
             if device is None:
-                desk.preempt(job, "it is to wait")
+                decision.preempt(job, "it is to wait")
             else:
                 place: Placement = dataclasses.replace(job.placement, devices=(device,))
-                desk.move(job, place, "it is to move")
+                decision.move(job, place, "it is to move")
             changed = True
         return changed
 

@@ -8,9 +8,9 @@ other down on the network and are spread over two or four nodes, never one.
 DIR holds gajagajago-deepshare (github.com/gajagajago/deepshare, folder ``scheduler``: jobs and traces). On trace0, the
 profile ``deepshare-search`` is asked for figures, and compared with the best of each column that the authors'
 reinforcement learning reaches, and with the greedy rule in the same run. The figures are asked both without the flaw of
-the authors' world and with it (see :mod:`~prefect_gpu.simulation.worlds.rounds`); all other comparisons of the search
-are made without. The policy draws nothing at random; ties between jobs that are alike are decided by their order, so
-the job set is played in several orders (``--orders``), and the worst figure of each column counts.
+the authors' world and with it (see :mod:`~prefect_gpu.papers.deepshare.world_in_rounds`); all other comparisons of
+the search are made without. The policy draws nothing at random; ties between jobs that are alike are decided by their
+order, so the job set is played in several orders (``--orders``), and the worst figure of each column counts.
 
 *Trained policies*: each ``deepshare-base-…`` that comes with the package against the authors' checkpoint with the same
 weights in its reward, on trace0, in the authors' own world, with the flaw. What they reach on sets drawn at random is
@@ -39,14 +39,14 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks._claims import Claim, at_least, at_most, report
-from prefect_gpu.scheduling.policies.allocation.contention import Rule
-from prefect_gpu.scheduling.policies.contention import SensitivityTable
+from prefect_gpu.papers.deepshare.contended import MIXES, draw, predicted_table
+from prefect_gpu.papers.deepshare.greedy import Rule
+from prefect_gpu.papers.deepshare.profiles import base, greedy, hybrid, search
+from prefect_gpu.papers.deepshare.shipped import available, shipped
+from prefect_gpu.papers.deepshare.world import DeepShareWorld, Figures
+from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
-from prefect_gpu.scheduling.profiles.deepshare import base, greedy, hybrid, search
-from prefect_gpu.scheduling.profiles.trained import available, shipped
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob, read_contention, read_trace
-from prefect_gpu.simulation.workloads.contended import MIXES, draw, predicted_table
-from prefect_gpu.simulation.worlds.deepshare import DeepShareWorld, Figures
 
 # Running time, mean completion, p90 (not compared), makespan [s]; throughput ratio, part of the GPUs in use.
 TRAINED = Figures(4_759.0, 104_775.0, 0.0, 251_200.0, 0.767, 0.815)

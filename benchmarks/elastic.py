@@ -13,7 +13,7 @@ devices that the run has, and so is the rest of a launch's and of a checkpoint's
 ``--scale``, and so is the number of steps: the steps per second are the paper's, because the guard against thrashing
 (1 step/s) has that unit. What the controller needs on top (stopping, forking, loading) is not scaled, so that it
 weighs ``--scale`` times as much as it would in the paper's experiment. T(n) is reconstructed, as its table is lost:
-see ``prefect_gpu/simulation/workloads/fscheduling.py``; the static slots of the simulation are the paper's by
+see ``prefect_gpu/papers/fscheduling/experiments.py``; the static slots of the simulation are the paper's by
 construction, those measured here are not.
 
 The throughput f(n) is *stated*: the scheduler is told what follows from the T(n) that the runs sleep for, as the
@@ -41,8 +41,8 @@ from typing import Any
 from benchmarks._claims import Claim, at_most, below, report
 from benchmarks._elastic_training import Order, train
 from benchmarks._processes import ProcessPool, node, notes, python
-from prefect_gpu.scheduling.jobs import Estimate, Request
-from prefect_gpu.simulation.workloads import fscheduling as paper
+from prefect_gpu.papers.fscheduling import experiments as paper
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
 
 OURS = ("adaptive", "f-scheduling")
 SLOTS = (1, 2, 3, 6)

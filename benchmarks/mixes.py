@@ -21,9 +21,9 @@ from statistics import fmean
 
 from benchmarks._claims import Claim, at_least, at_most, below, report
 from benchmarks._least_p90 import least_p90_s
+from prefect_gpu.papers.deepshare.contended import JOBS, MIXES
+from prefect_gpu.papers.deepshare.mixes import BUSY, SIZES, Figures, Truth, draw, least_p90_jct_s, run
 from prefect_gpu.simulation.traces import read_contention
-from prefect_gpu.simulation.workloads.contended import JOBS, MIXES
-from prefect_gpu.simulation.workloads.mixes import BUSY, SIZES, Figures, Truth, draw, least_p90_jct_s, run
 
 # The paper's improvements (§VI), in percent: mean and 90th percentile of the completion times.
 ASKED = {"las": (-18.2, -20.7), "srtf": (-15.4, -16.4)}

@@ -31,10 +31,10 @@ from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 
 RUNS, TRAINING, QUEUED = 1000, 8, 200
@@ -55,7 +55,7 @@ class Pool:
 
     def __init__(self, folder: Path) -> None:
         devices = tuple(Device(f"virtual-{number}", "virtual", 8 << 30, virtual=True) for number in range(4))
-        node = Node("desk", devices, tuple(range(8)))
+        node = Node("decision", devices, tuple(range(8)))
         driver = ProcessDriver(warm=False, logger=logging.getLogger("benchmark"))
         host: Any = _Nobody()
         self.controller = Controller(host, nodes=(node,), driver=driver, state_dir=folder, pool="gpus", profile="fifo")
@@ -69,7 +69,7 @@ class Pool:
             device = f"virtual-{number % 4}"
             record = RunRecord(
                 f"00000000-0000-0000-0000-{number:012d}", f"quick-fox-{number}", "gpus", "default", "t",
-                Request(), Placement("desk", (device,), (number % 8,)), gated=True,
+                Request(), Placement("decision", (device,), (number % 8,)), gated=True,
             )  # fmt: skip
             record.known = {"flow_name": "train", "features": {"steps": 1000}}
             start = now - (RUNS - number) * 3.5 - 12.0
@@ -87,7 +87,7 @@ class Pool:
                 chronicle.over(run, start + 14.0, "completed", "")
             else:
                 self.training.append(run)
-        self.controller.scheduler.handle(ev.NodesChanged((Node("desk", (), ()),)), now)
+        self.controller.scheduler.handle(ev.NodesChanged((Node("decision", (), ()),)), now)
         for number in range(QUEUED):
             event = ev.JobSubmitted(f"w{number}", Request(), "q", now - number, 0.0, f"ox-{number}")
             for told in self.controller.scheduler.handle(event, now):

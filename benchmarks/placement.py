@@ -18,7 +18,11 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks._claims import Claim, report
-from prefect_gpu.scheduling.placing import AnchoredBestFit, BestFit, Container, Free, Gang, Genetic, Plan, Topology
+from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
+from prefect_gpu.scheduling.placement.kernels.best_fit import BestFit
+from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
+from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
+from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 RACK_NODES = 16
 DOMAIN_NODES = 256

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks._claims import Claim, report
+from prefect_gpu.papers.deepshare.world import DeepShareWorld
+from prefect_gpu.papers.from_trace import simulate
 from prefect_gpu.simulation.knowledge import KNOWLEDGE
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob, read_contention, read_trace
-from prefect_gpu.simulation.workloads.from_trace import simulate
-from prefect_gpu.simulation.worlds.deepshare import DeepShareWorld
 
 NODES, GPUS_PER_NODE = 8, 8
 

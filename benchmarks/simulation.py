@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._claims import Claim, at_least, report
+from prefect_gpu.papers.from_trace import ABILITIES, cluster, request, select, simulate
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.instructions import Launch, OpenGate
-from prefect_gpu.scheduling.jobs import Estimate, Status
-from prefect_gpu.scheduling.policies.order import expected_end
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.instructions import Launch, OpenGate
+from prefect_gpu.scheduling.model.jobs import Estimate, Status
+from prefect_gpu.scheduling.order.orders import expected_end
 from prefect_gpu.simulation.traces import TraceJob, read_trace
-from prefect_gpu.simulation.workloads.from_trace import ABILITIES, cluster, request, select, simulate
 
 JOBS_PER_S = 5000.0
 EVENT_P99_MS = 20.0

@@ -161,18 +161,22 @@ def cli_page() -> str:
 
 def scheduler_page() -> str:
     """The core: events, instructions, what they carry, policies, profiles."""
-    from prefect_gpu.scheduling import cluster, events, instructions, jobs, profiles, record
-    from prefect_gpu.scheduling.policies import order, placement, sharing
+    from prefect_gpu.scheduling import profiles, record
+    from prefect_gpu.scheduling.model import cluster, events, instructions, jobs
+    from prefect_gpu.scheduling.order import orders as order
+    from prefect_gpu.scheduling.placement import base as placement
+    from prefect_gpu.scheduling.placement.best_fit import BestFit
     from prefect_gpu.scheduling.scheduler import Scheduler
+    from prefect_gpu.scheduling.sharing import rules as sharing
 
     def dataclass_entry(cls: Any) -> str:
         table = fields_table(cls) if dataclasses.fields(cls) else ""
         return f"{document(cls, level=3)}\n\n{table}"
 
     statuses = "\n".join(f"- `{status.value}`" for status in jobs.Status)
-    names = ", ".join(f"`{name}`" for name in sorted(profiles.PROFILES))
-    simulated = ", ".join(f"`{name}`" for name, make in sorted(profiles.PROFILES.items()) if make().order.goes_by)
-    policies: list[Any] = [order.Order, order.Fifo, placement.PlacementPolicy, placement.BestFit,
+    names = ", ".join(f"`{name}`" for name in sorted(profiles.all_profiles()))
+    simulated = ", ".join(f"`{name}`" for name, make in sorted(profiles.all_profiles().items()) if make().order.goes_by)
+    policies: list[Any] = [order.Order, order.Fifo, placement.PlacementPolicy, BestFit,
                            sharing.Sharing, sharing.NoSharing, sharing.DeclaredMemory]  # fmt: skip
     return page(
         "Scheduler",

@@ -27,9 +27,9 @@ from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.forecast import Outlook, forecast
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Request
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = Path(__file__).resolve().parent / "images"
@@ -70,18 +70,18 @@ ALONE = Request()
 SHARING = Request(gpu_memory_bytes=2 << 30, exclusive=False)
 
 
-class Desk:
+class Decision:
     """The machine: two virtual devices."""
 
     device = Device("virtual-0", "virtual", 8 << 30, virtual=True)
-    node = Node("desk", (device, Device("virtual-1", "virtual", 8 << 30, virtual=True)), (0, 1))
+    node = Node("decision", (device, Device("virtual-1", "virtual", 8 << 30, virtual=True)), (0, 1))
 
 
 class Sweep(Pool):
     """A pool whose jobs are trainings of the program above. Implements the page's Source, too."""
 
     def __init__(self, folder: Path, driver: KitDriver) -> None:
-        super().__init__(cast(Any, Desk()), folder, driver)
+        super().__init__(cast(Any, Decision()), folder, driver)
         self.program = folder / "fit.py"
         self.program.write_text(TRAINING)
         self.url = ""

@@ -72,7 +72,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with Sandbox(settings=SETTINGS) as sandbox, sync_playwright() as playwright:
         sandbox.prefect("work-pool", "create", "gpus", "--type", "gpu")
-        sandbox.start_worker("gpus", name="desk", wait=False).wait_for_output("Serving pool")
+        sandbox.start_worker("gpus", name="decision", wait=False).wait_for_output("Serving pool")
         deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file"]
         _in(REPOSITORY, sandbox, [*deploy, str(REPOSITORY / "deployments" / "prefect.yaml")])
         api = Api(sandbox.api_url)

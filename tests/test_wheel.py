@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hatchling import build
 
-from prefect_gpu.scheduling.profiles.trained import available, policy_of
+from prefect_gpu.papers.deepshare.shipped import available, policy_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def test_the_wheel_has_the_trained_policies_and_their_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     wheel = zipfile.ZipFile(tmp_path / build.build_wheel(str(tmp_path)))
-    here = "prefect_gpu/scheduling/profiles/weights"
+    here = "prefect_gpu/papers/deepshare/weights"
     found = {name for name in wheel.namelist() if name.startswith(here)}
     assert available()
     assert found >= {f"{here}/deepshare-{one.lower()}.{kind}" for one in available() for kind in ("npz", "json")}

@@ -13,7 +13,7 @@ from benchmarks._gangs.pool import CORES, CORES_ASKED, ROOT, Gang, NamespaceDriv
 from prefect_gpu.lab import Lab, debian_image
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
-from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.profiles import Profile
 
 _CONTAINER_CORES = 2  # this machine's, which a node's Engine takes for its own

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmarks._gangs.trainings import ENV_NAMESPACE
 from prefect_gpu.runtime.controller import ABILITIES, Controller
@@ -22,22 +22,22 @@ from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Preemption
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
-from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Preemption
+from prefect_gpu.scheduling.model.cluster import Node, Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
+from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.training.protocol import ENV_CPUS
 
 if TYPE_CHECKING:
-    from benchmarks._gangs.cluster import Cluster
     from prefect_gpu.lab import Lab
     from prefect_gpu.runtime.drivers.handle import ProcessHandle
-    from prefect_gpu.scheduling.jobs import Job
-    from prefect_gpu.scheduling.policies.sharing import Sharing
-    from prefect_gpu.scheduling.state import State
+    from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.sharing.rules import Sharing
+    from prefect_gpu.scheduling.state.state import State
 
 ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 900.0
@@ -188,6 +188,14 @@ class NamespaceDriver(ProcessDriver):
         return await super().launch(replace(spec, env={**spec.env, **inside}, cpus=()))
 
 
+class Nodes(Protocol):
+    """Where gangs run: see :class:`~benchmarks._gangs.cluster.Cluster`."""
+
+    lab: Lab
+    nodes: tuple[Node, ...]
+    cores_asked: int
+
+
 class Pool:
     """Runs gangs under a profile. A context manager; the controller's host.
 
@@ -200,9 +208,7 @@ class Pool:
         contention: What was measured of gangs beside each other, as the history would keep it.
     """
 
-    def __init__(
-        self, cluster: Cluster, folder: Path, driver: Driver, profile: Profile, *, stops: bool = False
-    ) -> None:
+    def __init__(self, cluster: Nodes, folder: Path, driver: Driver, profile: Profile, *, stops: bool = False) -> None:
         self._folder = folder
         self._cores = cluster.cores_asked
         self._gangs: dict[str, Gang] = {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks._gangs.cluster import Shape
 from benchmarks._gangs.pool import Gang, Program
-from prefect_gpu.scheduling.jobs import Estimate
+from prefect_gpu.scheduling.model.jobs import Estimate
 
 WORKERS = 4
 SHAPE = Shape(nodes=4, racks=1, devices=3, link_bps=25e6)

@@ -31,9 +31,9 @@ from benchmarks.gpu.machine import Machine, this_machine
 from benchmarks.gpu.pool import Job, KitDriver, Pool
 from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.core_tuning import CoreTuning
-from prefect_gpu.scheduling.policies.relief import Relief
+from prefect_gpu.scheduling.cores.relief import ThrottleByStepRate
+from prefect_gpu.scheduling.cores.tuning import CoreTuning
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.training import protocol
 
@@ -135,7 +135,8 @@ def _profile(relieved: bool) -> Profile:
     profile = get_profile("adaptive")
     if relieved:
         return profile
-    return replace(profile, reactions=tuple(one for one in profile.reactions if not isinstance(one, Relief)))
+    others = tuple(one for one in profile.reactions if not isinstance(one, ThrottleByStepRate))
+    return replace(profile, reactions=others)
 
 
 async def beside_a_hammer(bench: Bench, training: Job, hammer: Job, relieved: bool) -> float:

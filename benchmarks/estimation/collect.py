@@ -31,10 +31,10 @@ from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.history import History, HistoryRow
 
 _ROOT = Path(__file__).parents[2]

@@ -14,15 +14,7 @@ import numpy as np
 
 from benchmarks.estimation.contenders import ours, plain, r2, rmse
 from prefect_gpu.estimation.regressors import REGRESSORS
-from prefect_gpu.estimation.runs import (
-    CPU_CORES,
-    LAUNCHING_S,
-    MEMORY_BYTES,
-    SAVING_S,
-    STEP_S,
-    TRAINING_S,
-    FinishedRun,
-)
+from prefect_gpu.estimation.runs import CPU_CORES, LAUNCHING_S, MEMORY_BYTES, SAVING_S, STEP_S, TRAINING_S, FinishedRun
 
 MEASURED = (TRAINING_S, STEP_S, LAUNCHING_S, SAVING_S, MEMORY_BYTES, CPU_CORES)
 TEST_RUNS = 50  # as in the paper

@@ -26,9 +26,9 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from pydantic import SecretStr
 
 from benchmarks._claims import at_least, at_most, report
-from benchmarks.faults.faults import FAULTS, Fault
+from benchmarks.faults.faults import FAULTS
 from benchmarks.faults.notes import Notes, serve
-from benchmarks.faults.soak import Soak, Tally
+from benchmarks.faults.soak import Fault, Soak, Tally
 from prefect_gpu.blocks import CheckpointStorage
 from prefect_gpu.lab_python import environment, volumes
 from prefect_gpu.sandbox import Sandbox

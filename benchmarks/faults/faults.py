@@ -6,32 +6,12 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from benchmarks.faults.soak import Fault, Soak
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import IDLE
 
-if TYPE_CHECKING:
-    from benchmarks.faults.soak import Soak
-
 LASTS_S = 15.0
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One kind of fault.
-
-    Attributes:
-        name: For people.
-        happen: Does it, waits, and undoes it.
-        quick: Whether that takes no time.
-    """
-
-    name: str
-    happen: Callable[[Soak, random.Random], Awaitable[None]]
-    quick: bool = False
 
 
 async def kill_container(soak: Soak, chance: random.Random) -> None:

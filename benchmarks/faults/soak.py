@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 
-from benchmarks.faults.faults import Fault
 from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
 from prefect_gpu.lab import Lab
@@ -47,6 +47,21 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     hit: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault.
+
+    Attributes:
+        name: For people.
+        happen: Does it, waits, and undoes it.
+        quick: Whether that takes no time.
+    """
+
+    name: str
+    happen: Callable[[Soak, random.Random], Awaitable[None]]
+    quick: bool = False
 
 
 class Soak:

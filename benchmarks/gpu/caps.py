@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks._claims import Claim
 from benchmarks.gpu.pool import Job, Outcome
 from benchmarks.gpu.scale import Part, Scale
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 
 
 async def measure(scale: Scale) -> Part:

@@ -2,7 +2,7 @@
 
 A small network behind a ``DataLoader`` whose processes unpack and distort pictures. First every number of cores is
 tried, a run for each (in a quick run every power of two). Then one run is left to the scheduler's core tuning (CODA
-§V.B, :mod:`prefect_gpu.scheduling.policies.core_tuning`), which follows the use of the GPU where NVML tells it, and
+§V.B, :mod:`prefect_gpu.scheduling.cores.tuning`), which follows the use of the GPU where NVML tells it, and
 the step rate otherwise, and changes the cores of the running processes. *Best* is the least number with which the
 step rate is within 3 % of the highest.
 
@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks._claims import Claim, at_most
 from benchmarks.gpu.pool import Job, Outcome
 from benchmarks.gpu.scale import Part, Scale
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.core_tuning import REPORTS, CoreTuning
+from prefect_gpu.scheduling.cores.tuning import REPORTS, CoreTuning
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
 _SAME = 0.97

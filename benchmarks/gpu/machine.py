@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 
 VIRTUAL_MEMORY_BYTES = 4 << 30
 _SAMPLE_S = 0.2

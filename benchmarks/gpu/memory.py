@@ -20,7 +20,7 @@ from benchmarks.gpu.scale import Part, Scale
 from prefect_gpu.estimation.features import flatten
 from prefect_gpu.estimation.memory import least_memory, submission_key
 from prefect_gpu.estimation.runs import MEMORY_BYTES, FinishedRun, Known
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 
 _MOST_TRIES = 5
 _SPARE = 1.1  # over the largest run so far

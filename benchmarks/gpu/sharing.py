@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.gpu.machine import sampled
 from benchmarks.gpu.pool import Job, Past
 from benchmarks.gpu.scale import Part, Scale
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 
 
 async def measure(scale: Scale) -> Part:
@@ -81,7 +81,7 @@ async def _total(scale: Scale, name: str, programs: list[str], way: str, past: P
         Job(f"{program}-{number}", program, getattr(scale, program)(steps, seed=number), request)
         for number, program in enumerate(programs)
     ]
-    # Who shares is not prepared behind others anyway: see Successor.
+    # Who shares is not prepared behind others anyway: see Prescheduling.
     known = past if way == "prepared" else None
     async with scale.pool(name, prescheduling=way == "prepared", past=known) as pool, sampled(scale.machine) as usage:
         began = time.monotonic()

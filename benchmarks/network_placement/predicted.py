@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from benchmarks._gangs.cluster import Cluster
 from benchmarks._gangs.pool import PLACING_ALONE, Fixed, Gang, Outcome, Program
-from prefect_gpu.scheduling.jobs import Estimate
+from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.links import Iteration, SharedLinks
 from prefect_gpu.simulation.model import JobModel

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks._gangs.cluster import Shape
 from benchmarks._gangs.pool import Gang, Program
-from prefect_gpu.scheduling.policies.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
 SHAPE = Shape(nodes=4, racks=2, devices=2, link_bps=125e6, uplink_bps=25e6)

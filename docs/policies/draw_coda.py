@@ -9,8 +9,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.simulation.effects.cores import Cores
 from prefect_gpu.simulation.effects.memory import MemoryBandwidth
 from prefect_gpu.simulation.model import JobModel

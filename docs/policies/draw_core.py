@@ -9,14 +9,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.papers.muri.world import MuriWorld
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob
 from prefect_gpu.simulation.world import World
-from prefect_gpu.simulation.worlds.muri import MuriWorld
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 WAITS = Abilities()

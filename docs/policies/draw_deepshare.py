@@ -9,11 +9,11 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from prefect_gpu.scheduling.policies.contention import TRAFFIC, predicted_ratio
+from prefect_gpu.papers.deepshare.contended import MIXES, draw, predicted_table
+from prefect_gpu.papers.deepshare.experiments import knowing
+from prefect_gpu.papers.deepshare.world import DeepShareWorld, Figures
+from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, predicted_ratio
 from prefect_gpu.scheduling.profiles import Profile, get_profile
-from prefect_gpu.simulation.workloads.contended import MIXES, draw, predicted_table
-from prefect_gpu.simulation.workloads.deepshare import knowing
-from prefect_gpu.simulation.worlds.deepshare import DeepShareWorld, Figures
 
 IMAGES = Path(__file__).parent.parent / "images"
 BARS = {"deepshare-las": "#b9c4d0", "deepshare-srtf": "#7f93a8", "deepshare": "#0f6fb5"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from prefect_gpu.simulation.workloads import liquid
+from prefect_gpu.papers.liquid import experiments as liquid
 
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 

@@ -9,11 +9,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.papers.fscheduling import experiments as fscheduling
+from prefect_gpu.papers.specon import experiments as specon
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.simulation.effects.company import Company
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results, Span
-from prefect_gpu.simulation.workloads import fscheduling, specon
 from prefect_gpu.simulation.world import World
 
 IMAGES = Path(__file__).parent.parent / "images"

@@ -6,6 +6,7 @@ import dataclasses
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ import typer
 from prefect_gpu.cli import common
 
 if TYPE_CHECKING:
-    from prefect_gpu.simulation.workloads.comparison import Comparison
+    from prefect_gpu.papers.comparison import Comparison
 
 
 def papers(
@@ -44,14 +45,13 @@ def papers(
 
 
 def workloads() -> dict[str, Callable[..., list[Comparison]]]:
-    """For each paper by the name of its module, the function that simulates its experiments."""
-    from prefect_gpu.simulation import workloads as package
+    """For each paper by the name of its package, the function that simulates its experiments."""
+    from prefect_gpu import papers as package
 
     found = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        compare = getattr(import_module(f"{package.__name__}.{module.name}"), "compare", None)
-        if compare is not None:
-            found[module.name] = compare
+    for paper in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if paper.ispkg and find_spec(f"{paper.name}.experiments") is not None:
+            found[paper.name.rpartition(".")[2]] = import_module(f"{paper.name}.experiments").compare
     return found
 
 

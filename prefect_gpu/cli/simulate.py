@@ -13,10 +13,10 @@ import typer
 from prefect_gpu.cli import common
 
 if TYPE_CHECKING:
+    from prefect_gpu.papers.from_trace import Selection
     from prefect_gpu.simulation.knowledge import Knowledge
     from prefect_gpu.simulation.results import Results
     from prefect_gpu.simulation.traces import TraceJob
-    from prefect_gpu.simulation.workloads.from_trace import Selection
 
 _NAMED = 5  # jobs that a message names
 _LABELS = {
@@ -80,8 +80,8 @@ def simulate(
     Jobs that the cluster can never hold are left out, and named on standard error. Ends with code 1 if any other job
     never ended.
     """
+    from prefect_gpu.papers.from_trace import check, select, simulate
     from prefect_gpu.scheduling.profiles import get_profile
-    from prefect_gpu.simulation.workloads.from_trace import check, select, simulate
 
     if plot is not None:
         _check_plot(plot)
@@ -212,9 +212,9 @@ def _show(results: Results, title: str) -> None:
 
 
 def _draw(results: Results, path: Path, nodes: int, gpus_per_node: int, title: str, *, quiet: bool) -> None:
+    from prefect_gpu.papers.from_trace import cluster
     from prefect_gpu.reporting.simulated import write_simulation_png
     from prefect_gpu.reporting.timeline import MissingLibrary
-    from prefect_gpu.simulation.workloads.from_trace import cluster
 
     try:
         write_simulation_png(results, cluster(nodes, gpus_per_node), path, title=title)

@@ -11,7 +11,7 @@ import typer
 from prefect_gpu.cli import common
 
 if TYPE_CHECKING:
-    from prefect_gpu.simulation.learning.train import Settings, Trained
+    from prefect_gpu.papers.deepshare.learning.train import Settings, Trained
     from prefect_gpu.simulation.traces import ContentionTable
 
 
@@ -49,7 +49,7 @@ def train_policy(
     if unseen < 1:
         common.fail(f"--unseen {unseen} is too few: give at least 1.", code=2)
     try:
-        from prefect_gpu.simulation.learning.train import Settings
+        from prefect_gpu.papers.deepshare.learning.train import Settings
     except ImportError as error:
         common.fail(f"Training needs more packages ({error}). Install them: pip install 'prefect-gpu[rl]'")
     try:
@@ -67,8 +67,8 @@ def train_policy(
 
 
 def _table(tables: Path | None) -> ContentionTable:
+    from prefect_gpu.papers.deepshare.contended import predicted_table
     from prefect_gpu.simulation.traces import TraceError, read_contention
-    from prefect_gpu.simulation.workloads.contended import predicted_table
 
     if tables is None:
         return predicted_table()
@@ -84,7 +84,7 @@ def _train(settings: Settings, table: ContentionTable, out: Path) -> Trained:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from prefect_gpu.simulation.learning.train import train
+    from prefect_gpu.papers.deepshare.learning.train import train
 
     columns = (
         TextColumn("Training"),
@@ -104,8 +104,8 @@ def _train(settings: Settings, table: ContentionTable, out: Path) -> Trained:
 
 
 def _score(trained: Trained, table: ContentionTable, settings: Settings, unseen: int) -> dict[str, Any]:
-    from prefect_gpu.scheduling.profiles.trained import content_of, policy_of
-    from prefect_gpu.simulation.learning.evaluate import score, unseen_sets
+    from prefect_gpu.papers.deepshare.learning.evaluate import score, unseen_sets
+    from prefect_gpu.papers.deepshare.shipped import content_of, policy_of
 
     policy = policy_of(content_of(trained.weights, trained.levels))
     job_sets = unseen_sets(settings.mix, unseen, settings.jobs)
@@ -117,7 +117,7 @@ def _score(trained: Trained, table: ContentionTable, settings: Settings, unseen:
 
 def _write(trained: Trained, out: Path, more: dict[str, Any]) -> None:
     """The two files, whole or not at all."""
-    from prefect_gpu.scheduling.profiles.trained import content_of
+    from prefect_gpu.papers.deepshare.shipped import content_of
 
     record = json.dumps(trained.record() | more, indent=1) + "\n"
     for path, content in (

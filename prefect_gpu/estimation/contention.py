@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from prefect_gpu.estimation.sensitivity import Party, Sensitivity
-from prefect_gpu.scheduling.policies.contention import Key, Traffic
+from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 
 _BUSIEST = 0.9  # a link that was busier than this on average was not used by one run alone
 

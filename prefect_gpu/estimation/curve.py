@@ -65,7 +65,7 @@ def speeds_on(model: ProgramModel, known: Known, max_gpus: int) -> tuple[Speed, 
 
 
 def throughput_of(model: ProgramModel, known: Known, max_gpus: int) -> tuple[float, ...]:
-    """:func:`speeds_on` as :class:`~prefect_gpu.scheduling.jobs.Estimate` has it: steps per second on 1, 2, … GPUs."""
+    """:func:`speeds_on` as :class:`.Estimate` has it: steps per second on 1, 2, … GPUs."""
     return tuple(speed.steps_per_s for speed in speeds_on(model, known, max_gpus))
 
 

@@ -22,15 +22,7 @@ from prefect_gpu.estimation.curve import throughput_of
 from prefect_gpu.estimation.features import flatten, plain_name
 from prefect_gpu.estimation.memory import as_needed, least_memory, submission_key
 from prefect_gpu.estimation.program import Prediction, ProgramModel
-from prefect_gpu.estimation.runs import (
-    MEMORY_BYTES,
-    NOTHING_KNOWN,
-    TARGETS,
-    FinishedRun,
-    Interval,
-    Known,
-    RunEstimate,
-)
+from prefect_gpu.estimation.runs import MEMORY_BYTES, NOTHING_KNOWN, TARGETS, FinishedRun, Interval, Known, RunEstimate
 from prefect_gpu.estimation.scales import from_scale, is_logarithmic, to_scale
 
 _SELF_RELIANT = 60  # runs from which on a program needs nothing that was learned from others

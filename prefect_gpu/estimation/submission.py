@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prefect_gpu.estimation.runs import Known
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 
 RESUMED_AT = "resumed_at"  # in a row's features: the steps that a run had done when it was restored
 SPEEDS = "speeds"  # likewise: of an elastic run, by number of devices, the steps that it did on them and the seconds

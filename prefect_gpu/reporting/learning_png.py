@@ -20,7 +20,7 @@ def write_learning_png(record: Mapping[str, Any], path: Path) -> None:
     """Draw what a training reached on its validation sets, step by step, and which weights were chosen.
 
     Args:
-        record: That of :meth:`prefect_gpu.simulation.learning.train.Trained.record`.
+        record: That of :meth:`prefect_gpu.papers.deepshare.learning.train.Trained.record`.
         path: Where the picture goes.
 
     Raises:

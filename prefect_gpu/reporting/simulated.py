@@ -14,12 +14,13 @@ import numpy as np
 
 from prefect_gpu.reporting.figure import new_figure
 from prefect_gpu.reporting.style import WAITING_COLOUR
-from prefect_gpu.simulation.results import Outcome, Results, Span
+from prefect_gpu.simulation.results import Results, Span
+from prefect_gpu.simulation.run import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from prefect_gpu.scheduling.cluster import Node
+    from prefect_gpu.scheduling.model.cluster import Node
 
 LANES = 32  # devices up to which each gets a lane of its own
 BARS = 4000  # spans up to which they are drawn one by one

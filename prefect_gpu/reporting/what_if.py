@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.knowledge import Knowledge
 from prefect_gpu.simulation.model import JobModel

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.scheduling.instructions import Finish, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.model.instructions import Finish, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
 
 if TYPE_CHECKING:

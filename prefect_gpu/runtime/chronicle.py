@@ -12,7 +12,7 @@ from typing import Any
 
 from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.tracked import WAITING, TrackedRun
-from prefect_gpu.scheduling.instructions import Finish, Hold, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
 
 LAUNCHING, GATE, ENDING = "launching", "gate", "ending"

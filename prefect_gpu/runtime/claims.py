@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from prefect_gpu.runtime.drivers import supervisor
-from prefect_gpu.scheduling.cluster import Device
+from prefect_gpu.scheduling.model.cluster import Device
 
 
 class Claims:

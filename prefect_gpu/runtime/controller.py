@@ -34,10 +34,10 @@ from prefect_gpu.runtime.reports import STATUS_OF_PHASE, Reports
 from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Node
-from prefect_gpu.scheduling.instructions import (
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.instructions import (
     Finish,
     Hold,
     Instruction,
@@ -48,7 +48,7 @@ from prefect_gpu.scheduling.instructions import (
     SetCores,
     SetShare,
 )
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun

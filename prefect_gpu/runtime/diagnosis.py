@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.drivers.base import ExitReport
-
-if TYPE_CHECKING:
-    from prefect_gpu.runtime.tracked import TrackedRun
 
 _SIGNALS = {
     signal.SIGKILL: (
@@ -106,20 +102,6 @@ def ran_out_of_memory(report: ExitReport, message: str = "") -> bool:
     """
     said = (*report.tail, message)
     return any(word in line for word in _OUT_OF_MEMORY for line in said)
-
-
-def died_of_its_limit(run: TrackedRun, report: ExitReport, message: str = "") -> bool:
-    """Whether a run that shared its devices may have ended because of the memory that it was granted.
-
-    Here a suspicion is enough: if it is tried again, it gets whole devices, which does no harm. So a process that was
-    killed without a word counts.
-    """
-    if run.exhausted:
-        return True
-    if not run.record.placement.shared or run.cancelling:
-        return False
-    killed = report.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    return killed or (report.returncode != 0 and ran_out_of_memory(report, message))
 
 
 def _signal_words(number: int) -> tuple[str, str]:

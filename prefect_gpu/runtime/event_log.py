@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling import record
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities
 
 logger = logging.getLogger("prefect_gpu.events")
 

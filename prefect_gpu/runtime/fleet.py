@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 
 UP, CLOSED, GONE = "up", "closed", "gone"
 """What a node is: it takes work; it is there and takes none, and what runs there goes on; it is down or cut off."""

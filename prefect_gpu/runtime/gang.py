@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec, RunHandle
-from prefect_gpu.scheduling.cluster import Placement
+from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.training import protocol
 
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL for those whose gang has fallen apart

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.scheduling.model.instructions import Hold
 
 
 class NotOursError(Exception):

@@ -8,7 +8,7 @@ from logging import Logger, LoggerAdapter
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.channel import ChannelServer
-from prefect_gpu.scheduling.instructions import Move, Preempt
+from prefect_gpu.scheduling.model.instructions import Move, Preempt
 from prefect_gpu.training import protocol
 
 if TYPE_CHECKING:

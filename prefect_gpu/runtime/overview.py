@@ -7,9 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.chronicle import Entry
-from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.forecast import Outlook
-from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Job
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.controller import Controller

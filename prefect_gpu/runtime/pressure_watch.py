@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.telemetry.pressure import PressureMeter
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Status
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.tracked import TrackedRun
-    from prefect_gpu.scheduling.cluster import Node
-    from prefect_gpu.scheduling.state import State
+    from prefect_gpu.scheduling.model.cluster import Node
+    from prefect_gpu.scheduling.state.state import State
 
 EVERY_S = 2.0
 

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any, TypeGuard
 
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.training import protocol
 
 STATUS_OF_PHASE = {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from prefect_gpu.scheduling.cluster import Device
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.training import protocol
 
 

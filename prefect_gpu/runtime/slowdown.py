@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.policies.contention import Key, placed_key
+from prefect_gpu.scheduling.interference.sensitivity import Key, placed_key
+from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.training import protocol
 
 _LEAST_S = 3.0  # a rate is one from so many seconds and so many steps on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,7 +15,7 @@ from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.scheduling.instructions import Move, Preempt
+from prefect_gpu.scheduling.model.instructions import Move, Preempt
 from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
@@ -270,3 +271,17 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
+
+
+def died_of_its_limit(run: TrackedRun, report: ExitReport, message: str = "") -> bool:
+    """Whether a run that shared its devices may have ended because of the memory that it was granted.
+
+    Here a suspicion is enough: if it is tried again, it gets whole devices, which does no harm. So a process that was
+    killed without a word counts.
+    """
+    if run.exhausted:
+        return True
+    if not run.record.placement.shared or run.cancelling:
+        return False
+    killed = report.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    return killed or (report.returncode != 0 and ran_out_of_memory(report, message))

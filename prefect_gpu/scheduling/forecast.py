@@ -9,10 +9,10 @@ from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Preemption
-from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch, Move, OpenGate, Preempt
-from prefect_gpu.scheduling.jobs import UNKNOWN, Job, Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Preemption
+from prefect_gpu.scheduling.model.instructions import Hold, Instruction, Launch, Move, OpenGate, Preempt
+from prefect_gpu.scheduling.model.jobs import UNKNOWN, Job, Status
 from prefect_gpu.scheduling.scheduler import Scheduler
 
 _STEPS_PER_JOB = 16  # a profile that reviews its decisions every so often must not go on for ever
@@ -60,8 +60,8 @@ def forecast(scheduler: Scheduler, now: float, most: int = 200) -> dict[str, Out
         ValueError: The profile is not known by name.
 
     Example:
-        >>> from prefect_gpu.scheduling.cluster import Device, Node
-        >>> from prefect_gpu.scheduling.jobs import Estimate, Request
+        >>> from prefect_gpu.scheduling.model.cluster import Device, Node
+        >>> from prefect_gpu.scheduling.model.jobs import Estimate, Request
         >>> scheduler = Scheduler("fifo")
         >>> node = Node("here", (Device("virtual-0", "virtual", 8 << 30, virtual=True),), cpus=(0, 1))
         >>> _ = scheduler.handle(ev.NodesChanged((node,)), now=0.0)

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
-from prefect_gpu.scheduling.instructions import Instruction
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities
+from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.scheduler import Scheduler
 
 _EVENTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(ev.Event)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities, Preemption
-from prefect_gpu.scheduling.instructions import Instruction
-from prefect_gpu.scheduling.jobs import Job, Status
+from prefect_gpu.scheduling.decision import Decision, names
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
+from prefect_gpu.scheduling.model.instructions import Instruction
+from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.profiles import Profile, get_profile
-from prefect_gpu.scheduling.state import State
-from prefect_gpu.scheduling.verbs import Desk, names
+from prefect_gpu.scheduling.state.state import State
 
 _PHASES = (Status.PREPARING, Status.TRAINING, Status.SAVING)
 
@@ -24,8 +24,8 @@ class Scheduler:
         ValueError: The profile's name is not known.
 
     Example:
-        >>> from prefect_gpu.scheduling.cluster import Device, Node
-        >>> from prefect_gpu.scheduling.jobs import Request
+        >>> from prefect_gpu.scheduling.model.cluster import Device, Node
+        >>> from prefect_gpu.scheduling.model.jobs import Request
         >>> scheduler = Scheduler("fifo")
         >>> node = Node("here", (Device("virtual-0", "virtual", 8 << 30, virtual=True),), cpus=(0, 1))
         >>> scheduler.handle(ev.NodesChanged((node,)), now=0.0)
@@ -61,26 +61,26 @@ class Scheduler:
         Returns:
             Instructions in the order in which they are to be carried out.
         """
-        desk = Desk(self.state, self.profile, self.abilities, now)
+        decision = Decision(self.state, self.profile, self.abilities, now)
         changed = False
         for one in event.events if isinstance(event, ev.Together) else (event,):
-            applied, decisive = self._apply(one, desk)
+            applied, decisive = self._apply(one, decision)
             changed |= decisive
             if applied:
                 for reaction in self.profile.reactions:
-                    changed |= reaction.react(one, desk)
+                    changed |= reaction.react(one, decision)
         if changed:
             self.state.queue_of_waiting.wake(self.state, now)
-            self.profile.allocation.allocate(desk)
+            self.profile.allocation.allocate(decision)
             for reaction in self.profile.reactions:
-                reaction.after(desk)
+                reaction.after(decision)
             moment = self.state.queue_of_waiting.next_moment()
             if moment is not None:
-                desk.look_again_at(moment)
-            self._next_due = desk.wake_at
-        elif desk.wake_at is not None:
-            self._next_due = desk.wake_at if self._next_due is None else min(self._next_due, desk.wake_at)
-        return desk.instructions
+                decision.look_again_at(moment)
+            self._next_due = decision.wake_at
+        elif decision.wake_at is not None:
+            self._next_due = decision.wake_at if self._next_due is None else min(self._next_due, decision.wake_at)
+        return decision.instructions
 
     def next_due(self) -> float | None:
         """When something is to be decided although nothing happens, or None: send ``TimePassed`` then.
@@ -91,9 +91,9 @@ class Scheduler:
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _apply(self, event: ev.Event, desk: Desk) -> tuple[bool, bool]:
+    def _apply(self, event: ev.Event, decision: Decision) -> tuple[bool, bool]:
         """Change the books. Returns (whether anything changed, whether a decision could depend on it)."""
-        state, now = desk.state, desk.now
+        state, now = decision.state, decision.now
         match event:
             case ev.Progressed(done):
                 for job_id, done_s in done:
@@ -104,11 +104,11 @@ class Scheduler:
             case ev.JobSubmitted():
                 return _both(self._submit(event, now))
             case ev.JobEnded(job_id, outcome):
-                return _both(self._end(job_id, outcome, desk))
+                return _both(self._end(job_id, outcome, decision))
             case ev.TimePassed():
                 return True, True
             case ev.PhaseEntered(job_id, status):
-                return self._enter_phase(job_id, status, desk)
+                return self._enter_phase(job_id, status, decision)
             case ev.NodesChanged(nodes):
                 state.set_nodes(nodes)
                 state.queue_of_waiting.regroup(state, now)
@@ -136,7 +136,7 @@ class Scheduler:
                 if job is None or job.status is not Status.LAUNCHING:
                     return False, False
                 job.story.append((now, f"could not be launched: {reason}"))
-                self._free(job, desk)
+                self._free(job, decision)
                 job.retry_at = not_before
                 state.admit(job, now)
                 return True, True
@@ -145,7 +145,7 @@ class Scheduler:
                 if job is None or not (job.active or job.status is Status.STOPPING):
                     return False, False
                 if job.active:  # an earlier worker had told it to stop
-                    self._free(job, desk)
+                    self._free(job, decision)
                 job.story.append((now, "has stopped and waits again"))
                 job.gave_way_at = now
                 state.admit(job, now)
@@ -218,42 +218,42 @@ class Scheduler:
             self.state.progress(job, job.done_s, job.trains_since)
         return True
 
-    def _enter_phase(self, job_id: str, status: Status, desk: Desk) -> tuple[bool, bool]:
+    def _enter_phase(self, job_id: str, status: Status, decision: Decision) -> tuple[bool, bool]:
         job = self.state.jobs.get(job_id)
         if job is None or not job.active or status not in _PHASES or job.status is status:
             return False, False
         before, job.status = job.status, status
-        job.story.append((desk.now, f"is {status.value}"))
+        job.story.append((decision.now, f"is {status.value}"))
         if job.behind is not None and status in (Status.TRAINING, Status.SAVING):
             # It trains although its gate is closed: its worker was away for too long. What is, is.
-            self.state.pass_gate(job, desk.now)
+            self.state.pass_gate(job, decision.now)
             self.state.accept(job)
         elif before is Status.SAVING:  # it tries again, while its successor may train already
             self.state.accept(job)
         if status is Status.TRAINING:
-            job.trains_since = desk.now
-            self.state.progress(job, job.done_s, desk.now)
+            job.trains_since = decision.now
+            self.state.progress(job, job.done_s, decision.now)
         if status is Status.SAVING:
-            self._open_gate_behind(job, f"{job.label} is saving", desk)
+            self._open_gate_behind(job, f"{job.label} is saving", decision)
         return True, False  # no placement changes hands before the job ends
 
-    def _end(self, job_id: str, outcome: str, desk: Desk) -> bool:
+    def _end(self, job_id: str, outcome: str, decision: Decision) -> bool:
         job = self.state.jobs.get(job_id)
         if job is None or not (job.active or job.status is Status.STOPPING):
             return False
-        job.story.append((desk.now, f"ended: {outcome}"))
-        self._free(job, desk)
+        job.story.append((decision.now, f"ended: {outcome}"))
+        self._free(job, decision)
         self.state.forget(job)
         return True
 
-    def _free(self, job: Job, desk: Desk) -> None:
-        self._open_gate_behind(job, f"{job.label} holds its devices no more", desk)
-        self.state.release(job, desk.now)
+    def _free(self, job: Job, decision: Decision) -> None:
+        self._open_gate_behind(job, f"{job.label} holds its devices no more", decision)
+        self.state.release(job, decision.now)
 
-    def _open_gate_behind(self, job: Job, reason: str, desk: Desk) -> None:
+    def _open_gate_behind(self, job: Job, reason: str, decision: Decision) -> None:
         successor = self.state.successor(job.id)
         if successor is not None:
-            desk.open_gate(successor, reason)
+            decision.open_gate(successor, reason)
 
 
 def _both(changed: bool) -> tuple[bool, bool]:

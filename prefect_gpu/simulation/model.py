@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request
+from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 
 ONE_GPU = Request()
 

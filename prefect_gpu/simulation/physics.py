@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from prefect_gpu.simulation.world import Run, World
+    from prefect_gpu.scheduling import Scheduler
+    from prefect_gpu.simulation.run import Run
+
+
+class World(Protocol):
+    """Who else is there."""
+
+    scheduler: Scheduler
+    active: dict[str, Run]
+    on_node: dict[str, dict[str, Run]]
+    on_device: dict[str, dict[str, Run]]
 
 
 class Physics(abc.ABC):

@@ -4,35 +4,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from prefect_gpu.simulation.model import JobModel
-    from prefect_gpu.simulation.world import Run
-
-
-@dataclass(slots=True)
-class Outcome:
-    """One job. Times are seconds on the simulated clock.
-
-    Attributes:
-        starts: How often it was launched: 1 if it was never stopped.
-        trained_s: Seconds for which it trained, at whatever speed.
-    """
-
-    job: str
-    submit_s: float
-    gpus: int
-    first_start_s: float | None = None
-    end_s: float | None = None
-    starts: int = 0
-    trained_s: float = 0.0
-
-    @property
-    def jct_s(self) -> float:
-        """Job completion time: from submission to the end of its process."""
-        assert self.end_s is not None
-        return self.end_s - self.submit_s
+from prefect_gpu.simulation.model import JobModel
+from prefect_gpu.simulation.run import Outcome, Run
 
 
 @dataclass(frozen=True, slots=True)

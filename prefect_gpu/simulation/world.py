@@ -10,13 +10,13 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Node, Placement
-from prefect_gpu.scheduling.instructions import (
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Node, Placement
+from prefect_gpu.scheduling.model.instructions import (
     Hold,
     Instruction,
     Launch,
@@ -26,43 +26,14 @@ from prefect_gpu.scheduling.instructions import (
     SetCores,
     SetShare,
 )
-from prefect_gpu.scheduling.jobs import Estimate, Status
+from prefect_gpu.scheduling.model.jobs import Estimate, Status
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Physics, Undisturbed
-from prefect_gpu.simulation.results import Outcome, Results
+from prefect_gpu.simulation.results import Results
+from prefect_gpu.simulation.run import Run
 
 ALL = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True)
-
-
-@dataclass(eq=False)
-class Run:
-    """One job's process, as it really is.
-
-    Attributes:
-        done_s: Seconds of service that it has had, as of ``since``.
-        speed: Seconds of service per second, now; 0 while it does not train.
-        weight: Its share of its devices beside others (SpeCon's demotion).
-        gate_open: Whether it may train as soon as it is prepared.
-        turn: Counts changes, so that what was planned before the last change is known to be void.
-    """
-
-    model: JobModel
-    outcome: Outcome
-    placement: Placement | None = None
-    status: Status = Status.WAITING
-    done_s: float = 0.0
-    since: float = 0.0
-    speed: float = 0.0
-    weight: float = 1.0
-    gate_open: bool = True
-    prepared: bool = False
-    turn: int = 0
-    failed: bool = False
-    next_place: Placement | None = None
-    reported: tuple[float, Placement | None] = (-1.0, None)
-    reported_at: float = 0.0
-    steady: bool = False
 
 
 class World:

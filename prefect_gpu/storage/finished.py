@@ -10,7 +10,7 @@ from prefect_gpu.estimation.contention import Communication
 from prefect_gpu.estimation.runs import FinishedRun, Known
 from prefect_gpu.estimation.speeds import speeds_of
 from prefect_gpu.estimation.submission import RESUMED_AT, SPEEDS, declared_of
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
 _LONGEST_S = 10 * 365 * 86_400.0

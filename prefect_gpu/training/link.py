@@ -10,29 +10,29 @@ import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prefect_gpu.training.caps import Caps, own_caps
 from prefect_gpu.training.device_lock import DeviceLock, own_lock
 from prefect_gpu.training.mailbox import Mailbox
-from prefect_gpu.training.protocol import (
-    ENV_CHANNEL,
-    ENV_CHANNEL_FILE,
-    ENV_DEVICES,
-    ENV_GATED,
-    ENV_RUN_ID,
-    ENV_TOKEN,
-)
+from prefect_gpu.training.protocol import ENV_CHANNEL, ENV_CHANNEL_FILE, ENV_DEVICES, ENV_GATED, ENV_RUN_ID, ENV_TOKEN
 
 if TYPE_CHECKING:
     from prefect_gpu.training.client import ChannelClient
-    from prefect_gpu.training.run import TrainingRun
 
 logger = logging.getLogger("prefect_gpu.training")
 
 EXIT_FLUSH_SECONDS = 2.0  # what the end of the process, or of saving(), may wait for a slow controller
 HEARD_OF_SECONDS = 5.0  # what a failure may wait for the controller, which may have given this process up
 GATE_PATIENCE_SECONDS = 60.0  # how long a gated run waits for a controller that it cannot reach
+
+
+class Owner(Protocol):
+    """The training run that a link serves."""
+
+    _ended: bool
+
+    def _detach(self) -> None: ...
 
 
 class Link:
@@ -48,7 +48,7 @@ class Link:
         self.lock = lock
         self.caps = caps
         self.exhausted = False
-        self.owner: TrainingRun | None = None
+        self.owner: Owner | None = None
 
 
 _lock = threading.Lock()

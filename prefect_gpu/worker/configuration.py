@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from prefect_gpu.request import GpuRequest, check_request, explain
 from prefect_gpu.runtime.drivers.base import ContainerSpec
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from prefect.settings import get_current_settings
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.own_node import claim_node
 from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed

@@ -9,31 +9,29 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import Event
 from prefect.exceptions import ObjectNotFound
+from prefect.workers.base import BaseWorker
 
 from prefect_gpu.estimation.runs import Known
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling.forecast import Outlook
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.sharing import decided
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.settle import Settlement
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
-
-if TYPE_CHECKING:
-    from prefect_gpu.worker.worker import GpuWorker
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.
 _SHOW_WAITING_AFTER_S = 0.3
@@ -55,7 +53,7 @@ class Intake:
 
     def __init__(
         self,
-        worker: GpuWorker,
+        worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
         settlement: Settlement,
         *,

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
@@ -18,13 +18,14 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import Pending
 from prefect.utilities.engine import propose_state
+from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Job
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
@@ -32,9 +33,6 @@ from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.settle import claim_words, persist
 from prefect_gpu.worker.states import claim_was_clean
-
-if TYPE_CHECKING:
-    from prefect_gpu.worker.worker import GpuWorker
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
 _INSTANCE = (sys.executable, "-m", "prefect_gpu.instance")
@@ -62,7 +60,7 @@ class Launcher:
 
     def __init__(
         self,
-        worker: GpuWorker,
+        worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
         intake: Intake,
         control: EngineControl,

@@ -12,8 +12,8 @@ from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.policies.contention import Key, Traffic
+from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
+from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.storage.finished import communication, finished_run, measured_pairs, newest_slowdowns
 from prefect_gpu.storage.history import History
 from prefect_gpu.worker.artifacts import PoolArtifact

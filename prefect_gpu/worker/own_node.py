@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.telemetry import take_inventory
-from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.settings import GpuSettings
 
 

@@ -26,7 +26,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import get_current_settings
 
-from prefect_gpu.scheduling.cluster import Queue, Quotas
+from prefect_gpu.scheduling.model.cluster import Queue, Quotas
 
 _PAGE = 200
 _CACHED_S = 10.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -22,19 +22,19 @@ from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger
 from prefect.settings import get_current_settings
+from prefect.workers.base import BaseWorker
 
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
-from prefect_gpu.runtime.diagnosis import died_of_its_limit
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Preemption
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.instructions import Hold
+from prefect_gpu.runtime.tracked import TrackedRun, died_of_its_limit
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Preemption
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_live_profile
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import History, HistoryRow
@@ -56,9 +56,6 @@ from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.settle import Settlement, persist
 from prefect_gpu.worker.stream import PoolStream
 
-if TYPE_CHECKING:
-    from prefect_gpu.worker.worker import GpuWorker
-
 
 class PoolSession:
     """Everything that a serving worker does. Implements the controller's :class:`Host`.
@@ -68,7 +65,7 @@ class PoolSession:
         HistoryError: The history cannot be opened.
     """
 
-    def __init__(self, worker: GpuWorker, settings: GpuSettings, printer: Callable[..., None]) -> None:
+    def __init__(self, worker: BaseWorker[Any, Any, Any], settings: GpuSettings, printer: Callable[..., None]) -> None:
         get_live_profile(settings.profile)  # one that will not do must stop the worker now, not later
         self._worker = worker
         self._settings = settings

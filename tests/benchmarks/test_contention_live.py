@@ -18,7 +18,7 @@ from benchmarks.contention_live import workload
 from benchmarks.contention_live.__main__ import Found, claims_of
 from benchmarks.contention_live.predicted import Ends, many_orders, mean_jct_s
 from benchmarks.contention_live.sensitivities import Pairs, Row, by_class, learned
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
 
 
 def row(run: str, own: str, other: str, slowdown: float, nodes: int = 2) -> Row:

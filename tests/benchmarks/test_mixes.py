@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks._least_p90 import least_p90_s
 from benchmarks.mixes import ASKED, Measured, claims_of
-from prefect_gpu.simulation.workloads.mixes import Figures, Truth, draw, least_p90_jct_s, run
+from prefect_gpu.papers.deepshare.mixes import Figures, Truth, draw, least_p90_jct_s, run
 
 
 def measured(**profiles: Figures) -> Measured:

@@ -15,7 +15,7 @@ from benchmarks._gangs.pool import CORES_ASKED, Gang, Outcome
 from benchmarks.network_placement import workload
 from benchmarks.network_placement.__main__ import Found, claims_of, many_orders, table_of
 from benchmarks.network_placement.predicted import Alone, figures, simulate, told
-from prefect_gpu.scheduling.jobs import Estimate
+from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.simulation.effects.links import Iteration
 
 ALONE = Alone(

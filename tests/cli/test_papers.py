@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from prefect_gpu.simulation.workloads.comparison import Comparison
+from prefect_gpu.papers.comparison import Comparison
 from tests.cli.conftest import InProcess
 
 command = import_module("prefect_gpu.cli.papers")  # the package has a function of that name

@@ -29,7 +29,7 @@ def test_bad_input_is_named(options: list[str], said: str, tmp_path: Path, monke
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sb3_contrib", None)
-    monkeypatch.delitem(sys.modules, "prefect_gpu.simulation.learning.train", raising=False)
+    monkeypatch.delitem(sys.modules, "prefect_gpu.papers.deepshare.learning.train", raising=False)
     found = CliRunner().invoke(app, ["train-policy", "--out", str(tmp_path / "a.npz")])
     assert found.exit_code == 1
     assert "pip install 'prefect-gpu[rl]'" in found.output
@@ -41,7 +41,7 @@ def test_a_small_training_writes_weights_and_a_record(tmp_path: Path) -> None:
     options = ["--episodes", "4", "--jobs", "4", "--sets", "1", "--unseen", "1", "--w1", "0.3", "--mix", "low"]
     found = CliRunner().invoke(app, ["train-policy", "--out", str(out), *options])
     assert found.exit_code == 0, found.output
-    from prefect_gpu.scheduling.profiles.trained import policy_of
+    from prefect_gpu.papers.deepshare.shipped import policy_of
 
     policy_of(out.read_bytes())
     record = json.loads((tmp_path / "small.json").read_text())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.estimation.contention import Communication, remembered, traffic_of
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable, Traffic
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Traffic
 
 A, B = Key("a", 4, 2), Key("b", 8, 4)
 ONE_NODE = Key("a", 4, 1)

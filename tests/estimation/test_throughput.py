@@ -14,18 +14,11 @@ from hypothesis import strategies as st
 
 from benchmarks.estimation_public import gpus as public
 from prefect_gpu.estimation.runs import Interval
-from prefect_gpu.estimation.throughput import (
-    NO_PRIOR,
-    Setup,
-    Throughput,
-    Tried,
-    learn_prior,
-    worth_a_trial,
-)
+from prefect_gpu.estimation.throughput import NO_PRIOR, Setup, Throughput, Tried, learn_prior, worth_a_trial
 from prefect_gpu.estimation.throughput import step_time as form
 from prefect_gpu.estimation.throughput.setups import Columns, merged
-from prefect_gpu.scheduling.jobs import Estimate
-from prefect_gpu.scheduling.policies.elasticity import ElasticJob, assign
+from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign
+from prefect_gpu.scheduling.model.jobs import Estimate
 from tests.components import traces_folder
 from tests.support import examples
 

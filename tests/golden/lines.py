@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from string import ascii_letters, digits
 
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.events import Event
-from prefect_gpu.scheduling.instructions import (
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.events import Event
+from prefect_gpu.scheduling.model.instructions import (
     Finish,
     Hold,
     Instruction,

@@ -9,8 +9,16 @@ from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.papers import from_trace
+from prefect_gpu.papers.coda import experiments as coda
+from prefect_gpu.papers.coda.profiles import of_owners
+from prefect_gpu.papers.deepshare import contended, mixes
+from prefect_gpu.papers.deepshare.world import DeepShareWorld
+from prefect_gpu.papers.fscheduling import experiments as fscheduling
+from prefect_gpu.papers.liquid import experiments as liquid
+from prefect_gpu.papers.specon import experiments as specon
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.effects.cores import Cores
 from prefect_gpu.simulation.effects.memory import MemoryBandwidth
@@ -18,9 +26,7 @@ from prefect_gpu.simulation.effects.network import Network
 from prefect_gpu.simulation.effects.sharing import Interference
 from prefect_gpu.simulation.physics import Slowdowns
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob, read_contention, read_trace
-from prefect_gpu.simulation.workloads import coda, contended, from_trace, fscheduling, liquid, mixes, specon
 from prefect_gpu.simulation.world import World
-from prefect_gpu.simulation.worlds.deepshare import DeepShareWorld
 from tests.components import traces_folder
 from tests.scheduling.test_every_profile import JOBS, Outside
 
@@ -90,7 +96,7 @@ def _coda(profile: str) -> None:
     World(
         coda.cluster()[:12],
         islice(coda.jobs(0.3, 1), 400),
-        without_patience(profile),
+        without_patience(of_owners(profile)),
         physics=Slowdowns(Cores(), MemoryBandwidth()),
         report_s=coda.STEP_S,
         steady_report_s=coda.HOUR_S,
@@ -111,7 +117,7 @@ _MORE = (Abilities(gates=True, shares=True, finishes=True), Abilities(Preemption
 def _events(profile: str) -> None:
     """What no simulation has: runs that are withdrawn, fail, share, slow each other down, lose nodes, learn no more."""
     _random(profile, _LIVE, 300, _Draw(0, ("a", "d", "cd")))
-    alone = Outside(profile, replace(_LIVE, gates=False))
+    alone = Outside(profile, replace(_LIVE, gates=False), of_owners)
     alone.step(("nodes", "d"))
     _random(profile, _LIVE, 350, _Draw(1, crowded=True), alone)
 
@@ -122,7 +128,7 @@ def _more_events(profile: str) -> None:
 
 
 def _random(profile: str, able: Abilities, steps: int, draw: _Draw, outside: Outside | None = None) -> None:
-    outside = outside or Outside(profile, able)
+    outside = outside or Outside(profile, able, of_owners)
     for _ in range(steps):
         outside.step(draw.step())
 

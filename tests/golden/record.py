@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prefect_gpu.scheduling.profiles import PROFILES
+from prefect_gpu.scheduling.profiles import all_profiles
 from tests.golden.lines import digest, heard, letters
 from tests.golden.logs import LOGS
 
@@ -93,7 +93,7 @@ def update(logs: Iterable[str], profiles: Iterable[str]) -> None:
     """Keep what is said now."""
     names = list(profiles)
     for log in logs:
-        record = {profile: one for profile, one in kept(log).items() if profile in PROFILES}
+        record = {profile: one for profile, one in kept(log).items() if profile in all_profiles()}
         for profile in names:
             lines = said(log, profile)
             record[profile] = Kept(digest(lines), letters(lines))
@@ -110,10 +110,10 @@ def main() -> int:
     parser.add_argument("--only", metavar="PROFILE", action="append", help="only this profile; may be given repeatedly")
     parser.add_argument("--log", action="append", choices=sorted(LOGS), help="only this log; may be given repeatedly")
     asked = parser.parse_args()
-    profiles, logs = asked.only or sorted(PROFILES), asked.log or sorted(LOGS)
-    unknown = sorted(set(profiles) - set(PROFILES))
+    profiles, logs = asked.only or sorted(all_profiles()), asked.log or sorted(LOGS)
+    unknown = sorted(set(profiles) - set(all_profiles()))
     if unknown:
-        parser.error(f"--only {unknown[0]} is none of {', '.join(sorted(PROFILES))}")
+        parser.error(f"--only {unknown[0]} is none of {', '.join(sorted(all_profiles()))}")
     if asked.update:
         update(logs, profiles)
     if asked.dump:

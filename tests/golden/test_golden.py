@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.instructions import Hold, SetShare
-from prefect_gpu.scheduling.profiles import PROFILES
+from prefect_gpu.scheduling.model.instructions import Hold, SetShare
+from prefect_gpu.scheduling.profiles import all_profiles
 from tests.golden.lines import MOST_DECISIONS, MOST_LINES, _cut, digest, letters, line
 from tests.golden.logs import LOGS
 from tests.golden.record import FOLDER, Kept, check, difference, kept, said
@@ -35,14 +35,14 @@ def test_one_profile_of_each_composition_says_what_it_said(log: str) -> None:
 @pytest.mark.timeout(1200)  # the longest takes a minute and a half on a quiet core
 @pytest.mark.parametrize("log", [pytest.param(log, marks=marks(log)) for log in LOGS])
 def test_every_profile_says_what_it_said(log: str) -> None:
-    different = list(check([log], sorted(PROFILES)))
+    different = list(check([log], sorted(all_profiles())))
     assert not different, "\n\n".join(different)
 
 
 def test_every_profile_is_on_record_in_every_log() -> None:
     assert {path.stem for path in FOLDER.glob("*.json")} == set(LOGS)
     for log in LOGS:
-        assert set(kept(log)) == set(PROFILES), log
+        assert set(kept(log)) == set(all_profiles()), log
 
 
 def test_the_record_tells_profiles_apart() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prefect_gpu.papers.from_trace import cluster, simulate
 from prefect_gpu.reporting.simulated import COLUMNS, ROWS, duration, occupation, rows_of, write_simulation_png
 from prefect_gpu.simulation.results import Results, Span
 from prefect_gpu.simulation.traces import TraceJob
-from prefect_gpu.simulation.workloads.from_trace import cluster, simulate
 
 
 def test_use_is_spread_over_the_columns_that_a_span_touches() -> None:

@@ -21,12 +21,12 @@ from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, La
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.records import RecordStore, RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
-from prefect_gpu.scheduling.policies.reaction import Reaction
-from prefect_gpu.scheduling.verbs import Desk
+from prefect_gpu.scheduling.decision import Decision
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.training import protocol
 
 PATIENCE_S = 60.0  # a gated run's, for a controller that it cannot reach (training/link.py)
@@ -198,19 +198,19 @@ class _Orders(Reaction):
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def react(self, event: ev.Event, desk: Desk) -> bool:
+    def react(self, event: ev.Event, decision: Decision) -> bool:
         stopped = False
         while self.world.orders:
             run_id, how = self.world.orders.pop()
-            job = desk.state.running.get(run_id)
-            if job is None or job.placement is None or not desk.may_stop(job):
+            job = decision.state.running.get(run_id)
+            if job is None or job.placement is None or not decision.may_stop(job):
                 continue
-            free = [device.id for device in desk.state.free_devices(job.placement.node)]
+            free = [device.id for device in decision.state.free_devices(job.placement.node)]
             if how == "move" and free and job.placement.devices and job.status is Status.TRAINING:
-                desk.move(job, dataclasses.replace(job.placement, devices=(free[0],)), "it is to move")
+                decision.move(job, dataclasses.replace(job.placement, devices=(free[0],)), "it is to move")
                 self.world.moved += 1
             else:
-                desk.preempt(job, "it is to leave")
+                decision.preempt(job, "it is to leave")
                 stopped = True
         return stopped
 
@@ -561,7 +561,7 @@ class World:
         self.broken: BaseException | None = None
         self.behind = 0  # launches behind others
         self.held_up = 0  # times that a lock, and not the gate, kept a run from training
-        from prefect_gpu.scheduling.policies.successor import Margin
+        from prefect_gpu.scheduling.prescheduling.successor import Margin
 
         self.margin = Margin(prior_s=2.0)
         self._locks: dict[str, list[Process]] = {}

@@ -10,9 +10,9 @@ from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, La
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import ContentionRow, HistoryRow
 from prefect_gpu.storage.schema import runs_table
 

@@ -14,9 +14,9 @@ from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.instructions import Finish, OpenGate, SetCores, SetShare
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.instructions import Finish, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryHandle
 

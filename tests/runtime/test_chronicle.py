@@ -14,10 +14,10 @@ from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
 from prefect_gpu.scheduling.forecast import Outlook
-from prefect_gpu.scheduling.instructions import Finish, Hold, OpenGate, SetCores, SetShare
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryHandle
 from tests.runtime.test_controller import Bench, running, until

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.runtime.claims import Claims
-from prefect_gpu.scheduling.cluster import Device
+from prefect_gpu.scheduling.model.cluster import Device
 from tests.components import require
 
 _HOLD = """
 import os, sys, tempfile
 from pathlib import Path
 from prefect_gpu.runtime.claims import Claims
-from prefect_gpu.scheduling.cluster import Device
+from prefect_gpu.scheduling.model.cluster import Device
 if len(sys.argv) > 2:
     os.umask(0o077)
     os.setuid(int(sys.argv[2]))

@@ -9,10 +9,10 @@ from typing import Any
 
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.finished import measured_pairs
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow

@@ -17,11 +17,11 @@ from prefect_gpu.estimation.runs import Known
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
-from prefect_gpu.scheduling import events as ev
 from prefect_gpu.scheduling import record as log
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.instructions import Launch, Preempt
-from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.instructions import Launch, Preempt
+from prefect_gpu.scheduling.model.jobs import Request, Status
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost
 

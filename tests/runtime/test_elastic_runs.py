@@ -12,7 +12,7 @@ import pytest
 from benchmarks._processes import ProcessPool, node, notes, python
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import Known
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.storage.row import HistoryRow
 

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.training import protocol
 from tests.runtime.fault_world import Process, World
 

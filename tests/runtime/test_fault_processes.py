@@ -20,10 +20,10 @@ from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec, Run
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.instructions import Launch
-from prefect_gpu.scheduling.jobs import Estimate
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.instructions import Launch
+from prefect_gpu.scheduling.model.jobs import Estimate
 from tests.runtime.cut import Cut
 from tests.runtime.stand_ins import RecordingHost
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prefect_gpu.runtime import fleet
 from prefect_gpu.runtime.fleet import CLOSED, GONE, UP, Fleet
-from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 
 
 def a_node(name: str) -> Node:

@@ -16,7 +16,7 @@ from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import probes
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.gang import adopt_together, launch_together
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks._processes import ProcessPool, node, notes, python, until
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 
 STEPS = 100

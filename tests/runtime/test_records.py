@@ -13,8 +13,8 @@ import pytest
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.records import RecordStore, RunRecord
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 
 
 def a_record(run_id: str = "a", pool: str = "pool") -> RunRecord:

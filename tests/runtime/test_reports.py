@@ -9,9 +9,9 @@ import pytest
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.reports import Reports
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 
 

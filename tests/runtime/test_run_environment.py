@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_gpu.runtime.run_environment import mps_runs, run_environment
-from prefect_gpu.scheduling.cluster import Device
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.training import protocol
 
 GPU = Device("GPU-1", "test", 8 << 30)

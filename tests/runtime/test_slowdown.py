@@ -9,10 +9,10 @@ import pytest
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.slowdown import Slowdowns
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 
 DEVICE = Placement("n", ("d0",), (0, 1), 1 << 30, shared=True)

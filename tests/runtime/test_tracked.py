@@ -11,8 +11,8 @@ from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import HistoryRow
 
 GRANTED, ENDED = 100.0, 200.0

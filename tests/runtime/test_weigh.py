@@ -14,9 +14,9 @@ from prefect_gpu.runtime.drivers.base import RunHandle
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.instructions import SetShare
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.instructions import SetShare
+from prefect_gpu.scheduling.model.jobs import Request
 
 
 class Handle:

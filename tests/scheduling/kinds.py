@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from prefect_gpu.scheduling.profiles import PROFILES, Profile
+from prefect_gpu.scheduling.profiles import Profile, all_profiles
 
 
 def composition(profile: Profile) -> object:
@@ -52,5 +52,5 @@ def _kinds(profiles: Mapping[str, Callable[[], Profile]]) -> dict[str, tuple[str
     return {names[0]: tuple(names[1:]) for names in alike.values()}
 
 
-KINDS = _kinds(PROFILES)
+KINDS = _kinds(all_profiles())
 """The shortest name of each composition, with the other names of it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request, Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request, Status
 from tests.scheduling.world import GIB, PATIENCE_S, World, asks, node
 
 # -- launches that fail -------------------------------------------------------------------------------------------

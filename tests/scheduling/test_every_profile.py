@@ -10,7 +10,7 @@ of those takes longer than to play them. Whoever has the same composition with o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,21 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import Scheduler, record
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch, Move, OpenGate, Preempt, SetCores, SetShare
-from prefect_gpu.scheduling.jobs import UNKNOWN, Estimate, Request, Status
-from prefect_gpu.scheduling.profiles import PROFILES, Profile
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.instructions import (
+    Hold,
+    Instruction,
+    Launch,
+    Move,
+    OpenGate,
+    Preempt,
+    SetCores,
+    SetShare,
+)
+from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request, Status
+from prefect_gpu.scheduling.profiles import Profile, all_profiles, get_profile
 from tests.scheduling.kinds import KINDS, composition
 from tests.support import examples
 
@@ -111,8 +120,8 @@ def nodes(names: str) -> tuple[Node, ...]:
 class Outside:
     """Carries out instructions on paper, and complains about those that make no sense."""
 
-    def __init__(self, profile: str, able: Abilities) -> None:
-        self.scheduler = Scheduler(profile, able)
+    def __init__(self, profile: str, able: Abilities, make: Callable[[str], Profile] = get_profile) -> None:
+        self.scheduler = Scheduler(make(profile), able)
         self.able = able
         self.now = 0.0
         self.requests: dict[str, Request] = {}
@@ -385,7 +394,7 @@ def test_a_run_that_pauses_goes_on_when_the_other_one_is_done_and_not_before(
         pass  # the world itself complains
 
 
-@pytest.mark.parametrize("profile", sorted(set(PROFILES) - set(KINDS)))
+@pytest.mark.parametrize("profile", sorted(set(all_profiles()) - set(KINDS)))
 def test_a_profile_that_only_has_other_numbers_works_too(profile: str) -> None:
     outside = Outside(profile, Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True))
     for job in JOBS:
@@ -401,7 +410,7 @@ def test_a_profile_that_only_has_other_numbers_works_too(profile: str) -> None:
 
 def test_kinds_are_those_of_the_policies_and_not_of_their_numbers() -> None:
     alike = {name for names in KINDS.values() for name in names}
-    assert alike | set(KINDS) == set(PROFILES)
+    assert alike | set(KINDS) == set(all_profiles())
     assert {"deepshare-base-a", "deepshare-hybrid-a"} <= alike, "networks that differ in weights"
     assert {"fifo", "sjf", "specon", "specon-printed", "coda", "coda-without-eliminator"} <= set(KINDS)
     assert composition(Profile("one", patience_s=1.0)) == composition(Profile("other", patience_s=2.0))

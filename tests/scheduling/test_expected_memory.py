@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import EVERYTHING, Abilities, Preemption
-from prefect_gpu.scheduling.jobs import Estimate, Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import EVERYTHING
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from tests.scheduling.kinds import KINDS
 from tests.scheduling.world import GIB, PATIENCE_S, World, asks, node
 from tests.support import examples
@@ -63,15 +63,6 @@ def test_an_elastic_run_does_not_grow_onto_devices_that_are_too_small(profile: s
     world.train("a")
     world.wait(1000.0)
     assert world.places["a"] == "n0" and not world.moved
-
-
-def test_jobs_that_take_turns_on_their_devices_get_large_ones_too() -> None:
-    able = Abilities(Preemption.INSTANT, free_moves=True)
-    world = World(node("small", 8, 8), node("large", 80, 80), profile="adaptive", abilities=able)
-    request = Request(1, 40 * GIB, exclusive=False, preemptible=True, spans=True)
-    known = Estimate(service_s=100.0, stages_s=(0.1, 0.2, 0.1), iteration_s=0.3)
-    world.submit("a", "b", request=request, estimate=known)
-    assert set(world.places.values()) <= {"large0", "large1"} and world.places
 
 
 def test_coda_waits_for_a_large_device_and_others_pass() -> None:

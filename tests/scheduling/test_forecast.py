@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Device, Node, Queue
 from prefect_gpu.scheduling.forecast import Outlook, forecast
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
-from prefect_gpu.scheduling.profiles import PROFILES
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Device, Node, Queue
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.profiles import all_profiles
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
 from tests.scheduling.test_every_profile import JOBS, Outside, abilities, steps
@@ -163,7 +163,7 @@ def test_a_job_that_is_being_stopped_waits_again() -> None:
 # -- what holds for any of them ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", sorted(PROFILES))
+@pytest.mark.parametrize("profile", sorted(all_profiles()))
 def test_looking_ahead_changes_nothing_whatever_the_profile(profile: str) -> None:
     @FEW
     @given(abilities, st.lists(steps, min_size=5, max_size=25))

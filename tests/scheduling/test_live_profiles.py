@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.allocation.multi_array import MultiArray
-from prefect_gpu.scheduling.profiles import PROFILES, get_live_profile, get_profile
+from prefect_gpu.papers.coda.multi_array import MultiArray
+from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.profiles import all_profiles, get_live_profile, get_profile
 from tests.scheduling.kinds import KINDS
 from tests.scheduling.world import World, node
 from tests.support import examples
 
 NOT_LIVE = {"coda-drf": "owner", "drf": "owner", "priority": "priority"}
-LIVE = sorted(set(PROFILES) - set(NOT_LIVE))
+LIVE = sorted(set(all_profiles()) - set(NOT_LIVE))
 
 
 @pytest.mark.parametrize(("name", "field"), NOT_LIVE.items())

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Placement, Queue, Quotas
-from prefect_gpu.scheduling.instructions import Instruction, Launch, Preempt, SetCores
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
-from prefect_gpu.scheduling.policies.grace import PREPARES_S, left_alone_until
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Placement, Queue, Quotas
+from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Preempt, SetCores
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.preemption.minimum_runtime import PREPARES_S, left_alone_until
 from tests.scheduling.kinds import KINDS
 from tests.scheduling.test_every_profile import NO_SHRINKING, Outside, estimates, job_ids, requests, steps
 from tests.scheduling.world import GIB, World, asks, node

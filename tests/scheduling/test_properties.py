@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from prefect_gpu.scheduling import Scheduler, record
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
-from prefect_gpu.scheduling.instructions import Instruction, Launch
-from prefect_gpu.scheduling.jobs import Estimate, Job, Request, Status
-from prefect_gpu.scheduling.policies.contention import Key, Traffic
+from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.model.instructions import Instruction, Launch
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.profiles import Profile
 from tests.support import examples
 

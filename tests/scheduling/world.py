@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.abilities import NOTHING_SPECIAL, Abilities
-from prefect_gpu.scheduling.cluster import Device, Node, Placement, Queue, Quotas
-from prefect_gpu.scheduling.instructions import Hold, Instruction, Launch, Move, Preempt
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities
+from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.model.instructions import Hold, Instruction, Launch, Move, Preempt
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import Profile
 
 GIB = 2**30

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
-from prefect_gpu.scheduling.policies.view import Speeds
+from prefect_gpu.papers.from_trace import cluster
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.scheduling.interference.snapshot import Speeds
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
-from prefect_gpu.simulation.workloads.from_trace import cluster
 from prefect_gpu.simulation.world import World
 from tests.simulation.where import Where
 

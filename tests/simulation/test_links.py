@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.links import Iteration, SharedLinks
 from prefect_gpu.simulation.model import JobModel

@@ -8,16 +8,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.cluster import Device, Node
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
-from prefect_gpu.scheduling.policies.allocation import Displace
-from prefect_gpu.scheduling.policies.order import Srtf
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.papers.free_moves import with_free_moves
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.order.orders import Srtf
+from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Physics, Slowdowns, Undisturbed
 from prefect_gpu.simulation.results import quantile
-from prefect_gpu.simulation.world import Run, World
+from prefect_gpu.simulation.run import Run
+from prefect_gpu.simulation.world import World
 from tests.support import examples
 
 
@@ -35,7 +37,7 @@ def job(name: str, at: float, service_s: float, gpus: int = 1, *, stops: bool = 
 
 
 def srtf() -> Profile:
-    return Profile("srtf", Srtf(), allocation=Displace(), patience_s=math.inf)
+    return Profile("srtf", Srtf(), allocation=MakeRoom(), patience_s=math.inf)
 
 
 def ends(world: World) -> dict[str, float]:
@@ -166,6 +168,11 @@ models = st.builds(
 )
 
 
+def made(profile: str, able: Abilities) -> Profile:
+    """The profile, as it is where moving is free if it is free."""
+    return with_free_moves(get_profile(profile)) if able.free_moves else get_profile(profile)
+
+
 @settings(max_examples=examples(0.6), deadline=None)
 @given(
     st.lists(models, min_size=1, max_size=12),
@@ -182,7 +189,9 @@ def test_every_job_ends_and_no_device_ever_trains_two(
         for number, one in enumerate(sorted(jobs, key=lambda one: one.submit_s))
     ]
     abilities = Abilities(preemption, preemption is Preemption.INSTANT, gates)
-    results = Watched(cluster(2, 3), named, profile, abilities=abilities, heartbeat_s=heartbeat_s).run()
+    results = Watched(
+        cluster(2, 3), named, made(profile, abilities), abilities=abilities, heartbeat_s=heartbeat_s
+    ).run()
     assert results.unfinished == [] and results.jobs == len(named)
     for outcome, one in zip(results.outcomes, named, strict=True):
         assert outcome.end_s is not None
@@ -194,7 +203,7 @@ def test_a_job_that_ends_before_the_heartbeat_that_tells_of_it_cannot_be_stopped
     jobs = [job("a", 0.0, 51.0), job("b", 0.0, 10.0, 2, **slow), job("c", 1.0, 51.0, 2, **slow),
             job("d", 52.0, 26.0, 3, **slow)]  # fmt: skip
     able = Abilities(Preemption.INSTANT, free_moves=True)
-    results = World(cluster(2, 3), jobs, "las", abilities=able, heartbeat_s=5.0).run()
+    results = World(cluster(2, 3), jobs, made("las", able), abilities=able, heartbeat_s=5.0).run()
     assert results.jobs == 4 and results.unfinished == []
 
 
@@ -202,5 +211,5 @@ def test_jobs_that_stay_where_they_are_are_in_nobodys_way_when_others_are_seated
     asked = (("a", 1, 0.0), ("b", 1, 0.0), ("c", 1, 4.0), ("d", 1, 4.0), ("e", 2, 4.0), ("f", 2, 0.0))
     jobs = [job(name, 0.0, 1.0, gpus, stops=name == "d", saving_s=saving_s) for name, gpus, saving_s in asked]
     able = Abilities(Preemption.INSTANT, free_moves=True)
-    results = World(cluster(2, 3), jobs, "adaptive", abilities=able).run()
+    results = World(cluster(2, 3), jobs, made("adaptive", able), abilities=able).run()
     assert results.jobs == 6 and results.unfinished == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.policies.placement import PlacementPolicy, grant, joined
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.placement.granting import grant, joined
 
 
 class Where(PlacementPolicy):

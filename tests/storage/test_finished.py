@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from prefect_gpu.estimation.runs import MARKS, TARGETS
 from prefect_gpu.estimation.submission import known_of
-from prefect_gpu.scheduling.jobs import Request
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.finished import communication, finished_run, newest_slowdowns
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Part
 from tests.support import examples

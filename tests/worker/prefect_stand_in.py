@@ -18,8 +18,8 @@ from prefect.states import Pending
 
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 
 LOGGER = logging.getLogger("tests.worker")
 FOLDER = "the-launch-1"

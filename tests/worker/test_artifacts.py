@@ -17,8 +17,8 @@ from prefect_gpu.estimation.runs import FinishedRun, Known
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts, accuracy_artifact
 

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import FlowRun, WorkPool
 from prefect.client.schemas.responses import DeploymentResponse
 
 from prefect_gpu.request import GpuRequest
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker import GpuWorker
 from prefect_gpu.worker.configuration import BadRequestError, merge_job_variables, read_request
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from prefect.states import Pending, Scheduled
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Device, Node
 from prefect_gpu.scheduling.forecast import Outlook
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.worker import expectations, intake
 from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
 from prefect_gpu.worker.intake import Intake

@@ -13,9 +13,9 @@ from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled
 
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.instructions import Hold
-from prefect_gpu.scheduling.jobs import Estimate, Job, Request
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.settle import Settlement
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun

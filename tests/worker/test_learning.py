@@ -12,9 +12,9 @@ import pytest
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.cluster import Node
-from prefect_gpu.scheduling.policies.contention import Key, Traffic
+from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Part
 from prefect_gpu.worker.learning import PoolLearning

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import WAITING, TrackedRun
-from prefect_gpu.scheduling.cluster import Placement
-from prefect_gpu.scheduling.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker.story_words import story_markdown
 
 

@@ -87,7 +87,7 @@ class Throughput:
         device_memory_bytes: float | None = None,
         quantile: float = CAUTIOUS,
     ) -> tuple[float, ...]:
-        """Steps per second on 1, 2, 3 … GPUs, as :class:`~prefect_gpu.scheduling.jobs.Estimate` has them.
+        """Steps per second on 1, 2, 3 … GPUs, as :class:`~prefect_gpu.scheduling.model.jobs.Estimate` has them.
 
         It is a lower quantile: where it was tried that is close to the median, and where it is a guess, a GPU is
         not handed out for a speed-up that nothing shows.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.cluster import Node
+    from prefect_gpu.scheduling.model.cluster import Node
 
 
 @dataclass(frozen=True)

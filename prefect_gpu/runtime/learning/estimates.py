@@ -25,8 +25,8 @@ from prefect_gpu.estimation.runs import (
 from prefect_gpu.estimation.speeds import assumed, corrected, speeds_of
 from prefect_gpu.estimation.submission import declared_of
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling import events as ev
-from prefect_gpu.scheduling.jobs import Estimate
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.training import protocol
 
 if TYPE_CHECKING:

@@ -1,26 +1,31 @@
-"""Profiles: named compositions of policies, one module for each paper, one for the baselines, two of ours."""
+"""Profiles: named compositions of policies. Here are those for production; papers register their own.
+
+A package registers profiles by an entry point of the group ``prefect_gpu.profiles``, which names a table like
+:data:`baselines.PROFILES`. Our papers do the same, so that nothing of them is loaded before somebody asks for it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import entry_points
 
-from prefect_gpu.scheduling.profiles import adaptive, ahead, baselines, coda, deepshare, fscheduling, liquid, specon
+from prefect_gpu.scheduling.profiles import adaptive, baselines
 from prefect_gpu.scheduling.profiles.profile import Profile
 
-PROFILES: dict[str, Callable[[], Profile]] = {
-    **adaptive.PROFILES,
-    **ahead.PROFILES,
-    **baselines.PROFILES,
-    **liquid.PROFILES,
-    **specon.PROFILES,
-    **fscheduling.PROFILES,
-    **deepshare.PROFILES,
-    **coda.PROFILES,
-}
+GROUP = "prefect_gpu.profiles"
+_OURS: Mapping[str, Callable[[], Profile]] = {**adaptive.PROFILES, **baselines.PROFILES}
 
-__all__ = ["PROFILES", "Profile", "get_live_profile", "get_profile", "without_patience"]
+__all__ = ["GROUP", "Profile", "all_profiles", "get_live_profile", "get_profile", "without_patience"]
+
+
+@cache
+def all_profiles() -> Mapping[str, Callable[[], Profile]]:
+    """Makers of all profiles by name: those for production, and those that installed packages register."""
+    registered = (entry.load() for entry in entry_points(group=GROUP))
+    return {name: make for table in (*registered, _OURS) for name, make in table.items()}
 
 
 def get_profile(name: str) -> Profile:
@@ -29,11 +34,10 @@ def get_profile(name: str) -> Profile:
     Raises:
         ValueError: There is none; the message lists those there are.
     """
-    try:
-        return PROFILES[name]()
-    except KeyError:
-        known = ", ".join(sorted(PROFILES))
-        raise ValueError(f"profile={name!r} is not known: choose one of {known}.") from None
+    make = _OURS.get(name) or all_profiles().get(name)
+    if make is None:
+        raise ValueError(f"profile={name!r} is not known: choose one of {', '.join(sorted(all_profiles()))}.")
+    return make()
 
 
 def get_live_profile(name: str) -> Profile:

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from prefect_gpu.scheduling.policies.allocation.adaptive import Adaptive
-from prefect_gpu.scheduling.policies.allocation.elastic import Elastic, Protection
-from prefect_gpu.scheduling.policies.apart import Apart
-from prefect_gpu.scheduling.policies.contention import Key, SensitivityTable
-from prefect_gpu.scheduling.policies.core_tuning import CoreTuning
-from prefect_gpu.scheduling.policies.cores import CoreHistory
-from prefect_gpu.scheduling.policies.cpu_array import Lending
-from prefect_gpu.scheduling.policies.demotion import Demotion
-from prefect_gpu.scheduling.policies.elimination import Eliminator
-from prefect_gpu.scheduling.policies.grace import Grace
-from prefect_gpu.scheduling.policies.order import LeastService
-from prefect_gpu.scheduling.policies.parted import Parted
-from prefect_gpu.scheduling.policies.placement import PlacementPolicy
-from prefect_gpu.scheduling.policies.relief import Relief
-from prefect_gpu.scheduling.policies.rotation import Spread
-from prefect_gpu.scheduling.policies.separation import Separation
-from prefect_gpu.scheduling.policies.sharing import KnownCompany
-from prefect_gpu.scheduling.policies.slowed import StopTheSlowed
-from prefect_gpu.scheduling.policies.speculation import Speculation
-from prefect_gpu.scheduling.policies.successor import Successor
+from prefect_gpu.scheduling.allocation.adaptive import Adaptive
+from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.cores.cpu_array import Lending
+from prefect_gpu.scheduling.cores.elimination import ThrottleByBandwidth
+from prefect_gpu.scheduling.cores.relief import ThrottleByStepRate
+from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
+from prefect_gpu.scheduling.cores.tuning import CoreTuning
+from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
+from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
+from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.scheduling.order.orders import LeastService
+from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.placement.spread import Spread
+from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
+from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.sharing.demotion import Demotion
+from prefect_gpu.scheduling.sharing.incompatible import Incompatible
+from prefect_gpu.scheduling.sharing.rules import KnownCompany
+from prefect_gpu.scheduling.sharing.speculation import Speculation
+from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
 
 
 def adaptive(
     table: SensitivityTable | None = None,
     speeds: Mapping[Key, float] | None = None,
     placement: PlacementPolicy | None = None,
+    around: Callable[[Allocation, CoreHistory], Allocation] = lambda allocation, _: allocation,
 ) -> Profile:
     """Ours.
 
@@ -39,28 +41,29 @@ def adaptive(
             learned. It is not guessed from a program's category: a guess keeps nobody waiting.
         speeds: Speeds of jobs alone by how they are spread, if measured.
         placement: Where a job goes if nobody slows it down.
+        around: Puts another allocation around ours, for studies; it is also given what is known of cores.
     """
-    history, apart, parted = CoreHistory(), Apart(), Parted()
+    history, apart, parted = CoreHistory(), Incompatible(), AntiAffinity()
     table = SensitivityTable(guesses=False) if table is None else table
     return Profile(
         "adaptive",
         LeastService(),
         placement=placement or Spread(),
         sharing=KnownCompany(apart),
-        allocation=Elastic(Adaptive(history, table=table, parted=parted, speeds=speeds)),
+        allocation=Elastic(around(Adaptive(history, table=table, parted=parted, speeds=speeds), history)),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
         reactions=(
             Protection(),
-            Grace(),
-            Successor(table=table),
+            MinimumRuntime(),
+            Prescheduling(table=table),
             Speculation(),
-            Separation(apart),
+            TakeTurns(apart),
             Demotion(),
             Lending(history),
-            Relief(Eliminator()),
+            ThrottleByStepRate(ThrottleByBandwidth()),
             CoreTuning(history),
-            StopTheSlowed(table, unnamed=False, parted=parted),
+            PreemptOnSlowdown(table, unnamed=False, parted=parted),
         ),
     )
 

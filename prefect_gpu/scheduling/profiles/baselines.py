@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.policies.allocation import Backfill, Preemptive, Strict
-from prefect_gpu.scheduling.policies.allocation.tiresias import TiresiasQueues
-from prefect_gpu.scheduling.policies.order import DiscretizedLas, Drf, Las, Order, Priority, Sjf, Srsf, Srtf
-from prefect_gpu.scheduling.policies.sharing import NoSharing
+from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
+from prefect_gpu.scheduling.order.orders import DiscretizedLas, Drf, Las, Order, Priority, Sjf, Srsf, Srtf
+from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.sharing.rules import NoSharing
 
 
 def _preemptive(name: str, order: Order) -> Profile:
-    return Profile(name, order, sharing=NoSharing(), allocation=Preemptive(), patience_s=math.inf)
+    return Profile(name, order, sharing=NoSharing(), allocation=MakeRoom(), patience_s=math.inf)
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {
@@ -26,8 +26,5 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "srtf": lambda: _preemptive("srtf", Srtf()),
     "srsf": lambda: _preemptive("srsf", Srsf()),
     "las": lambda: _preemptive("las", Las()),
-    "tiresias": lambda: Profile(
-        "tiresias", Las(), sharing=NoSharing(), allocation=TiresiasQueues(), patience_s=math.inf
-    ),
     "discretized-las": lambda: _preemptive("discretized-las", DiscretizedLas()),
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from prefect_gpu.scheduling.policies.allocation import Allocation, Backfill
-from prefect_gpu.scheduling.policies.order import Fifo, Order
-from prefect_gpu.scheduling.policies.placement import BestFit, PlacementPolicy
-from prefect_gpu.scheduling.policies.reaction import Reaction
-from prefect_gpu.scheduling.policies.sharing import DeclaredMemory, Sharing
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.order.orders import Fifo, Order
+from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, Sharing
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from prefect_gpu.simulation.physics import Physics
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.cluster import Placement
-    from prefect_gpu.simulation.world import Run, World
+    from prefect_gpu.scheduling.model.cluster import Placement
+    from prefect_gpu.simulation.physics import World
+    from prefect_gpu.simulation.run import Run
 
 
 class Cores(Physics):

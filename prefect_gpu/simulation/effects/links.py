@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.simulation.physics import Physics
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.cluster import Placement
-    from prefect_gpu.simulation.world import Run, World
+    from prefect_gpu.scheduling.model.cluster import Placement
+    from prefect_gpu.simulation.physics import World
+    from prefect_gpu.simulation.run import Run
 
 _ROUNDS = 8  # of the fixed point; more change the speeds of eight gangs by less than 1 %
 

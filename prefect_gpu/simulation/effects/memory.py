@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.jobs import Status
+from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.simulation.physics import Physics
 
 if TYPE_CHECKING:
-    from prefect_gpu.simulation.world import Run, World
+    from prefect_gpu.simulation.physics import World
+    from prefect_gpu.simulation.run import Run
 
 
 class MemoryBandwidth(Physics):

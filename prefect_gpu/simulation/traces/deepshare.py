@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.simulation.traces.document import number, read_object
 from prefect_gpu.simulation.traces.job import TraceError, TraceJob
 from prefect_gpu.simulation.traces.table import MOST_GPUS, Row, header, read_table

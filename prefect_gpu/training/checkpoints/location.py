@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
-
-from prefect_gpu.training.checkpoints.local import CheckpointStore
-from prefect_gpu.training.checkpoints.manifest import Store
 
 _OPTIONS = ("endpoint_url", "region")
 
@@ -59,24 +55,6 @@ def parse_location(text: str) -> S3Location | Path:
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise ValueError(f"checkpoints={text!r}: {unknown[0]} is not known; there are {' and '.join(_OPTIONS)}")
     return S3Location(parts.netloc, parts.path.strip("/"), **options)
-
-
-def open_store(location: str | Path, credentials: Mapping[str, str] | None = None) -> Store:
-    """The store at an address.
-
-    Args:
-        credentials: ``AWS_...`` variables that count instead of the environment's, for a store in S3.
-
-    Raises:
-        ValueError: It is no address.
-        ModuleNotFoundError: It is in S3, and boto3 is not installed.
-    """
-    place = location if isinstance(location, Path) else parse_location(location)
-    if isinstance(place, Path):
-        return CheckpointStore(place)
-    from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
-
-    return S3CheckpointStore(place, credentials=credentials)
 
 
 def part_of(location: str, name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from prefect_gpu.runtime.drivers.likeness import Likeness
 from prefect_gpu.runtime.run_environment import channel_environment, run_environment
-from prefect_gpu.scheduling.cluster import Device
+from prefect_gpu.scheduling.model.cluster import Device
 
 
 @pytest.fixture(params=["torch", "numpy", "xgboost", "cupy", "numba"])

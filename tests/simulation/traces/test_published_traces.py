@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.simulation.traces import TraceError, TraceJob, guess_format, read_contention, read_trace
 from tests.components import traces_folder
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from prefect_gpu.scheduling.policies.contention import Key
+from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 
 ISOLATED_CSV = ',isol_thp\n"MoE,2,2",10\n"MoE,4,2",16\n"MoE,4,4",20\n'

@@ -27,7 +27,7 @@ from prefect_gpu.runtime.drivers.docker.warm import Ahead, Kind, WarmContainers,
 if TYPE_CHECKING:
     from docker import DockerClient
 
-    from prefect_gpu.scheduling.cluster import Node
+    from prefect_gpu.scheduling.model.cluster import Node
 
 SWEEP_S = 30.0
 _AGAIN_S = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.units import parse_bytes
 
 PREFIX = "prefect-gpu."

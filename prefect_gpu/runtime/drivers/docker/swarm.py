@@ -24,7 +24,7 @@ from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, exp
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, read_made, read_report
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
 from prefect_gpu.runtime.drivers.docker.warm import Ahead
-from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.scheduling.model.cluster import Node
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -28,7 +28,7 @@ from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver, probe
 from prefect_gpu.runtime.drivers.docker import driver as driver_module
 from prefect_gpu.runtime.run_environment import run_environment
-from prefect_gpu.scheduling.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 from tests.nvidia_toolkit import Toolkit
 
 LOGGER = logging.getLogger("test.gpus")

@@ -19,7 +19,7 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError,
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
 from prefect_gpu.runtime.gang import launch_together
-from prefect_gpu.scheduling.cluster import Node
+from prefect_gpu.scheduling.model.cluster import Node
 from tests.runtime.drivers.docker.test_engine import inside
 
 LOGGER = logging.getLogger("test.driver")

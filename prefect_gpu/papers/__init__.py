@@ -1,0 +1,1 @@
+"""What belongs to one paper alone: its profiles, algorithms, worlds and experiments."""

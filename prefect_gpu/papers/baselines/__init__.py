@@ -1,0 +1,1 @@
+"""What papers compare with: placements and queues of other systems."""

@@ -1,0 +1,131 @@
+"""Tiresias-L: discretised two-dimensional least attained service, with queues that jobs sink through."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.placement.granting import grant, joined
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+
+TIRESIAS_LIMITS = (3250.0, 7200.0)
+
+
+class TiresiasQueues(Allocation):
+    """Jobs sink from queue to queue as they attain service; jobs of the first queues run (Gu et al., NSDI 2019, §3).
+
+    1. A running job whose attained service × GPUs has reached its queue's limit joins the next queue's end.
+    2. Jobs are taken queue by queue as long as there are free devices, wherever these are: only their number counts.
+    3. Those that run and were not taken are stopped. In each queue, jobs that run move before those that do not.
+
+    A moment at which a running job reaches its limit is a moment of decision, in whole seconds of service as in the
+    simulator of Tiresias.
+
+    Args:
+        limits: GPU seconds at which a job leaves the first queue, the second, … The last queue is open.
+    """
+
+    def __init__(self, limits: tuple[float, ...] = TIRESIAS_LIMITS) -> None:
+        self._limits = limits
+        self._queues: list[list[str]] = [[] for _ in range(len(limits) + 1)]
+        self._level: dict[str, int] = {}
+
+    def allocate(self, decision: Decision) -> None:
+        """See the class."""
+        tell_early(decision)
+        self._follow(decision)
+        chosen = self._choose(decision)
+        for job in [job for job in decision.state.running.values() if job.id not in chosen and decision.may_stop(job)]:
+            decision.preempt(job, "jobs with less attained service come first")
+        for job in chosen.values():
+            if job.placement is None:
+                place = decision.placement.place
+                wide = job.request.spans and job.request.gpus > 0
+                spot = anywhere(job, decision) if wide else place(job, decision.state, decision.sharing)
+                if spot is not None:
+                    decision.launch(job, spot, "it has attained little service")
+        for line in decision.state.queue_of_waiting.lines():
+            if line.untold or line.told is None:
+                tell_line(decision, line, *why_not(decision, line, self.capability))
+        self._settle(decision)
+
+    def _follow(self, decision: Decision) -> None:
+        """Take in new jobs, leave out those that are gone, and let jobs sink that have reached their limit."""
+        jobs = decision.state.jobs
+        for level, queue in enumerate(self._queues):
+            self._queues[level] = [id_ for id_ in queue if id_ in jobs]
+        self._level = {id_: level for id_, level in self._level.items() if id_ in jobs}
+        for job in jobs.values():
+            if job.id not in self._level:
+                self._level[job.id] = 0
+                self._queues[0].append(job.id)
+        sinking = [
+            id_
+            for level, limit in enumerate(self._limits)
+            for id_ in self._queues[level]
+            if jobs[id_].active and self._service(jobs[id_], decision) >= limit
+        ]
+        for id_ in sinking:
+            level = self._level[id_]
+            self._queues[level].remove(id_)
+            self._queues[level + 1].append(id_)
+            self._level[id_] = level + 1
+
+    @staticmethod
+    def _service(job: Job, decision: Decision) -> float:
+        return round(job.attained(decision.now), 6) * job.request.total_gpus
+
+    def _choose(self, decision: Decision) -> dict[str, Job]:
+        state = decision.state
+        pinned = [job for job in state.running.values() if not decision.may_stop(job)]
+        free = state.device_count - sum(len(job.placement.all_devices) for job in pinned if job.placement)
+        chosen = {job.id: job for job in pinned}
+        for queue in self._queues:
+            for id_ in queue:
+                job = state.jobs[id_]
+                if id_ in chosen or not (job.active or job.status is Status.WAITING) or job.due_at > decision.now:
+                    continue
+                if job.request.total_gpus <= free and (job.active or state.limit_reason(job) is None):
+                    chosen[id_] = job
+                    free -= job.request.total_gpus
+        return chosen
+
+    def _settle(self, decision: Decision) -> None:
+        """Running jobs first in each queue; and ask to be woken when the next one reaches its limit."""
+        jobs = decision.state.jobs
+        for level, queue in enumerate(self._queues):
+            running = [id_ for id_ in queue if jobs[id_].active]
+            self._queues[level] = running + [id_ for id_ in queue if not jobs[id_].active]
+            if level < len(self._limits):
+                for id_ in running:
+                    job = jobs[id_]
+                    at_s = math.ceil(self._limits[level] / max(1, job.request.total_gpus))
+                    decision.look_again_at(decision.now + max(0.0, at_s - job.attained(decision.now)))
+
+
+def anywhere(job: Job, decision: Decision) -> Placement | None:
+    """Free devices of one domain for a job, on whichever nodes have most of them; None if there are not enough."""
+    state, needed = decision.state, job.request.total_gpus
+    by_domain: dict[str, list[tuple[int, int]]] = {}
+    for _, _, numbers in state.groups_with_free(1):
+        for number in numbers:
+            node = state.numbered[number].node
+            large = len(state.free_for(job, node.id))
+            by_domain.setdefault(node.domain, []).append((-large, number))
+    for _, nodes in sorted(by_domain.items()):
+        if -sum(large for large, _ in nodes) < needed:
+            continue
+        parts, left = [], needed
+        for large, number in sorted(nodes):
+            node = state.numbered[number].node
+            fits = [device.id for device in state.free_for(job, node.id)]
+            if left and large:
+                parts.append(grant(job, node, tuple(fits[:left]), state, decision.sharing))
+                left -= min(left, len(fits))
+        return joined(parts)
+    return None

@@ -1,0 +1,1 @@
+"""DeepShare (2023): contention between jobs on several nodes, learned and trained policies."""

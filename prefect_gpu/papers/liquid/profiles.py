@@ -1,0 +1,24 @@
+"""Liquid (Gu et al., TPDS 2022): network-aware placement, sharing and pre-scheduling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
+from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.sharing.rules import EstimatedUse
+
+
+def _immediate() -> Profile:
+    return Profile("liquid-immediate", sharing=EstimatedUse(), reactions=(Prescheduling(),))
+
+
+def _batch() -> Profile:
+    return Profile("liquid-batch", sharing=EstimatedUse(), allocation=BatchWindow(), reactions=(Prescheduling(),))
+
+
+PROFILES: dict[str, Callable[[], Profile]] = {
+    "liquid-immediate": _immediate,
+    "liquid-batch": _batch,
+}

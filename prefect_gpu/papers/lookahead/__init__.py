@@ -1,0 +1,1 @@
+"""Ours, for study: plans that look ahead for gangs on networks."""

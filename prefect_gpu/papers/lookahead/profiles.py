@@ -1,0 +1,20 @@
+"""Ours, for gangs on networks: Liquid's placement, and plans for who waits for a nearer place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prefect_gpu.papers.lookahead.allocation import Ahead
+from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.sharing.rules import EstimatedUse
+
+PATIENCE_S = 3600.0
+"""Gangs train for hours, and a plan that makes one wait for less than its own length can be worth it."""
+
+
+def _ahead() -> Profile:
+    # Nobody is prepared behind another: the next run would have to start where that one is, near or not.
+    return Profile("ahead", sharing=EstimatedUse(), allocation=Ahead(), patience_s=PATIENCE_S)
+
+
+PROFILES: dict[str, Callable[[], Profile]] = {"ahead": _ahead}

@@ -1,0 +1,107 @@
+"""Place the whole order afresh at each decision: whoever is no longer among the first makes room."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from prefect_gpu.papers.muri.node_packing import Packing, Spot, taken_by
+from prefect_gpu.papers.muri.seating import seat
+from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.model.cluster import UNLIMITED
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.waiting import Line
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+
+
+class Replan(Allocation):
+    """Preemptive scheduling as the simulators of Tiresias and Muri do it.
+
+    1. Running jobs that cannot be stopped keep their devices.
+    2. All others, running and waiting, are taken in order; each that fits beside those before it is *chosen*.
+    3. Running jobs that were not chosen are stopped; chosen ones that wait are started. Running ones that were chosen
+       stay where they are, unless what was chosen only fits if they move.
+    """
+
+    def allocate(self, decision: Decision) -> None:
+        """See the class."""
+        tell_early(decision)
+        chosen = self.choose(decision)
+        seat(decision, chosen)
+        limited = _Limits(decision).any
+        for line in decision.state.queue_of_waiting.lines():
+            if line.untold or line.told is None or limited:
+                self._tell(decision, line)
+
+    def choose(self, decision: Decision) -> dict[Job, list[Spot]]:
+        """The jobs that are to run, with the nodes that they would have if all moved, in order."""
+        state, order, now = decision.state, decision.order, decision.now
+        nodes = [books.node for books in state.numbered]
+        stays = []
+        movable = []
+        for job in state.running.values():
+            if decision.may_stop(job):
+                movable.append(((state.queue(job.queue).priority, 1, *order.key(job, state, now)), job))
+            else:
+                stays.append(job)
+        movable.sort(key=_first)
+        packing = Packing(nodes, taken_by(stays, decision))
+        chosen: dict[Job, list[Spot]] = {}
+        limited = _Limits(decision)
+        lines = state.queue_of_waiting.lines()
+        heap: list[tuple[object, int, int]] = [(line.entries[0][0], at, 0) for at, line in enumerate(lines)]
+        heapq.heapify(heap)
+        at = 0
+        while True:
+            if at < len(movable) and (not heap or movable[at][0] <= heap[0][0]):  # type: ignore[operator]
+                job = movable[at][1]
+                at += 1
+                spots = packing.put(job.request, job.room_bytes)
+                if spots is not None:
+                    chosen[job] = spots
+                continue
+            if not heap or (packing.total <= 0 and at >= len(movable)):
+                return chosen
+            _, number, place = heap[0]
+            line = lines[number]
+            spots = None if limited.reached(line) else packing.put(line.request, line.room_bytes)
+            if spots is None:
+                heapq.heappop(heap)  # whoever comes later in the line asks for the same
+                continue
+            chosen[line.entries[place][1]] = spots
+            limited.count(line)
+            if place + 1 < len(line.entries):
+                heapq.heapreplace(heap, (line.entries[place + 1][0], number, place + 1))
+            else:
+                heapq.heappop(heap)
+
+    def _tell(self, decision: Decision, line: Line) -> None:
+        limit = decision.state.limit_on(line.queue)
+        if limit is not None:
+            tell_line(decision, line, limit[0], lambda: limit[1])
+            return
+        code, reason = why_not(decision, line, self.capability)
+        tell_line(decision, line, code, reason)
+
+
+class _Limits:
+    """The user's limits while jobs are chosen: those chosen count as running, although nobody has started yet."""
+
+    def __init__(self, decision: Decision) -> None:
+        self._desk = decision
+        self.any = decision.state.quotas != UNLIMITED or decision.state.draining
+        self._chosen: dict[str, int] = {}
+
+    def reached(self, line: Line) -> bool:
+        if not self.any:
+            return False
+        return self._desk.state.limit_on(line.queue, self._chosen) is not None
+
+    def count(self, line: Line) -> None:
+        self._chosen[line.queue] = self._chosen.get(line.queue, 0) + 1
+
+
+def _first(entry: tuple[tuple[object, ...], Job]) -> tuple[object, ...]:
+    return entry[0]

@@ -1,0 +1,1 @@
+"""Who starts now, and for whom are devices kept?"""

@@ -1,0 +1,1 @@
+"""Which cores does a job have, and who gives some up?"""

@@ -1,0 +1,125 @@
+"""Keeps the memory bandwidth for training: CODA's contention eliminator (§V.D), bound to the scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.cores.eliminator import BANDWIDTH_LIMIT, UTILISATION_DROP, CpuJob, Training, throttle
+from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.reaction import Reaction
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+
+
+class ThrottleByBandwidth(Reaction):
+    """Halves the cores of CPU jobs that take the memory bandwidth that training on their node needs.
+
+    It happens when 75 % of a node's memory bandwidth is in use and the GPU utilisation of a training job there is lower
+    than it was, with as many cores, while there was bandwidth to spare (a job that has never been seen then counts as
+    disturbed). When there is enough again, the CPU jobs get back what they had, as far as cores are free. Other users
+    of the bandwidth are left alone.
+
+    Which CPU job uses how much comes with the measurement; if it does not, all are taken to use as much per core.
+    Without measurements, or in a world that cannot change cores, nothing happens. (Intel's Memory Bandwidth Allocation,
+    where the paper has it, throttles without taking cores; no world of ours can do that yet.)
+
+    Args:
+        limit: Part of the bandwidth from which on contention is suspected.
+        drop: By how much a utilisation must fall to count as a drop.
+    """
+
+    def __init__(self, limit: float = BANDWIDTH_LIMIT, drop: float = UTILISATION_DROP) -> None:
+        self._limit = limit
+        self._drop = drop
+        self._pressure: dict[str, float] = {}  # of nodes
+        self._use_by_job: dict[
+            str, dict[str, float]
+        ] = {}  # of nodes on which nothing was changed since it was measured
+        self._now: dict[str, float] = {}  # utilisation of training jobs
+        self._usual: dict[str, tuple[str, int, float]] = {}  # the same undisturbed, where and with how many cores
+        self._full: dict[str, int] = {}  # cores that throttled jobs had
+
+    def react(self, event: ev.Event, decision: Decision) -> bool:
+        """See the class. The allocation has to look again when cores have become free."""
+        match event:
+            case ev.UtilisationMeasured(job_id, utilisation):
+                job = decision.state.running[job_id]
+                self._now[job_id] = utilisation
+                self._learn(job, utilisation)
+                return job.placement is not None and self._look(job.placement.node, decision)
+            case ev.PressureMeasured(node, fraction, by_job):
+                self._pressure[node], self._use_by_job[node] = fraction, dict(by_job)
+                return self._look(node, decision)
+            case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
+                for memory in (self._now, self._usual, self._full):
+                    memory.pop(job_id, None)  # type: ignore[attr-defined]
+        return False
+
+    def _learn(self, job: Job, utilisation: float) -> None:
+        placement = job.placement
+        if placement is None or self._pressure.get(placement.node, 1.0) >= self._limit:
+            return
+        here = (placement.node, len(placement.cpus))
+        usual = self._usual.get(job.id)
+        # The highest: the news that bandwidth is short may come later than that of what it does to the run.
+        highest = max(utilisation, usual[2]) if usual is not None and usual[:2] == here else utilisation
+        self._usual[job.id] = (*here, highest)
+
+    def _look(self, node: str, decision: Decision) -> bool:
+        use_by_job = self._use_by_job.get(node)
+        if use_by_job is None or not decision.abilities.cores:
+            return False
+        pressure = self._pressure[node]
+        throttled = any(name in self._full for name in use_by_job) if use_by_job else bool(self._full)
+        if pressure < self._limit and not throttled:
+            return False
+        jobs = [
+            job for job in decision.state.running.values() if job.placement is not None and job.placement.node == node
+        ]
+        training = [self._training(job) for job in jobs if job.request.total_gpus and job.id in self._now]
+        computing = [job for job in jobs if not job.request.total_gpus and job.placement and job.placement.cpus]
+        if not use_by_job:
+            cores = sum(len(job.placement.cpus) for job in computing if job.placement)
+            use_by_job = {job.id: pressure * len(job.placement.cpus) / cores for job in computing if job.placement}
+        known = [self._cpu_job(job, use_by_job.get(job.id, 0.0)) for job in computing if not job.placement.others]  # type: ignore[union-attr]
+        freed = False
+        limits = throttle(pressure, 1.0, training, known, can_limit_bandwidth=False, limit=self._limit, drop=self._drop)
+        if limits:
+            del self._use_by_job[node]  # it will be another when it is measured again
+        for limit in limits:
+            freed |= self._set(decision.state.running[limit.job], limit.cores, decision)
+        return freed
+
+    def _training(self, job: Job) -> Training:
+        assert job.placement is not None
+        now, usual = self._now[job.id], self._usual.get(job.id)
+        if usual is None or usual[:2] != (job.placement.node, len(job.placement.cpus)):
+            return Training(now, now + self._drop)
+        return Training(now, usual[2])
+
+    def _cpu_job(self, job: Job, use: float) -> CpuJob:
+        assert job.placement is not None
+        cores = len(job.placement.cpus)
+        return CpuJob(job.id, cores, max(cores, self._full.get(job.id, cores)), use)
+
+    def _set(self, job: Job, cores: int, decision: Decision) -> bool:
+        placement = job.placement
+        assert placement is not None
+        own = placement.cpus
+        if job.status not in (Status.TRAINING, Status.LAUNCHING, Status.PREPARING):
+            return False
+        if cores < len(own):
+            self._full.setdefault(job.id, len(own))
+            decision.set_cores(
+                job, own[:cores], f"training on {placement.node} needs the memory bandwidth that it uses"
+            )
+            return True
+        cpus = tuple(sorted(own + free_cores(placement.node, cores - len(own), decision.state)))
+        if len(cpus) >= self._full.get(job.id, 0):
+            self._full.pop(job.id, None)
+        if len(cpus) > len(own):
+            decision.set_cores(job, cpus, f"{placement.node} has memory bandwidth to spare again")
+        return False

@@ -1,0 +1,241 @@
+"""Slows CPU flows down that slow training down: CODA's eliminator (§V.D) for worlds that only see step rates.
+
+CODA goes by the node's memory bandwidth and the GPUs' use. Few nodes can measure their bandwidth. But whoever trains
+says how fast it is, so a step rate that has fallen since a CPU flow began is what counts here, whatever the two are at
+odds about; and if slowing the flow down does not help, it was not to blame.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.reaction import Reaction
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+
+DROP = 0.1
+"""Part of its step rate that a run must have lost before anybody is slowed down for it."""
+
+LEAST_WEIGHT = 1.0 / 16
+"""Part of the time for which a CPU flow computes at the least."""
+
+PATIENCE_S = 60.0
+"""After so long without a loss a flow gets some of its share back, to see; twice as long after each time in vain."""
+
+_NOW, _USUAL = 3, 9  # reports of which the median is the rate now, and the usual one
+_SOURCE = "relief"
+
+
+@dataclass
+class _Pace:
+    """A training run's step rates with the cores that it has.
+
+    Attributes:
+        reports: Since anything changed on its node; the first is left out: a part of its time lies before that.
+        usual: (cores, step rate) while no CPU flow ran on its node.
+    """
+
+    cores: int = 0
+    reports: deque[float] = field(default_factory=lambda: deque(maxlen=_USUAL))
+    settled: bool = False
+    usual: tuple[int, float] | None = None
+
+    def restart(self) -> None:
+        self.reports.clear()
+        self.settled = False
+
+    def loss(self) -> float | None:
+        """Part of the usual rate that is missing now; None: unknown."""
+        if self.usual is None or self.cores < self.usual[0] or len(self.reports) < _NOW:
+            return None
+        return 1.0 - statistics.median(list(self.reports)[-_NOW:]) / self.usual[1]
+
+
+@dataclass
+class _Case:
+    """What is done for training on one node.
+
+    Attributes:
+        first: The loss with which it began.
+        full: Cores that slowed flows had.
+        try_at, wait_s: When flows get some of their share back to see what happens, and how long they wait for that.
+        trying: Whether they have got some since they were last slowed down.
+    """
+
+    first: float
+    try_at: float
+    wait_s: float = PATIENCE_S
+    trying: bool = False
+    full: dict[str, int] = field(default_factory=dict)
+
+
+class ThrottleByStepRate(Reaction):
+    """Slows CPU flows down while training beside them has lost a tenth of its step rate or more.
+
+    First their cores are halved, as CODA does; a flow with one core gets a smaller part of the time, a sixteenth at the
+    least, by as much as should bring the loss under a sixth of what it was. The flow that computes most comes first.
+    They get it back, step by step, when training did well for a minute, and at once when it has ended. If all of that
+    did not bring back half of the loss, they were not the cause: they get everything back, and the rate is the usual
+    one from then on.
+
+    Only runs that trained while no CPU flow was there are known well enough; runs that share their devices, or that
+    give way to others, are not. It needs events of the step rate and of the node's pressure, which say how much each
+    flow computes. On nodes where nobody says how fast it trains, the eliminator goes by bandwidth.
+
+    Args:
+        otherwise: The eliminator.
+    """
+
+    def __init__(self, otherwise: Reaction) -> None:
+        self._otherwise = otherwise
+        self._paces: dict[str, _Pace] = {}
+        self._cases: dict[str, _Case] = {}
+
+    def react(self, event: ev.Event, decision: Decision) -> bool:
+        """See the class. The allocation has to look again when cores have become free."""
+        match event:
+            case ev.SpeedMeasured(job_id, speed):
+                self._note(decision.state.running[job_id], speed, decision)
+                return False
+            case ev.UtilisationMeasured(job_id) if job_id in self._paces:
+                return False
+            case ev.PressureMeasured(node, _, by_job) if node in self._cases or self._known(node, decision):
+                return self._look(node, dict(by_job), decision)
+            case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
+                self._paces.pop(job_id, None)
+                for case in self._cases.values():
+                    case.full.pop(job_id, None)
+                for node in [node for node in self._cases if not self._known(node, decision)]:
+                    self._give_all_back(node, decision)
+        return self._otherwise.react(event, decision)
+
+    # -- how fast training is -------------------------------------------------------------------------------------
+
+    def _note(self, job: Job, speed: float, decision: Decision) -> None:
+        placement = job.placement
+        if placement is None or placement.others or not placement.devices or job.status is not Status.TRAINING:
+            return
+        pace = self._paces.setdefault(job.id, _Pace())
+        alone = all(len(decision.state.occupants(device)) == 1 for device in placement.devices)
+        if not alone or job.share < 1.0 or len(placement.cpus) != pace.cores or not speed > 0:
+            pace.cores = len(placement.cpus)
+            pace.restart()
+            return
+        if pace.settled:
+            pace.reports.append(speed)
+        pace.settled = True
+        if len(pace.reports) >= _NOW and not _flows(placement.node, decision):
+            pace.usual = (pace.cores, statistics.median(pace.reports))
+
+    def _known(self, node: str, decision: Decision) -> list[_Pace]:
+        """Of the runs that train on a node."""
+        running = decision.state.running
+        return [
+            pace
+            for name, pace in self._paces.items()
+            if name in running and running[name].status is Status.TRAINING and _is_on(running[name], node)
+        ]
+
+    # -- what is done about it ------------------------------------------------------------------------------------
+
+    def _look(self, node: str, use: dict[str, float], decision: Decision) -> bool:
+        paces = self._known(node, decision)
+        flows = sorted(_flows(node, decision), key=lambda job: -use.get(job.id, 0.0))
+        if not paces or not flows:
+            return self._give_all_back(node, decision)
+        losses = [loss for loss in (pace.loss() for pace in paces) if loss is not None]
+        if not losses or not (decision.abilities.cores and decision.abilities.shares):
+            return False
+        loss, case = max(losses), self._cases.get(node)
+        if case is None:
+            if loss < DROP or not any(use.values()):
+                return False
+            case = self._cases[node] = _Case(loss, decision.now + PATIENCE_S)
+        goal = max(0.02, min(0.05, 0.15 * case.first))
+        if loss <= goal:
+            return decision.now >= case.try_at and self._loosen(node, flows, case, decision)
+        tighter = next((job for job in flows if use.get(job.id, 0.0) > 0 and self._can_tighten(job)), None)
+        if tighter is not None:
+            self._changed(paces)
+            if case.trying:
+                case.trying, case.wait_s = False, 2 * case.wait_s
+            case.try_at = decision.now + case.wait_s
+            return self._tighten(tighter, goal / loss, case, decision)
+        if loss > 0.5 * case.first:
+            for pace in paces:
+                if pace.reports:
+                    pace.usual = (pace.cores, statistics.median(list(pace.reports)[-_NOW:]))
+            self._give_all_back(node, decision)
+        return False
+
+    def _can_tighten(self, job: Job) -> bool:
+        assert job.placement is not None
+        return len(job.placement.cpus) > 1 or job.share_asked_by(_SOURCE) > LEAST_WEIGHT
+
+    def _tighten(self, job: Job, by: float, case: _Case, decision: Decision) -> bool:
+        assert job.placement is not None
+        cpus = job.placement.cpus
+        reason = f"training on {job.placement.node} is slower since it runs"
+        if len(cpus) > 1:
+            case.full.setdefault(job.id, len(cpus))
+            decision.set_cores(job, cpus[: len(cpus) // 2], reason)
+            return True
+        weight = job.share_asked_by(_SOURCE)
+        decision.ask_share(job, _SOURCE, max(LEAST_WEIGHT, min(weight / 2, weight * by)), reason)
+        return False
+
+    def _loosen(self, node: str, flows: list[Job], case: _Case, decision: Decision) -> bool:
+        """One flow gets twice what it has."""
+        case.trying, case.try_at = True, decision.now + case.wait_s
+        reason = f"to see whether training on {node} can do without that again"
+        for job in reversed(flows):
+            assert job.placement is not None
+            weight, cores = job.share_asked_by(_SOURCE), len(job.placement.cpus)
+            if weight < 1.0:
+                decision.ask_share(job, _SOURCE, min(1.0, 2 * weight), reason)
+            elif case.full.get(job.id, 0) > cores:
+                self._more_cores(job, min(case.full[job.id], 2 * cores), reason, decision)
+            else:
+                continue
+            self._changed(self._known(node, decision))
+            return False
+        del self._cases[node]
+        return False
+
+    def _give_all_back(self, node: str, decision: Decision) -> bool:
+        case = self._cases.pop(node, None)
+        for job in _flows(node, decision) if case is not None else ():
+            reason = f"{node} needs nothing of it for training"
+            if job.share_asked_by(_SOURCE) < 1.0:
+                decision.ask_share(job, _SOURCE, 1.0, reason)
+            self._more_cores(job, case.full.get(job.id, 0), reason, decision)  # type: ignore[union-attr]
+        return False
+
+    @staticmethod
+    def _more_cores(job: Job, cores: int, reason: str, decision: Decision) -> None:
+        placement = job.placement
+        assert placement is not None
+        more = free_cores(placement.node, max(0, cores - len(placement.cpus)), decision.state)
+        if more:
+            decision.set_cores(job, tuple(sorted(placement.cpus + more)), reason)
+
+    @staticmethod
+    def _changed(paces: list[_Pace]) -> None:
+        for pace in paces:
+            pace.restart()
+
+
+def _flows(node: str, decision: Decision) -> list[Job]:
+    """The running jobs of a node that hold no device."""
+    return [job for job in decision.state.running.values() if not job.request.total_gpus and _is_on(job, node)]
+
+
+def _is_on(job: Job, node: str) -> bool:
+    return job.placement is not None and not job.placement.others and job.placement.node == node

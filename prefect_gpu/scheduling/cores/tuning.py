@@ -1,0 +1,235 @@
+"""Gives each training run the cores that it can use: CODA's CPU allocation (§V.B), bound to the scheduler."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.cores.eliminator import BANDWIDTH_LIMIT
+from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.cores.search_by_step_rate import KneeTuner
+from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreHistory, CoreTuner
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.reaction import Reaction
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+
+REPORTS = 5
+"""Reports of its step rate after which a count of cores has been measured."""
+
+
+@dataclass
+class _Search:
+    """The search for one run's count of cores.
+
+    Attributes:
+        since: From when on the run has had the cores that it has, and trains.
+        total, count: The measurements since then.
+        cores: Those that it has had since then.
+        rates: Step rates since then. The first is left out: a part of its time lies before that.
+    """
+
+    tuner: CoreTuner | KneeTuner
+    owner: str
+    category: str | None
+    gpus: int
+    since: float
+    total: float = 0.0
+    count: int = 0
+    cores: int = 0
+    rates: list[float] = field(default_factory=list)
+    settled: bool = False
+
+    @property
+    def by_speed(self) -> bool:
+        """Whether it goes by the run's step rate, for want of its devices' use."""
+        return isinstance(self.tuner, KneeTuner)
+
+    def restart(self, now: float) -> None:
+        """The run's cores have changed, or something else has."""
+        self.since, self.total, self.count, self.rates, self.settled = now, 0.0, 0, [], False
+
+
+class CoreTuning(Reaction):
+    """Tunes the number of cores of running training jobs on how busy their GPUs are, or on how fast they train.
+
+    A run is first brought to N_start, from what jobs of its owner and category needed. Then each count that the search
+    asks for is measured. Without measurements, without cores that can be handed out, or in a world that cannot change
+    them, nothing happens. A run gets only cores that nobody else is bound to: where too few are free it waits with what
+    there are, and gets the rest as they become free. What is measured while the node's memory bandwidth is short counts
+    for nothing.
+
+    - Where the use of the GPUs is measured, that is CODA's search (:class:`.CoreTuner`), in steps of 90 s.
+    - Where it is not, the step rate stands for it (:class:`.KneeTuner`). A count has been measured after some reports,
+      so that a run of minutes profits too; a run that shares its devices is not measured, since its neighbours change
+      its speed more than its cores do. The median counts: an evaluation now and then is no change of speed.
+
+    Only runs on one node are tuned, for those on several need two cores at most (§IV.B).
+
+    Args:
+        history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
+        step_s: Seconds for which each count is measured at most.
+        reports: Reports of the step rate with which it is measured at the latest.
+        keeps_asked: Keep to a number of cores that was asked for, unless the run itself and all others on its node may
+            be stopped: what is given to one that may not be could not be taken back when it is missed. CODA itself
+            tunes all runs, whatever they ask for.
+    """
+
+    def __init__(
+        self,
+        history: CoreHistory | None = None,
+        step_s: float = STEP_S,
+        reports: int = REPORTS,
+        *,
+        keeps_asked: bool = True,
+    ) -> None:
+        self.history = history if history is not None else CoreHistory()
+        self._keeps_asked = keeps_asked
+        self._step_s = step_s
+        self._reports = reports
+        self._searches: dict[str, _Search] = {}
+        self._short: set[str] = set()  # nodes whose memory bandwidth is short
+
+    def react(self, event: ev.Event, decision: Decision) -> bool:
+        """See the class. The allocation has to look again when cores have become free."""
+        match event:
+            case ev.UtilisationMeasured(job_id, utilisation):
+                return decision.abilities.cores and self._measured(
+                    decision.state.running[job_id], utilisation, decision
+                )
+            case ev.SpeedMeasured(job_id, speed):
+                return decision.abilities.cores and self._paced(decision.state.running[job_id], speed, decision)
+            case ev.PressureMeasured(node, fraction):
+                (self._short.add if fraction >= BANDWIDTH_LIMIT else self._short.discard)(node)
+            case ev.JobEnded(job_id):
+                search = self._searches.pop(job_id, None)
+                self.history.needs.pop(job_id, None)
+                if search is not None and search.tuner.asked is None:
+                    self.history.finished(search.owner, search.category, search.tuner.best, search.gpus)
+            case ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
+                self._searches.pop(job_id, None)
+                self.history.needs.pop(job_id, None)
+        return False
+
+    def _measured(self, job: Job, utilisation: float, decision: Decision) -> bool:
+        placement = job.placement
+        if placement is None or not self._tunable(job, decision) or not 0 <= utilisation <= 1:
+            return False
+        cores = len(placement.cpus)
+        search = self._searches.get(job.id)
+        if search is not None and search.by_speed:
+            if search.tuner.measurements:
+                return False
+            search = None
+        if search is None:
+            start, most = self._range(job, decision)
+            tuner = CoreTuner(start, most, 1, len(placement.devices))
+            search = self._searches[job.id] = self._begin(job, tuner, decision)
+        elif placement.node in self._short:
+            search.restart(decision.now)
+        elif cores == search.tuner.asked:
+            search.total, search.count = search.total + utilisation, search.count + 1
+            if decision.now - search.since >= self._step_s - 1e-6:
+                search.tuner.observe(cores, search.total / search.count)
+                search.restart(decision.now)
+        return self._go_on(job, search, decision)
+
+    def _tunable(self, job: Job, decision: Decision) -> bool:
+        return job.share >= 1.0 and _tunable(job, decision, self._keeps_asked)
+
+    def _paced(self, job: Job, speed: float, decision: Decision) -> bool:
+        placement = job.placement
+        if placement is None or not self._tunable(job, decision) or not 0 < speed < float("inf"):
+            return False
+        cores = len(placement.cpus)
+        search = self._searches.get(job.id)
+        if search is None:
+            search = self._searches[job.id] = self._begin(job, KneeTuner(*self._range(job, decision)), decision)
+        tuner = search.tuner
+        if not isinstance(tuner, KneeTuner):
+            return False
+        alone = all(len(decision.state.occupants(device)) == 1 for device in placement.devices)
+        if placement.node in self._short or not alone:
+            search.restart(decision.now)
+            return False
+        if cores != search.cores:  # somebody else may have changed them
+            search.cores = cores
+            search.restart(decision.now)
+        if cores == tuner.asked:
+            if search.settled:
+                search.rates.append(speed)
+            search.settled = True
+            late = decision.now - search.since >= self._step_s
+            if search.rates and (late or len(search.rates) >= self._reports):
+                free = free_cores(placement.node, len(decision.state.nodes[placement.node].cpus), decision.state)
+                tuner.observe(cores, statistics.median(search.rates), cores + len(free))
+                search.restart(decision.now)
+        return self._go_on(job, search, decision)
+
+    def _range(self, job: Job, decision: Decision) -> tuple[int, int]:
+        """N_start, and the most cores that there are."""
+        request = job.request
+        assert job.placement is not None
+        most = len(decision.state.nodes[job.placement.node].cpus)
+        return min(most, self.history.start(request.owner, request.category, len(job.placement.devices))), most
+
+    def _begin(self, job: Job, tuner: CoreTuner | KneeTuner, decision: Decision) -> _Search:
+        request = job.request
+        assert job.placement is not None
+        return _Search(tuner, request.owner, request.category, len(job.placement.devices), decision.now)
+
+    def _go_on(self, job: Job, search: _Search, decision: Decision) -> bool:
+        assert job.placement is not None
+        wanted = search.tuner.asked
+        if wanted is None:
+            wanted = self.history.needs[job.id] = search.tuner.best
+        return wanted != len(job.placement.cpus) and self._give(job, wanted, search, decision)
+
+    def _give(self, job: Job, wanted: int, search: _Search, decision: Decision) -> bool:
+        placement = job.placement
+        assert placement is not None
+        own = placement.cpus
+        if wanted < len(own):
+            cpus = own[:wanted]
+        else:
+            cpus = tuple(sorted(own + free_cores(placement.node, wanted - len(own), decision.state, placement.devices)))
+        if len(cpus) == len(own):
+            return False
+        best = search.tuner.best
+        if search.tuner.asked is None:
+            why = "train it as fast as more do" if search.by_speed else "keep its GPUs busiest"
+            reason = f"{best} were found to {why}"
+        elif search.tuner.measurements == 0:
+            reason = f"so many are known to suit such runs of {search.owner or 'its owner'}"
+        else:
+            what = "it trains faster" if search.by_speed else "its GPUs are busier"
+            reason = f"to see whether {what} than with {best}"
+        decision.set_cores(job, cpus, reason)
+        search.restart(decision.now)
+        return len(cpus) < len(own)
+
+
+def _tunable(job: Job, decision: Decision, keeps_asked: bool) -> bool:
+    placement = job.placement
+    if placement is None or placement.others or not placement.devices or not placement.cpus:
+        return False
+    if (
+        keeps_asked
+        and job.request.cpus is not None
+        and not (decision.can_stop(job) and _all_stop(placement.node, decision))
+    ):
+        return False
+    return job.status is Status.TRAINING and job.behind is None and placement.node in decision.state.nodes
+
+
+def _all_stop(node: str, decision: Decision) -> bool:
+    """Whether all that runs on a node may be stopped."""
+    state = decision.state
+    return not state.firm_count or all(
+        job.request.preemptible
+        for job in state.running.values()
+        if job.placement is not None and node in job.placement.nodes
+    )

@@ -1,0 +1,195 @@
+"""What policies may do. Each verb changes the books at once, so that the next decision sees it, and says so outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import (
+    Finish,
+    Hold,
+    Instruction,
+    Launch,
+    Move,
+    OpenGate,
+    Preempt,
+    SetCores,
+    SetShare,
+)
+from prefect_gpu.scheduling.model.jobs import Job, Status
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.order.orders import Order
+    from prefect_gpu.scheduling.placement.base import PlacementPolicy
+    from prefect_gpu.scheduling.sharing.rules import Sharing
+    from prefect_gpu.scheduling.state.state import State
+
+
+class Policies(Protocol):
+    """What a decision asks; a profile has it."""
+
+    @property
+    def order(self) -> Order: ...
+
+    @property
+    def placement(self) -> PlacementPolicy: ...
+
+    @property
+    def sharing(self) -> Sharing: ...
+
+
+class Decision:
+    """One decision in the making.
+
+    Attributes:
+        state: The books. Policies read them and change them only through the verbs.
+        order: Says which waiting job comes first.
+        placement: Says where a job goes.
+        sharing: Says whether a job may share a device.
+        abilities: What the outside world can carry out.
+        now: The moment of the decision.
+        instructions: What was decided so far.
+        wake_at: When to look again even if nothing happens, or None.
+    """
+
+    def __init__(self, state: State, policies: Policies, abilities: Abilities, now: float) -> None:
+        self.state = state
+        self.order, self.placement, self.sharing = policies.order, policies.placement, policies.sharing
+        self.abilities = abilities
+        self.now = now
+        self.instructions: list[Instruction] = []
+        self.wake_at: float | None = None
+
+    def launch(self, job: Job, placement: Placement, reason: str, behind: Job | None = None) -> None:
+        """Start a waiting job; behind another, if given, whose devices it then only prepares for."""
+        self.state.take(job, placement, Status.LAUNCHING, self.now, behind.id if behind else None)
+        job.launched_at, job.trains_since = self.now, None
+        job.story.append((self.now, f"granted {names(placement.all_devices) or 'cores'}: {reason}"))
+        self.instructions.append(Launch(job.id, placement, reason, behind.id if behind else None))
+
+    def hold(self, job: Job, code: str, reason: str) -> None:
+        """Leave a job waiting. It is said once for each kind of reason."""
+        if job.hold != code:
+            job.hold = code
+            job.story.append((self.now, f"waits: {reason}"))
+            self.instructions.append(Hold(job.id, code, reason))
+
+    def can_stop(self, job: Job) -> bool:
+        """Whether the job says that it may be stopped, and the outside world can do it."""
+        return job.request.preemptible and self.abilities.preemption is not Preemption.NONE
+
+    def may_stop(self, job: Job) -> bool:
+        """Whether the job can be preempted or moved. One that another is prepared behind is about to end anyway."""
+        return self.can_stop(job) and job.behind is None and self.state.successor(job.id) is None
+
+    def may_give_way(self, job: Job) -> bool:
+        """Whether the job can be preempted, together with whoever is prepared behind it."""
+        if not self.can_stop(job) or job.behind is not None:
+            return False
+        successor = self.state.successor(job.id)
+        return successor is None or self.can_stop(successor)
+
+    def preempt(self, job: Job, reason: str) -> None:
+        """Stop a running job to make room; it waits again when it has stopped. Whoever was behind it goes too."""
+        successor = self.state.successor(job.id)
+        if successor is not None:
+            self._stop(successor, f"{job.label}, which it was prepared behind, is stopped")
+        self._stop(job, reason)
+
+    def _stop(self, job: Job, reason: str) -> None:
+        self.state.release(job, self.now)
+        job.stops += 1
+        job.story.append((self.now, f"stopped: {reason}"))
+        if self.abilities.preemption is Preemption.INSTANT:
+            job.gave_way_at = self.now
+            self.state.admit(job, self.now)
+        else:
+            job.status = Status.STOPPING
+        self.instructions.append(Preempt(job.id, reason))
+
+    def move(self, job: Job, placement: Placement, reason: str) -> None:
+        """Let a running job carry on elsewhere, or with more or fewer devices."""
+        self.rearrange([(job, placement)], reason)
+
+    def rearrange(self, moves: Sequence[tuple[Job, Placement]], reason: str) -> None:
+        """Let several running jobs carry on elsewhere; some may go where others were.
+
+        Unless moving is free, their processes start anew: they are launching until they report that they train.
+        """
+        self.state.rearrange(moves)
+        for job, placement in moves:
+            if not self.abilities.free_moves:
+                self.state.progress(job, job.done(self.now), self.now)
+                job.status, job.done_at = Status.LAUNCHING, None
+                job.launched_at, job.trains_since = self.now, None
+            job.story.append((self.now, f"moved to {names(placement.all_devices) or placement.node}: {reason}"))
+            self.instructions.append(Move(job.id, placement, reason))
+
+    def open_gate(self, job: Job, reason: str) -> None:
+        """Let a prepared job train."""
+        self.state.pass_gate(job, self.now)
+        job.story.append((self.now, f"may train: {reason}"))
+        self.instructions.append(OpenGate(job.id, reason))
+
+    def set_cores(self, job: Job, cpus: tuple[int, ...], reason: str) -> None:
+        """Bind a running job to other cores of its node; a gang's first instance."""
+        placement = job.placement
+        assert placement is not None
+        self.state.replace(job, replace(placement, cpus=cpus))
+        job.story.append((self.now, f"has {len(cpus)} cores: {reason}"))
+        self.instructions.append(SetCores(job.id, cpus, reason))
+
+    def ask_share(self, job: Job, source: str, weight: float, reason: str) -> None:
+        """Let a running job have this weight on its devices at most, as far as one policy is concerned.
+
+        Several policies may want a job to give way, and none undoes another: the least that is asked for holds.
+
+        Args:
+            source: Which policy asks; what it asked of the job before is forgotten.
+            weight: 0, to pause, to 1, which asks for nothing.
+            reason: For people.
+
+        Raises:
+            ValueError: The weight is out of range.
+
+        Example:
+            >>> from prefect_gpu.scheduling.model.jobs import Job, Request
+            >>> from prefect_gpu.scheduling.scheduler import Scheduler
+            >>> job, scheduler = Job("a", Request(), "", 0.0, 0.0), Scheduler()
+            >>> decision = Decision(scheduler.state, scheduler.profile, scheduler.abilities, 0.0)
+            >>> decision.ask_share(job, "separation", 0.0, "it slows b down")
+            >>> decision.ask_share(job, "demotion", 0.25, "it has converged")
+            >>> decision.ask_share(job, "separation", 1.0, "b has ended")
+            >>> [(said.weight, said.reason) for said in decision.instructions]
+            [(0.0, 'it slows b down'), (0.25, 'it has converged')]
+        """
+        if not 0.0 <= weight <= 1.0:
+            raise ValueError(f"weight is {weight}: give a share from 0, to pause, to 1, a full one")
+        before = job.share
+        asked = {name: said for name, said in job.asked_shares.items() if name != source}
+        if weight < 1.0:
+            asked[source] = (weight, reason)
+        job.asked_shares = asked
+        if job.share != before:
+            weight, reason = min(asked.values(), key=lambda said: said[0], default=(weight, reason))
+            job.story.append((self.now, f"has weight {weight:g}: {reason}"))
+            self.instructions.append(SetShare(job.id, weight, reason))
+
+    def finish(self, job: Job, reason: str) -> None:
+        """Ask a running job to end its training early. It keeps its place until it has ended."""
+        job.story.append((self.now, f"is to end early: {reason}"))
+        self.instructions.append(Finish(job.id, reason))
+
+    def look_again_at(self, moment: float) -> None:
+        """Ask for a ``TimePassed`` at that moment."""
+        self.wake_at = moment if self.wake_at is None else min(moment, self.wake_at)
+
+
+def names(devices: tuple[str, ...]) -> str:
+    """Devices as people read them; a long list is cut short."""
+    if len(devices) > 8:
+        return f"{', '.join(devices[:6])} and {len(devices) - 6} more"
+    return ", ".join(devices)

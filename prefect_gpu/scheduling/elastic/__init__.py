@@ -1,0 +1,1 @@
+"""How many devices does an elastic job get (F-scheduling)?"""

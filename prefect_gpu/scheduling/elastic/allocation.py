@@ -1,0 +1,281 @@
+"""F-scheduling (Seo, 2020), bound to the scheduler: elastic jobs get as many devices as it pays to give them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.elastic.listing1 import V_BOUND, ElasticJob, assign, slowdown
+from prefect_gpu.scheduling.elastic.resize_guard import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES, worth_applying
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.placement.granting import grant
+from prefect_gpu.scheduling.reaction import Reaction
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.state.state import State
+
+_DEPTH = 64
+
+
+def is_elastic(job: Job) -> bool:
+    """Whether the job can use a varying number of devices of one node, and its throughput on them is known."""
+    return job.request.is_resizable and any(job.estimate.throughput)
+
+
+@dataclass
+class _Plan:
+    """What one node could do.
+
+    Attributes:
+        free: Devices that nobody is on.
+        resizable: Elastic jobs that run there and may get another number of devices now.
+        fixed: Slowdowns of the elastic jobs there that keep what they have.
+        left: Devices that are left if each of ``resizable`` and ``admitted`` has its minimum.
+        kept: Devices that are left to waiting jobs that are not elastic.
+    """
+
+    node: Node
+    free: int
+    resizable: list[Job] = field(default_factory=list)
+    fixed: list[float] = field(default_factory=list)
+    left: int = 0
+    kept: int = 0
+    admitted: list[Job] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        """Devices to hand out to elastic jobs."""
+        return self.free - self.kept + sum(_count(job) for job in self.resizable)
+
+    def suits(self, job: Job) -> bool:
+        """Whether the job can have any of the node's devices: here they are only counted."""
+        return all(map(job.fits_on, self.node.devices))
+
+
+class Elastic(Allocation):
+    """Listing 1 on each node, with its guards; all other jobs are left to another allocation.
+
+    Each waiting job, in order, is admitted to a node that has its minimum left if the elastic jobs there shrink to
+    theirs: elastic ones where most is left, others where least is. Then the devices of each node are handed out to its
+    elastic jobs, and the new numbers are applied if this lets a waiting job start, or raises the sum of throughputs by
+    enough. A job that has just been launched is left alone for a while.
+
+    A job that shrinks keeps the first of its devices; one that grows keeps all.
+
+    Args:
+        others: Starts the jobs that are not elastic, and tells those who wait why.
+        v_bound: Bound on the variance of the slowdowns.
+        least_gain_steps_per_s: By how much the sum of throughputs must rise.
+        protected_launches: A job is left alone for so many times what its last launch took.
+    """
+
+    def __init__(
+        self,
+        others: Allocation | None = None,
+        v_bound: float = V_BOUND,
+        least_gain_steps_per_s: float = LEAST_GAIN_STEPS_PER_S,
+        protected_launches: float = PROTECTED_LAUNCHES,
+        *,
+        spare: bool = True,
+    ) -> None:
+        self.others = others or Backfill()
+        self.ranks_running = self.others.ranks_running
+        self._v_bound = v_bound
+        self._least_gain = least_gain_steps_per_s
+        self._protected_launches = protected_launches
+        self._spare = spare
+
+    def bind(self, state: State) -> None:
+        """Called once, before anything else."""
+        super().bind(state)
+        self.others.bind(state)
+
+    def allocate(self, decision: Decision) -> None:
+        """See the class."""
+        self.resize(decision)
+        self.others.allocate(decision)
+
+    def resize(self, decision: Decision) -> None:
+        """The part about elastic jobs: for allocations that do the rest themselves."""
+        state = decision.state
+        elastic = [job for job in state.running.values() if job.request.max_gpus is not None and is_elastic(job)]
+        waiting = any(
+            is_elastic(line.entries[0][1]) for line in state.queue_of_waiting.lines() if line.request.max_gpus
+        )
+        if not elastic and not waiting:
+            return
+        plans = self._plans(decision, elastic)
+        if self._admit(decision, plans):
+            for plan in plans.values():
+                if plan.resizable or plan.admitted:
+                    self._apply(decision, plan)
+
+    # -- planning -------------------------------------------------------------------------------------------------
+
+    def _plans(self, decision: Decision, elastic: list[Job]) -> dict[str, _Plan]:
+        state = decision.state
+        plans = {name: _Plan(node, state.free_on(name)) for name, node in state.nodes.items()}
+        for job in elastic:
+            plan = plans.get(job.placement.node) if job.placement else None
+            if plan is None or not set(job.placement.devices) <= {device.id for device in plan.node.devices}:  # type: ignore[union-attr]
+                continue
+            one = _elastic_job(job, plan.node)
+            if one.f(_count(job)) > 0 and plan.suits(job) and decision.may_stop(job) and self._resizable(job, decision):
+                plan.resizable.append(job)
+            elif one.f(_count(job)) > 0:
+                plan.fixed.append(slowdown(one, _count(job), len(plan.node.devices)))
+        for plan in plans.values():
+            least = sum(_minimum(job, plan.node) or 0 for job in plan.resizable)
+            plan.left = plan.room - least
+        return plans
+
+    def _resizable(self, job: Job, decision: Decision) -> bool:
+        """Whether the job trains and is protected no more; else, when to look again."""
+        if job.status is not Status.TRAINING or decision.state.successor(job.id) is not None:
+            return False
+        until = protected_until(job, self._protected_launches)
+        if until > decision.now:
+            decision.look_again_at(until)
+        return until <= decision.now
+
+    def _admit(self, decision: Decision, plans: dict[str, _Plan]) -> bool:
+        """Give waiting jobs, in order, their minimum. False: leave it all to the other allocation this time."""
+        state = decision.state
+        more: dict[str, int] = {}
+        for _, job in islice(state.queue_of_waiting.in_order(), _DEPTH):
+            request = job.request
+            if state.limit_on(job.queue, more) is not None or request.gpus == 0:
+                continue
+            if request.spans or request.workers > 1:
+                return False  # what it leaves free is not known here
+            found = self._node_for(job, plans)
+            if found is None:
+                if job.impatient:
+                    return False  # devices are kept for it
+                continue
+            plan, least = found
+            plan.left -= least
+            if is_elastic(job):
+                plan.admitted.append(job)
+            else:
+                plan.kept += least
+            more[job.queue] = more.get(job.queue, 0) + 1
+        return True
+
+    @staticmethod
+    def _node_for(job: Job, plans: dict[str, _Plan]) -> tuple[_Plan, int] | None:
+        best: tuple[tuple[bool, int], _Plan, int] | None = None
+        elastic = is_elastic(job)
+        for plan in plans.values():
+            least = _minimum(job, plan.node) if elastic else job.request.gpus
+            if least is None or plan.left < least or not plan.suits(job):
+                continue
+            # Nobody shrinks for a job that finds free devices: it would be started there.
+            preference = (False, plan.left) if elastic else (plan.free - plan.kept >= least, -plan.left)
+            if best is None or preference > best[0]:
+                best = preference, plan, least
+        return best[1:] if best else None
+
+    # -- applying -------------------------------------------------------------------------------------------------
+
+    def _apply(self, decision: Decision, plan: _Plan) -> None:
+        jobs = plan.resizable + plan.admitted
+        known = [_elastic_job(job, plan.node) for job in jobs]
+        before = {job.id: _count(job) for job in plan.resizable}
+        after = self._assign(known, before, plan)
+        if len(after) < len(jobs):
+            return
+        makes_room = plan.kept > plan.free
+        if not makes_room and not worth_applying(known, before, after, self._least_gain):
+            return
+        state, sharing = decision.state, decision.sharing
+        by_change = sorted(jobs, key=lambda job: after[job.id] - before.get(job.id, 0))  # first those that shrink
+        for job in sorted(by_change, key=lambda job: job.id in before, reverse=True):
+            count = after[job.id]
+            own = job.placement.devices if job.placement else ()
+            if count == len(own):
+                continue
+            new = [device.id for device in state.free_devices(plan.node.id)][: max(0, count - len(own))]
+            taken = {*own[:count], *new}
+            devices = tuple(device.id for device in plan.node.devices if device.id in taken)
+            place = grant(job, plan.node, devices, state, sharing)
+            if job.placement is None:
+                decision.launch(job, place, f"{count} devices make the sum of throughputs largest")
+            elif count < len(own):
+                decision.move(
+                    job, place, f"{count} of its {len(own)} devices remain, so that others can use them better"
+                )
+            else:
+                decision.move(job, place, f"{count} devices instead of {len(own)} make it faster")
+
+    def _assign(self, jobs: list[ElasticJob], before: dict[str, int], plan: _Plan) -> dict[str, int]:
+        """Listing 1; then jobs that keep what they have if the others can do nearly as well without their restart."""
+        total = len(plan.node.devices)
+        after = assign(jobs, plan.room, self._v_bound, total_gpus=total, others=plan.fixed)
+        if not plan.admitted or len(after) < len(jobs) or not self._spare:
+            return after
+        free, kept, by_id = plan.room, dict[str, int](), {job.id: job for job in jobs}
+        fixed = list(plan.fixed)
+        for name in sorted(before, key=lambda name: by_id[name].f(before[name]), reverse=True):
+            one = by_id[name]
+            rest = [job for job in jobs if job.id != name and job.id not in kept]
+            if after[name] == before[name] or free - before[name] < sum(job.minimum for job in rest):
+                continue
+            others = [*fixed, slowdown(one, before[name], total)]
+            trial = assign(rest, free - before[name], self._v_bound, total_gpus=total, others=others)
+            trial |= {**kept, name: before[name]}
+            if len(trial) < len(jobs):
+                continue
+            lost = _sum(by_id, after) - _sum(by_id, trial)
+            if lost * self._protected_launches < one.f(before[name]):
+                kept[name], after, fixed = before[name], trial, others
+                free -= before[name]
+        return after
+
+
+def _sum(jobs: dict[str, ElasticJob], counts: dict[str, int]) -> float:
+    return sum(jobs[name].f(count) for name, count in counts.items())
+
+
+class Protection(Reaction):
+    """Looks again when an elastic job may be resized; to be composed with :class:`Elastic`."""
+
+    def __init__(self, protected_launches: float = PROTECTED_LAUNCHES) -> None:
+        self._protected_launches = protected_launches
+
+    def react(self, event: ev.Event, decision: Decision) -> bool:
+        """Note when the protection of a job that begins to train ends."""
+        if isinstance(event, ev.PhaseEntered) and event.status is Status.TRAINING:
+            job = decision.state.jobs[event.job]
+            if job.request.max_gpus is not None and is_elastic(job):
+                decision.look_again_at(protected_until(job, self._protected_launches))
+        return False
+
+
+def protected_until(job: Job, launches: float) -> float:
+    """When a job may be resized, as seconds on the clock of events: long ago, if its launch was not seen."""
+    if job.trains_since is None or job.launched_at is None:
+        return -math.inf
+    return job.trains_since + launches * max(0.0, job.trains_since - job.launched_at)
+
+
+def _count(job: Job) -> int:
+    return len(job.placement.devices) if job.placement else 0
+
+
+def _elastic_job(job: Job, node: Node) -> ElasticJob:
+    most = min(job.request.max_gpus or job.request.gpus, max(len(node.devices), job.request.gpus))
+    return ElasticJob(job.id, job.request.gpus, most, (0.0, *job.estimate.throughput))
+
+
+def _minimum(job: Job, node: Node) -> int | None:
+    """The fewest devices that the job can run on there, or None."""
+    one = _elastic_job(job, node)
+    return next((n for n in range(one.minimum, min(one.maximum, len(node.devices)) + 1) if one.f(n) > 0), None)

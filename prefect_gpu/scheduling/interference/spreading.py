@@ -1,0 +1,136 @@
+"""Jobs spread evenly over nodes: on how many they may go, and what a set of nodes means for them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model.cluster import Device, Placement
+from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.placement.granting import grant, joined
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.model.jobs import Job, Request
+    from prefect_gpu.scheduling.sharing.rules import Sharing
+    from prefect_gpu.scheduling.state.state import State
+
+MOST_NODES = 8
+
+
+def pieces(request: Request) -> tuple[int, int]:
+    """(how many pieces the job falls into, devices of each): a GPU each of a run that spans, the instances of a gang.
+
+    A run that neither spans nor is a gang is one piece.
+    """
+    if request.spans:
+        return request.gpus, 1
+    return request.workers, request.gpus
+
+
+def widths(request: Request, preferred: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of nodes that the job's pieces spread evenly over, in the order of preference.
+
+    Args:
+        preferred: Numbers of nodes to think of, the preferred first.
+    """
+    count, _ = pieces(request)
+    return tuple(width for width in preferred if 0 < width <= count and count % width == 0)
+
+
+def can_spread(request: Request) -> bool:
+    """Whether the request is one that is spread here: it wants devices, and has no parameter servers."""
+    return request.total_gpus > 0 and request.servers == 0 and not request.max_gpus
+
+
+class EvenSpread(PlacementPolicy):
+    """Spread over the first of several numbers of nodes that fits, on the nodes of lowest number that have room.
+
+    Args:
+        preferred: Numbers of nodes, the preferred first. Jobs that none of them divides, and jobs that may not be
+            split, go where :class:`BestFit` puts them.
+    """
+
+    def __init__(self, preferred: Sequence[int] = (4, 2)) -> None:
+        self._preferred = tuple(preferred)
+        self._otherwise = BestFit()
+
+    def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
+        """See the class."""
+        found = widths(job.request, self._preferred) if can_spread(job.request) else ()
+        if not found:
+            return self._otherwise.place(job, state, sharing, kept)
+        count, size = pieces(job.request)
+        room = free_devices(job, state, sharing, kept)
+        for width in found:
+            for numbers in by_domain(
+                state, [n for n, devices in room.items() if len(devices) >= count // width * size]
+            ):
+                if len(numbers) >= width:
+                    return placed(job, numbers[:width], room, state, sharing)
+        return None
+
+
+def free_devices(job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> dict[int, list[Device]]:
+    """Devices of each node, by its number, that could take the job."""
+    room: dict[int, list[Device]] = {}
+    for _, _, numbers in state.groups_with_free(1):
+        for number in numbers:
+            devices = state.free_devices(state.numbered[number].node.id)
+            room[number] = [d for d in devices if d.id not in kept and sharing.fits(job, d, state)]
+    return dict(sorted(room.items()))
+
+
+def placed(
+    job: Job, numbers: Sequence[int], room: Mapping[int, Sequence[Device]], state: State, sharing: Sharing
+) -> Placement:
+    """The placement of a job spread evenly over these nodes: one part for each node, or for each instance of a gang."""
+    count, size = pieces(job.request)
+    each = count // len(numbers)
+    in_parts = (1, each * size) if job.request.spans else (each, size)
+    parts = []
+    for number in numbers:
+        node, devices = state.numbered[number].node, room[number]
+        for part in range(in_parts[0]):
+            own = devices[part * in_parts[1] : (part + 1) * in_parts[1]]
+            parts.append(grant(job, node, tuple(device.id for device in own), state, sharing))
+    return joined(parts)
+
+
+def node_sets(
+    width: int, room: Mapping[int, int], least: int, jobs_on: Mapping[int, frozenset[str]], state: State
+) -> Iterator[frozenset[int]]:
+    """Sets of so many nodes of one domain with room on each; of sets that are alike, the first.
+
+    Nodes are alike if equally many devices are free there and the same jobs are on them. On a large cluster, only
+    some nodes are thought of: those with the fewest jobs, and of these the ones with the fewest devices free.
+
+    Args:
+        width: Nodes of each set.
+        room: Devices free on each node, by its number.
+        least: Devices that must be free on each.
+        jobs_on: The jobs on each node.
+    """
+    for numbers in by_domain(state, [number for number, free in room.items() if free >= least]):
+        alike: dict[tuple[int, int, frozenset[str]], list[int]] = {}
+        for number in numbers:
+            jobs = jobs_on.get(number, frozenset())
+            alike.setdefault((len(jobs), room[number], jobs), []).append(number)
+        kinds = sorted(alike.items(), key=lambda item: (item[0][:2], item[1][0]))
+        chosen = sorted([n for _, group in kinds for n in group[:width]][: max(width, MOST_NODES)])
+        kind_of = {number: at for at, (_, group) in enumerate(kinds) for number in group}
+        seen: set[tuple[int, ...]] = set()
+        for some in combinations(chosen, width):
+            signature = tuple(sorted(kind_of[number] for number in some))
+            if signature not in seen:
+                seen.add(signature)
+                yield frozenset(some)
+
+
+def by_domain(state: State, numbers: Sequence[int]) -> list[list[int]]:
+    """Those nodes of each domain, in the given order."""
+    found: dict[str, list[int]] = {}
+    for number in numbers:
+        found.setdefault(state.numbered[number].node.domain, []).append(number)
+    return list(found.values())

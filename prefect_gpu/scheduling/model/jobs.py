@@ -1,0 +1,231 @@
+"""Jobs: what a run asks for, what it is expected to need, and how far it has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from prefect_gpu.scheduling.model.cluster import Device, Placement
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one run asks for.
+
+    Attributes:
+        gpus: Devices of each instance, all on one node; 0 for a run that only needs cores.
+        gpu_memory_bytes: Memory on each device; None asks for whole devices.
+        cpus: Cores of each instance; None leaves the count to the scheduler.
+        exclusive: Whether the devices must not be shared with other runs.
+        category: Kind of model, for what is learned per kind (CODA §V.B).
+        workers: Instances of a gang; all are placed, or none.
+        servers: Parameter servers of a gang: further instances, which hold no device.
+        spans: Whether the devices of an instance may be split over several nodes as the scheduler likes.
+        max_gpus: Most devices an elastic run can use (F-scheduling); None: exactly ``gpus``.
+        preemptible: Whether the run may be stopped, and carries on from where it was.
+        owner: Who is to be treated fairly (DRF).
+        priority: Higher goes first under the order ``Priority``.
+        kind: The program, as contention is known per program (DeepShare).
+        features: Names of the parameters that say what the run needs; empty: all may. For those who learn.
+        automatic: Whether the user leaves it to the pool if the devices are shared. Whoever submits the job then says
+            ``exclusive=False`` if its memory and its use of a device are both known (Liquid §6.2).
+        converged: What happens when the run's loss moves no more: "yield", it gives way to runs beside it that still
+            learn; "stop", it also ends early; "" is neither.
+    """
+
+    gpus: int = 1
+    gpu_memory_bytes: int | None = None
+    cpus: int | None = None
+    exclusive: bool = True
+    category: str | None = None
+    workers: int = 1
+    servers: int = 0
+    spans: bool = False
+    max_gpus: int | None = None
+    preemptible: bool = False
+    owner: str = ""
+    priority: int = 0
+    kind: str = ""
+    features: tuple[str, ...] = ()
+    converged: str = ""
+    automatic: bool = False
+
+    @property
+    def shareable(self) -> bool:
+        """A run shares a device only when it says how much memory it needs and does not mind company."""
+        return not self.exclusive and self.gpu_memory_bytes is not None
+
+    @property
+    def total_gpus(self) -> int:
+        """Devices of all instances together."""
+        return self.gpus * self.workers
+
+    @property
+    def is_resizable(self) -> bool:
+        """Whether it can use a varying number of devices of one node (F-scheduling's prototype, §4.1)."""
+        return (
+            self.max_gpus is not None
+            and self.max_gpus > self.gpus >= 1
+            and not self.is_gang
+            and not self.spans
+            and not self.shareable
+        )
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether it has several instances, which are placed together or not at all."""
+        return self.workers > 1 or self.servers > 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run is expected to need, from those who learn (or, in a simulation, from those who know).
+
+    Attributes:
+        service_s: Seconds that the run trains for on what it asks for, undisturbed; None: unknown.
+        launching_s: Seconds from its launch until it could train (Liquid's T_l).
+        saving_s: Seconds from the end of its training to the end of its process (T_sa).
+        utilisation: Mean use of each of its devices, 0 to 1; None: unknown.
+        memory_bytes: Peak memory on each device; None: unknown.
+        throughput: Steps per second on 1, 2, 3 … devices (F-scheduling's f_M); 0 where it cannot run.
+        stages_s: Seconds of each iteration on each of several resources (Muri's resource model).
+        iteration_s: Seconds of one iteration alone; with ``stages_s``.
+        sent_bps: Bytes per second that each instance of a gang sends to the others while it trains, and receives of
+            them; None: unknown.
+        waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
+    """
+
+    service_s: float | None = None
+    launching_s: float = 0.0
+    saving_s: float = 0.0
+    utilisation: float | None = None
+    memory_bytes: int | None = None
+    throughput: tuple[float, ...] = ()
+    stages_s: tuple[float, ...] = ()
+    iteration_s: float = 0.0
+    sent_bps: float | None = None
+    waits: bool = True
+
+
+UNKNOWN = Estimate()
+
+
+class Status(str, Enum):
+    """How far a job has come. The phases are Liquid's (§5.1, eq. 1): launching, training, saving.
+
+    A job that is *stopping* was told to make room: it holds no placement any more in the books, but it cannot be
+    placed again before the outside world has said that it did stop.
+    """
+
+    WAITING = "waiting"
+    LAUNCHING = "launching"
+    PREPARING = "preparing"
+    TRAINING = "training"
+    SAVING = "saving"
+    STOPPING = "stopping"
+
+
+ACTIVE = (Status.LAUNCHING, Status.PREPARING, Status.TRAINING, Status.SAVING)
+_ACTIVE = frozenset(ACTIVE)
+
+
+@dataclass(eq=False)
+class Job:
+    """One run, as the scheduler sees it. Times are seconds on the clock that events carry.
+
+    Attributes:
+        not_before: When the run is due; it never starts earlier.
+        retry_at: After a launch that failed: when the next one may be tried. The run keeps its place in the queue.
+        hold: Code of the reason it was last left waiting for; None before the first look at it.
+        story: What happened to it, as (time, sentence).
+        impatient: Whether it has waited so long that nobody may overtake it any more.
+        behind: The job whose training must be over before this one may train (Liquid's pre-scheduling, §6.1).
+        done_s: Seconds of service that its progress is worth, as of ``done_at``.
+        attained_s: Seconds for which it has held devices, up to its last stop.
+        stops: How often it was made to stop.
+        room_bytes: Memory that its devices must have for what it is expected to need, as of its last wait; 0: any.
+        launched_at: When its process was last told to start: by its launch, or by a move.
+        trains_since: Since when it has trained after that; None: it does not yet.
+        gave_way_at: When it last gave way and waited again: it loses patience as late as if it had come then.
+        asked_shares: What each policy asks of its weight, and why: (weight below 1, reason). The least of it holds. It
+            is never changed in place, for copies of the job have it too.
+    """
+
+    id: str
+    request: Request
+    queue: str
+    submitted_at: float
+    not_before: float
+    name: str = ""
+    estimate: Estimate = UNKNOWN
+    status: Status = Status.WAITING
+    placement: Placement | None = None
+    granted_at: float | None = None
+    retry_at: float = float("-inf")
+    hold: str | None = None
+    story: list[tuple[float, str]] = field(default_factory=list)
+    impatient: bool = False
+    behind: str | None = None
+    done_s: float = 0.0
+    done_at: float | None = None
+    attained_s: float = 0.0
+    stops: int = 0
+    room_bytes: int = 0
+    launched_at: float | None = None
+    trains_since: float | None = None
+    gave_way_at: float = float("-inf")
+    asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        """Whether the job holds a placement."""
+        return self.status in _ACTIVE
+
+    @property
+    def due_at(self) -> float:
+        """When the job may start at the earliest."""
+        return max(self.not_before, self.retry_at)
+
+    @property
+    def least_bytes(self) -> int:
+        """Memory that each of its devices must have: what it declares or, if that is more, is expected to need."""
+        declared = self.request.gpu_memory_bytes or 0
+        return declared if declared > self.room_bytes else self.room_bytes
+
+    def fits_on(self, device: Device) -> bool:
+        """Whether the device is large enough, whoever else is on it."""
+        return device.memory_bytes >= self.least_bytes
+
+    @property
+    def share(self) -> float:
+        """Its weight on its devices: 1 is a full one, 0 lets it pause."""
+        return min((weight for weight, _ in self.asked_shares.values()), default=1.0)
+
+    def share_asked_by(self, source: str) -> float:
+        """The weight that one policy asks for."""
+        return self.asked_shares.get(source, (1.0, ""))[0]
+
+    @property
+    def label(self) -> str:
+        """What people call the job."""
+        return self.name or self.id
+
+    def attained(self, now: float) -> float:
+        """Seconds for which the job has held devices so far (Tiresias' attained service, per device)."""
+        if self.granted_at is None or self.behind is not None:
+            return self.attained_s
+        return self.attained_s + max(0.0, now - self.granted_at)
+
+    def remaining_s(self, now: float) -> float | None:
+        """Seconds of service that are left, from the estimate and the progress; None if nothing is estimated."""
+        total = self.estimate.service_s
+        if total is None:
+            return None
+        left = total - self.done(now)
+        return left if left > 0.0 else 0.0  # not max(): this is asked for most often of all
+
+    def done(self, now: float) -> float:
+        """Seconds of service that its progress is worth now. Between two reports it is taken to train at full speed."""
+        if self.done_at is None or self.status is not Status.TRAINING:
+            return self.done_s
+        return self.done_s + (now - self.done_at) if now > self.done_at else self.done_s

@@ -1,0 +1,1 @@
+"""Which waiting job is looked at first?"""

@@ -1,0 +1,26 @@
+"""The question that every placement policy answers."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model.cluster import Placement
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.sharing.rules import Sharing
+    from prefect_gpu.scheduling.state.state import State
+
+
+class PlacementPolicy(abc.ABC):
+    """Chooses among the places that can hold a job."""
+
+    @abc.abstractmethod
+    def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
+        """The place for a job, or None if nothing can hold it now. Must not change the state.
+
+        Args:
+            kept: Ids of devices that are kept for another job.
+        """

@@ -1,0 +1,70 @@
+"""Jobs of several instances through the kernels of ``scheduling/placing``: whole or not at all, in one domain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container, Sequence
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.placement.cluster_view import ClusterView, fitting, most_wanted
+from prefect_gpu.scheduling.placement.granting import granted_gang
+from prefect_gpu.scheduling.placement.kernels import containers as asked
+from prefect_gpu.scheduling.placement.kernels.base import Placer
+from prefect_gpu.scheduling.placement.kernels.containers import Free
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.sharing.rules import Sharing
+    from prefect_gpu.scheduling.state.state import State
+
+
+def containers(request: Request, cores: int = 0) -> asked.Gang:
+    """What a request asks for as a gang: its workers, then its parameter servers, so many cores each."""
+    worker = asked.Container(request.gpus, cores)
+    return (worker,) * request.workers + (asked.Container(0, cores, role="ps"),) * request.servers
+
+
+def place_containers(
+    placer: Placer,
+    job: Job,
+    state: State,
+    sharing: Sharing,
+    kept: Container[str],
+    view: ClusterView,
+    rng: random.Random | None = None,
+) -> Placement | None:
+    """The place that a kernel chooses for all instances of a job, or None. Cores are not counted."""
+    request = job.request
+    if not state.numbered or (not request.shareable and state.free_count < request.total_gpus):
+        return None
+    topology = view.topology(state)
+    free = Free(view.free_gpus(job, state, sharing, kept), topology.cpus_total, topology.memory_total_bytes)
+    plan = placer.place(containers(request), free, topology, rng)
+    return None if plan is None else granted(job, plan, state, sharing, kept)
+
+
+def granted(
+    job: Job, plan: Sequence[int], state: State, sharing: Sharing, kept: Container[str] = (), taken: Container[str] = ()
+) -> Placement | None:
+    """The placement of a plan, workers first; None if a node has not enough devices after all.
+
+    Args:
+        plan: The node's number for each instance.
+        taken: Devices that others of the same batch have been given.
+    """
+    request = job.request
+    left: dict[int, list[str]] = {}
+    workers = []
+    for number in plan[: request.workers]:
+        node = state.numbered[number].node
+        if number not in left:
+            found = [device for device in fitting(job, node, state, sharing, kept) if device.id not in taken]
+            left[number] = [device.id for device in most_wanted(found, job, state, sharing)]
+        devices, left[number] = left[number][: request.gpus], left[number][request.gpus :]
+        if len(devices) < request.gpus:
+            return None
+        workers.append((node, tuple(device.id for device in node.devices if device.id in devices)))
+    servers = [state.numbered[number].node for number in plan[request.workers :]]
+    return granted_gang(job, workers, servers, state, sharing)

@@ -1,0 +1,170 @@
+"""The grouping genetic algorithm that places a batch of gangs together (Liquid, §5.3)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
+from prefect_gpu.scheduling.placement.kernels.base import Placer
+from prefect_gpu.scheduling.placement.kernels.beginners import beginners
+from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, BestFit
+from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
+from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
+from prefect_gpu.scheduling.placement.kernels.genome import INVALID, Batch, Chromosome
+from prefect_gpu.scheduling.placement.kernels.topology import Topology, check_network_weight
+
+
+@dataclass(frozen=True)
+class Genetic(Placer):
+    """Evolves plans for a batch; never worse than best fit one gang after the other.
+
+    The gangs that it plans together are those for which best fit (or else first fit) finds room, one after the other;
+    that plan is in the first population, and so is the one of `AnchoredBestFit` if it has room for all. Of all plans
+    seen, it returns the fittest whose network cost is no larger than best fit's. A gang for which there was no room
+    is tried once more on what the better plan leaves.
+
+    Attributes:
+        network_weight: The paper's lambda (see `Topology.score`).
+        population: Plans per generation.
+        generations: Generations at most.
+        budget: Containers x population x generations at most: without a clock, it keeps large batches short. The
+            first population is always made; for 64 gangs on 1,024 nodes that alone is a second or two.
+        patience: Generations without a better plan, after which it stops.
+        tournament: Plans in each round of the selection; the fittest of them survives.
+        ordinary: Share of the survivors that are drawn whatever their fitness.
+        mutation: Chance that a child is mutated.
+    """
+
+    network_weight: float = NETWORK_WEIGHT
+    population: int = 32
+    generations: int = 60
+    budget: int = 40_000
+    patience: int = 20
+    tournament: int = 3
+    ordinary: float = 0.15
+    mutation: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_network_weight(self.network_weight)
+        for name, least in (("population", 2), ("generations", 0), ("budget", 0), ("patience", 1), ("tournament", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: give {least} or more")
+        for name in ("ordinary", "mutation"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give a share from 0 to 1")
+
+    def place(self, gang: Gang, free: Free, topology: Topology, rng: random.Random | None = None) -> Plan | None:
+        """A batch of one gang; see `Placer.place`."""
+        return self.place_batch((gang,), free, topology, rng)[0]
+
+    def place_batch(
+        self,
+        gangs: Sequence[Gang],
+        free: Free,
+        topology: Topology,
+        rng: random.Random | None = None,
+        deadline: Callable[[], bool] | None = None,
+    ) -> list[Plan | None]:
+        """A plan for each gang, or None where there is no room for it.
+
+        Args:
+            gangs: The batch; earlier gangs have the first claim to room.
+            rng: Chance; without it, a generator with seed 0. The same state gives the same plans.
+            deadline: Asked before each generation; the search ends when it says True. It is the only thing that can
+                make two runs differ, so leave it out where the same answer matters.
+        """
+        rng = rng or random.Random(0)
+        simple = (BestFit(self.network_weight), FirstFit())
+        plans = _one_by_one(simple, gangs, free, topology)
+        admitted = [number for number, plan in enumerate(plans) if plan is not None]
+        if not admitted:
+            return plans
+        together = [gangs[number] for number in admitted]
+        batch = Batch(together, free, topology, self.network_weight)
+        known = batch.chromosome(batch.groups(plan for plan in plans if plan is not None))
+        anchored = _one_by_one((AnchoredBestFit(self.network_weight),), together, free, topology)
+        whole = [plan for plan in anchored if plan is not None]
+        also = [batch.chromosome(batch.groups(whole))] if len(whole) == len(together) else []
+        first = [known, *also, *beginners(batch, self.population, rng)]
+        best = self._evolve(batch, first, rng, deadline or (lambda: False))
+        left = free.copy()
+        for number, better in zip(admitted, batch.plans(best.groups), strict=True):
+            plans[number] = better
+            left.take(gangs[number], better)
+        late = [number for number, plan in enumerate(plans) if plan is None]
+        rest = [gangs[number] for number in late]
+        for number, plan in zip(late, _one_by_one(simple, rest, left, topology), strict=True):
+            plans[number] = plan
+        return plans
+
+    # -- evolution --------------------------------------------------------------------------------------------------
+
+    def _evolve(
+        self, batch: Batch, first: Sequence[Chromosome], rng: random.Random, deadline: Callable[[], bool]
+    ) -> Chromosome:
+        """The best plan found; the first of the first population is the one to better."""
+        known = first[0]
+        plans = self._distinct(first)
+        best = self._better(known, plans, known)
+        idle = 0
+        for _ in range(min(self.generations, self.budget // (self.population * len(batch.containers)))):
+            if idle >= self.patience or deadline():
+                break
+            children = [self._child(batch, plans, rng) for _ in range(self.population)]
+            plans = self._survivors(self._distinct([*plans, *children]), rng)
+            better = self._better(best, plans, known)
+            idle = 0 if better.fitness > best.fitness else idle + 1
+            best = better
+        return best
+
+    @staticmethod
+    def _better(best: Chromosome, plans: Sequence[Chromosome], known: Chromosome) -> Chromosome:
+        for plan in plans:
+            if plan.fitness > best.fitness and plan.network_cost <= known.network_cost:
+                best = plan
+        return best
+
+    @staticmethod
+    def _distinct(plans: Sequence[Chromosome]) -> list[Chromosome]:
+        """The valid plans, each once."""
+        return list({plan.key: plan for plan in plans if plan.fitness > INVALID}.values())
+
+    def _child(self, batch: Batch, plans: Sequence[Chromosome], rng: random.Random) -> Chromosome:
+        giver, taker = self._chosen(plans, rng), self._chosen(plans, rng)
+        groups = taker.groups
+        if giver is not taker:
+            node = rng.choice(list(giver.groups))
+            groups = batch.crossover(groups, node, giver.groups[node], rng.randint(0, len(groups)))
+        if (giver is taker or rng.random() < self.mutation) and len(groups) > 1:
+            groups = batch.mutated(groups, rng.choice(list(groups)))
+        return batch.chromosome(groups)
+
+    def _chosen(self, plans: Sequence[Chromosome], rng: random.Random) -> Chromosome:
+        """The winner of one tournament."""
+        return max((rng.choice(plans) for _ in range(self.tournament)), key=lambda plan: plan.fitness)
+
+    def _survivors(self, plans: list[Chromosome], rng: random.Random) -> list[Chromosome]:
+        """The next population: the fittest, some ordinary plans drawn by chance, and winners of tournaments."""
+        if len(plans) <= self.population:
+            return plans
+        survivors = [plans.pop(max(range(len(plans)), key=lambda index: plans[index].fitness))]
+        for _ in range(int(self.ordinary * self.population)):
+            survivors.append(plans.pop(rng.randrange(len(plans))))
+        while len(survivors) < self.population:
+            drawn = [rng.randrange(len(plans)) for _ in range(self.tournament)]
+            survivors.append(plans.pop(max(drawn, key=lambda index: plans[index].fitness)))
+        return survivors
+
+
+def _one_by_one(placers: Sequence[Placer], gangs: Sequence[Gang], free: Free, topology: Topology) -> list[Plan | None]:
+    """Plans for gangs placed in turn, each by the first placer that finds room."""
+    left = free.copy()
+    plans: list[Plan | None] = []
+    for gang in gangs:
+        plan = next((plan for placer in placers if (plan := placer.place(gang, left, topology))), None)
+        if plan is not None:
+            left.take(gang, plan)
+        plans.append(plan)
+    return plans

@@ -1,0 +1,1 @@
+"""Who is stopped to make room, and who is left alone?"""

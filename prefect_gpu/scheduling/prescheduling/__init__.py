@@ -1,0 +1,1 @@
+"""The next job prepares while its predecessor still trains (Liquid §6.1)."""

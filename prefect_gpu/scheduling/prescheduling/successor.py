@@ -1,0 +1,348 @@
+"""Prepare the next job while the one before it still trains (Liquid's pre-scheduling, §6.1)."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.placement.granting import choose_cpus
+from prefect_gpu.scheduling.reaction import Reaction
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.model.events import Event
+
+_DEPTH = 16
+_MOST_RIPE = 32  # looked at for each event; when many runs overrun, all of them would take seconds
+_REMEMBERED = 64
+
+
+@dataclass
+class _Pace:
+    """How fast a run really trains: from where and when its progress is counted, and what is expected of it."""
+
+    since: float
+    done_s: float
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A job launched behind another, and what was expected then."""
+
+    behind: str
+    at: float
+    launching_s: float
+    ends_at: float
+
+
+class Margin:
+    """How much earlier than by the estimates a job must be launched to be ready in time; learned from what went wrong.
+
+    A *surprise* is how many seconds too late a job would have been without a margin: its predecessor ended earlier
+    than expected, or it took longer to launch. The margin is a high quantile of the latest surprises, at least 0; the
+    prior stands for one that nobody has seen yet, and counts as long as there are few others.
+
+    Args:
+        prior_s: Margin before anything was seen, seconds.
+        quantile: Part of the jobs that are to be ready in time.
+    """
+
+    def __init__(self, prior_s: float = 5.0, quantile: float = 0.9) -> None:
+        if prior_s < 0 or not 0 < quantile <= 1:
+            raise ValueError(f"prior_s={prior_s}, quantile={quantile}: give seconds of 0 or more, and a part up to 1")
+        self._prior_s = prior_s
+        self._quantile = quantile
+        self._seen: deque[float] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def seconds(self) -> float:
+        """The margin now."""
+        enough = math.ceil(1 / (1 - self._quantile)) if self._quantile < 1 else _REMEMBERED
+        known = [*self._seen, *([self._prior_s] if len(self._seen) < enough else [])]
+        return max(0.0, sorted(known)[math.ceil(self._quantile * len(known)) - 1])
+
+    def learn(self, surprise_s: float) -> None:
+        """One more job was late by so many seconds, or early if that is negative, had there been no margin."""
+        self._seen.append(surprise_s)
+
+
+class Prescheduling(Reaction):
+    """Launches the first waiting job that fits behind a run that is about to end, on the same devices.
+
+    It is launched T_l + margin before the predicted end of the training, prepares, and waits; the scheduler opens its
+    gate when the predecessor saves, ends, crashes or is gone. The end is predicted from the service that is left and
+    the pace that was measured; of one that still prepares, from its own launching time: a training may be shorter than
+    what the next one needs to prepare. Nobody is prepared behind a run that shares its devices with another that
+    trains, or that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is
+    behind such a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there
+    are no gates, where moving costs nothing, or where no service is estimated.
+
+    Args:
+        margin: See :class:`Margin`.
+        patience: See above.
+        table: How much jobs on several nodes suffer from each other. Nobody is prepared to be on several nodes if
+            something is known of its program: who comes there next is decided when it is known who else is there.
+    """
+
+    def __init__(
+        self, margin: Margin | None = None, patience: float = 2.0, table: SensitivityTable | None = None
+    ) -> None:
+        self.margin = margin or Margin()
+        self._patience = patience
+        self._table = SensitivityTable() if table is None else table
+        self._paces: dict[str, _Pace] = {}
+        self._launched: dict[str, _Launched] = {}
+        self._freed_at: dict[str, float] = {}  # job launched behind another: when that one trained no more
+        self._ready_at: dict[str, float] = {}
+        self._longest_s = 0.0  # launching time of any job seen
+        self._calendar: list[tuple[float, str]] = []
+        self._look_at: dict[str, float] = {}  # training job: its entry in the calendar
+        self._ripe: dict[str, None] = {}  # jobs about to end, that nobody is prepared behind yet
+
+    def react(self, event: Event, decision: Decision) -> bool:
+        """Follow who trains how fast, who is ready, and whose predecessor trains no more."""
+        if not _useful(decision):
+            return False
+        jobs = decision.state.jobs
+        match event:
+            case ev.JobSubmitted(job_id) | ev.JobEstimated(job_id):
+                if job_id in jobs:
+                    self._longest_s = max(self._longest_s, jobs[job_id].estimate.launching_s)
+                    self._watch(jobs[job_id], decision)
+            case ev.PhaseEntered(job_id, status):
+                self._drop(job_id)
+                if status is Status.TRAINING:
+                    self._paces[job_id] = _Pace(decision.now, jobs[job_id].done_s)
+                self._watch(jobs[job_id], decision)
+                self._note_phase(job_id, status, decision)
+            case ev.Progressed(done):
+                for job_id, _ in done:
+                    if job_id in self._paces and jobs[job_id].status is Status.TRAINING:
+                        self._watch(jobs[job_id], decision)
+            case ev.JobEnded(job_id) | ev.LaunchFailed(job_id) | ev.JobStopped(job_id):
+                self._forget(job_id, decision)
+        if len(decision.state.queue_of_waiting):
+            self._launch_due(decision)
+        self._ask_for_time(decision)
+        return False
+
+    def after(self, decision: Decision) -> None:
+        """Jobs that found no place may be prepared behind others."""
+        if not _useful(decision):
+            return
+        self._rescue(decision)
+        if len(decision.state.queue_of_waiting):
+            self._launch_due(decision)
+        self._ask_for_time(decision)
+
+    # -- when -------------------------------------------------------------------------------------------------------
+
+    def predicted_end(self, job: Job, now: float) -> float | None:
+        """When a job that trains, or prepares with its gate open, will train no more; None if nobody knows."""
+        service_s = job.estimate.service_s
+        if service_s is None:
+            return None
+        if job.status is Status.PREPARING and job.behind is None and job.granted_at is not None:
+            return max(now, job.granted_at + job.estimate.launching_s) + max(0.0, service_s - job.done_s)
+        if job.done_at is None or job.status is not Status.TRAINING:
+            return None
+        if job.done_s >= service_s:
+            return None  # the estimate was too short
+        pace = self._paces.get(job.id)
+        speed = 1.0
+        if pace is not None and job.done_at > pace.since and job.done_s > pace.done_s:
+            speed = (job.done_s - pace.done_s) / (job.done_at - pace.since)
+        return job.done_at + max(0.0, service_s - job.done_s) / speed
+
+    def _watch(self, job: Job, decision: Decision) -> None:
+        """More is known of a job's end: look at it when a job behind it may have to be launched."""
+        end = self.predicted_end(job, decision.now)
+        if end is None:
+            return
+        moment = end - self._longest_s - self.margin.seconds
+        self._ripe.pop(job.id, None)
+        self._look_at[job.id] = moment
+        heapq.heappush(self._calendar, (moment, job.id))
+        if len(self._calendar) > 4 * len(self._look_at) + 64:
+            self._calendar = [(at, id_) for id_, at in self._look_at.items()]
+            heapq.heapify(self._calendar)
+
+    def _launch_due(self, decision: Decision) -> None:
+        """Launch jobs behind those whose end is near."""
+        while self._calendar and self._calendar[0][0] <= decision.now:
+            moment, job_id = heapq.heappop(self._calendar)
+            if self._look_at.get(job_id) == moment:
+                del self._look_at[job_id]
+                self._ripe[job_id] = None
+        for job_id in list(islice(self._ripe, _MOST_RIPE)):
+            del self._ripe[job_id]
+            job = decision.state.jobs.get(job_id)
+            if job is None or job.status not in (Status.PREPARING, Status.TRAINING):
+                continue
+            self._ripe[job_id] = None  # at the end: next time, others are looked at first
+            if decision.state.successor(job_id) is None:
+                self._prepare_behind(job, decision)
+
+    def _ask_for_time(self, decision: Decision) -> None:
+        if not len(decision.state.queue_of_waiting):
+            return
+        while self._calendar and self._look_at.get(self._calendar[0][1]) != self._calendar[0][0]:
+            heapq.heappop(self._calendar)
+        if self._calendar:
+            decision.look_again_at(self._calendar[0][0])
+
+    # -- who --------------------------------------------------------------------------------------------------------
+
+    def _prepare_behind(self, job: Job, decision: Decision) -> None:
+        end = self.predicted_end(job, decision.now)
+        if end is None or not _alone(job, decision):
+            return
+        state, margin_s = decision.state, self.margin.seconds
+        walk = state.queue_of_waiting.in_order()
+        for count, (line, waiting) in enumerate(walk):
+            if count >= _DEPTH:
+                return
+            place = _place_behind(job, waiting, decision)
+            if place is None or state.limit_on(line.queue) is not None:
+                if waiting.impatient and place is None:
+                    return  # it has been overtaken often enough
+                walk.leave()
+                continue
+            if place.others and self._table.knows(waiting.request.kind):
+                return
+            lead_s = waiting.estimate.launching_s + margin_s
+            if decision.now > end + self._patience * lead_s:
+                return
+            if decision.now < end - lead_s:
+                del self._ripe[job.id]
+                self._look_at[job.id] = end - lead_s
+                heapq.heappush(self._calendar, (end - lead_s, job.id))
+                return
+            if decision.placement.place(waiting, state, decision.sharing) is not None:
+                return  # it has a place of its own, and waits for another reason
+            self._launched[waiting.id] = _Launched(job.id, decision.now, waiting.estimate.launching_s, end)
+            ahead = max(0.0, end - decision.now)
+            words = f"it prepares behind {job.label}, which is expected to train for {ahead:.0f} s more"
+            decision.launch(waiting, place, words, behind=job)
+            return
+
+    def _rescue(self, decision: Decision) -> None:
+        """Whoever is prepared behind a run that does not end, while there is a place free, starts anew there."""
+        state = decision.state
+        if not state.free_count:
+            return
+        for job_id, launched in list(self._launched.items()):
+            job = state.jobs.get(job_id)
+            late = decision.now > launched.ends_at + self._patience * (launched.launching_s + self.margin.seconds)
+            if job is None or job.behind is None or not late or not decision.can_stop(job):
+                continue
+            if decision.placement.place(job, state, decision.sharing) is not None:
+                self._drop_launch(job_id)
+                decision.preempt(
+                    job, "the run that it was prepared behind takes longer than expected, and others are free"
+                )
+                decision.look_again_at(decision.now)
+
+    # -- what went wrong --------------------------------------------------------------------------------------------
+
+    def _note_phase(self, job_id: str, status: Status, decision: Decision) -> None:
+        if job_id in self._launched and status in (Status.PREPARING, Status.TRAINING):
+            self._ready_at.setdefault(job_id, decision.now)
+            self._learn(job_id)
+        if status is Status.SAVING:
+            self._freed(job_id, decision)
+
+    def _freed(self, predecessor: str, decision: Decision) -> None:
+        for job_id, launched in self._launched.items():
+            if launched.behind == predecessor:
+                self._freed_at.setdefault(job_id, decision.now)
+                self._learn(job_id)
+                return
+
+    def _learn(self, job_id: str) -> None:
+        """Both moments are known: the margin learns by how much the job would have been late without it."""
+        launched, ready_at, freed_at = self._launched[job_id], self._ready_at.get(job_id), self._freed_at.get(job_id)
+        if ready_at is None or freed_at is None:
+            return
+        self.margin.learn((ready_at - launched.at - launched.launching_s) + (launched.ends_at - freed_at))
+        self._drop_launch(job_id)
+
+    def _forget(self, job_id: str, decision: Decision) -> None:
+        self._freed(job_id, decision)
+        self._drop(job_id)
+        self._paces.pop(job_id, None)
+        self._drop_launch(job_id)
+
+    def _drop(self, job_id: str) -> None:
+        self._look_at.pop(job_id, None)
+        self._ripe.pop(job_id, None)
+
+    def _drop_launch(self, job_id: str) -> None:
+        for memory in (self._launched, self._ready_at, self._freed_at):
+            memory.pop(job_id, None)
+
+
+def _useful(decision: Decision) -> bool:
+    return decision.abilities.gates and not decision.abilities.free_moves
+
+
+def _alone(job: Job, decision: Decision) -> bool:
+    """Whether nobody else needs the job's devices, and they are all still there. Who saves needs them no more."""
+    placement, state = job.placement, decision.state
+    if placement is None or not placement.all_devices:
+        return False
+    return all(
+        state.has_node(device)
+        and all(other is job or other.status is Status.SAVING for other in state.occupants(device))
+        for device in placement.all_devices
+    )
+
+
+def _place_behind(job: Job, waiting: Job, decision: Decision) -> Placement | None:
+    """The devices of a running job, or some of them, for the next one; None if that cannot take its place.
+
+    A job on several nodes is followed by one of the same shape only. One that may be stopped, and is followed by one
+    that may not be, makes room for nobody any more: it is about to end anyway.
+    """
+    request, placement, state = waiting.request, job.placement, decision.state
+    assert placement is not None
+    if not waiting.estimate.waits:
+        return None
+    gpus = request.gpus
+    if gpus == 0:
+        return None
+    devices = [state.device(id_) for id_ in placement.all_devices]
+    if not all(map(waiting.fits_on, devices)):
+        return None
+    if placement.others or request.is_gang:
+        before = job.request
+        if (before.gpus, before.workers, before.servers) != (gpus, request.workers, request.servers):
+            return None
+        parts = placement.parts
+    else:
+        if gpus > len(placement.devices):
+            return None
+        parts = (replace(placement, devices=placement.devices[:gpus]),)
+    return _granted(waiting, parts, placement.servers, decision)
+
+
+def _granted(waiting: Job, parts: tuple[Placement, ...], servers: int, decision: Decision) -> Placement:
+    """The same devices, with the memory that the job is granted of them and cores of its own choice."""
+    state, sharing = decision.state, decision.sharing
+    own = []
+    for part in parts:
+        devices = [state.device(id_) for id_ in part.devices]
+        cpus = part.cpus
+        if waiting.request.cpus is not None and part.node in state.nodes:
+            cpus = choose_cpus(waiting, state.nodes[part.node], part.devices, state)
+        own.append(Placement(part.node, part.devices, cpus, sharing.granted_bytes(waiting, devices),
+                             waiting.request.shareable))  # fmt: skip
+    return replace(own[0], others=tuple(own[1:]), servers=servers)

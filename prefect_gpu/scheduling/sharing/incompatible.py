@@ -1,0 +1,68 @@
+"""Programs that are better off one after the other than beside each other on a device, as it was measured."""
+
+from __future__ import annotations
+
+import math
+
+LEAST_TOGETHER = 0.8
+"""Two programs stay apart if their speeds beside each other, each divided by its speed alone, sum to less than this.
+
+At a sum of 1 the two merely take turns: neither the device nor the last of them loses anything by it. Below 1 time is
+lost to being together, and both would have ended sooner one after the other. What is asked for is clearly less than 1,
+since speeds are measured over seconds.
+"""
+
+
+class Incompatible:
+    """Remembers which pairs of programs slow each other down too much. A pair once found stays apart.
+
+    Args:
+        least_together: See :data:`LEAST_TOGETHER`.
+
+    Raises:
+        ValueError: The limit is not above 0.
+
+    Example:
+        >>> apart = Incompatible()
+        >>> apart.learn("a", "b", 2.0)
+        False
+        >>> apart.learn("b", "a", 4.0)  # 1/2 + 1/4 of their speeds alone
+        True
+        >>> apart.are("b", "a"), apart.are("a", "a")
+        (True, False)
+    """
+
+    def __init__(self, least_together: float = LEAST_TOGETHER) -> None:
+        if not least_together > 0:
+            raise ValueError(f"least_together is {least_together}: give a sum of relative speeds above 0, such as 0.8")
+        self._least = least_together
+        self._slowdowns: dict[tuple[str, str], float] = {}
+        self._pairs: set[frozenset[str]] = set()
+
+    def learn(self, program: str, beside: str, slowdown: float) -> bool:
+        """Take in the newest measurement of a pair.
+
+        Args:
+            program: Who was measured; runs of unknown programs, "", teach nothing.
+            beside: The only other one on the device.
+            slowdown: Its speed alone divided by its speed then.
+
+        Returns:
+            Whether the two are to stay apart.
+        """
+        if not program or not beside or not 0 < slowdown < math.inf:
+            return False
+        self._slowdowns[program, beside] = max(1.0, slowdown)
+        other = self._slowdowns.get((beside, program))
+        if other is not None and 1 / self._slowdowns[program, beside] + 1 / other < self._least:
+            self._pairs.add(frozenset((program, beside)))
+        return self.are(program, beside)
+
+    def are(self, one: str, other: str) -> bool:
+        """Whether two programs are to stay apart."""
+        return bool(self._pairs) and frozenset((one, other)) in self._pairs
+
+    def together(self, one: str, other: str) -> float | None:
+        """The sum of their relative speeds beside each other; None: not measured of both."""
+        first, second = self._slowdowns.get((one, other)), self._slowdowns.get((other, one))
+        return None if first is None or second is None else 1 / first + 1 / second

@@ -1,0 +1,149 @@
+"""Does a run's loss still move? SpeCon's categories (Algorithm 1) for real losses: noisy, and of any scale."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections import deque
+
+from prefect_gpu.scheduling.sharing.convergence import ALPHA, INTERVAL_S, Category
+from prefect_gpu.scheduling.sharing.loss_trend import LossTrend
+
+SHORTEST_INTERVAL_S = 1.0
+_OF_TRAINING = 20  # intervals in the expected training time
+_CLEAR = 3  # intervals that do where there is hardly any noise
+_ERRORS = 2.0  # of its slope's standard error, beyond which a run is taken to learn
+_SLOW_START = 10  # intervals for which a run that has never learned anything is waited for
+_LEARNED = 6.0  # by so many times its noise a loss must have moved to be one that has learned
+_RETURN = 5.0  # times alpha: how far, of all that it has moved, a loss that stood still must move to count again
+_BEYOND_NOISE = 4.0
+_CONFIRMED = 3  # looks at which a run was still converged
+_LATEST = 3  # reports whose median is compared: one that is off is no news
+_KEPT = 512
+
+
+def interval_of(expected_s: float | None) -> float:
+    """Seconds between two looks at a run's loss: a twentieth of its training, but 1 s at least and 30 s at most.
+
+    The paper's 30 s are for trainings of several minutes.
+
+    Args:
+        expected_s: Seconds that the run is expected to train; None: unknown, and 30 s it is.
+    """
+    if expected_s is None:
+        return INTERVAL_S
+    return min(INTERVAL_S, max(SHORTEST_INTERVAL_S, expected_s / _OF_TRAINING))
+
+
+class Plateau:
+    """Whether one run still learns, from the losses that it reports.
+
+    It is Algorithm 1 with another growth, :class:`.LossTrend`: a robust slope, of which two standard errors are taken
+    off. What :class:`.GrowthWatch` compares, one interval with the next, is mostly noise where losses are those of
+    batches, and a tenth of a loss's magnitude hides what it learns when it ends far from zero.
+
+    - The line is laid over six intervals, for the sake of noise. Three do as well if the noise of one report is less
+      than α of all that the loss ever moved: so a clear standstill is seen sooner.
+    - G ≤ α steps down: progressing, watched, converged. (Jitter is gone from G already: it need not fall.)
+    - G > α: progressing again. So is a converged run at once, without the end of an interval, when the median of its
+      last three losses has left the place where it stood still by 5 α of all that it ever moved, and by four times its
+      noise. That holds for a run that was slowed down meanwhile as well, whose growth per second is small.
+    - A run that has never learned anything may only be slow to start: it is converged after ten intervals, not two, and
+      never confirmed.
+
+    Args:
+        alpha: Threshold of growth, a fraction in (0, 1).
+
+    Attributes:
+        category: The run's category now.
+        learned: Whether its loss has ever moved by more than its noise.
+        confirmed: Whether it has learned, then converged, and stayed so at three more looks.
+    """
+
+    def __init__(self, alpha: float = ALPHA) -> None:
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha is {alpha}: give a fraction between 0 and 1, such as {ALPHA}")
+        self.category = Category.PROGRESSING
+        self.learned = False
+        self.confirmed = False
+        self._alpha = alpha
+        self._growth = LossTrend(errors=_ERRORS)
+        self._reports: list[tuple[float, float]] = []
+        self._first: float | None = None
+        self._recent: deque[float] = deque(maxlen=24)
+        self._still = 0  # looks at which it stood still, one after the other
+        self._stands_at: tuple[float, float] | None = None  # where it converged, and how far is away from there
+
+    def observe(self, at: float, value: float, interval_s: float = INTERVAL_S) -> Category:
+        """Take a reported loss.
+
+        Args:
+            at: Seconds on any one clock; a report that is not newer than the last one changes nothing.
+            value: Of any scale; one that is not finite changes nothing.
+            interval_s: Seconds between two looks, as :func:`interval_of` says now. It may change.
+        """
+        if not math.isfinite(value) or (self._reports and at <= self._reports[-1][0]):
+            return self.category
+        if not 0.5 < interval_s / self._growth.interval_s < 2.0:
+            self._look_anew(interval_s)
+        self._first = value if self._first is None else self._first
+        self._recent.append(value)
+        self._reports.append((at, value))
+        if len(self._reports) > _KEPT:
+            self._reports = self._reports[::2]
+        growth = self._growth.observe(at, value, at)
+        if growth is not None:
+            self._look(growth)
+        if self._has_left():
+            self._progress()
+        return self.category
+
+    def _look_anew(self, interval_s: float) -> None:
+        """More is known of how long the run will take: what it reported, in other intervals."""
+        self._growth = LossTrend(interval_s, errors=_ERRORS)
+        for at, value in self._reports:
+            self._growth.observe(at, value, at)
+
+    def _look(self, growth: float) -> None:
+        moved, noise = self._moved()
+        noise = max(noise, self._jitter())
+        self.learned = self.learned or moved > _LEARNED * noise
+        if moved > 0.0 and self._jitter(latest=12) < self._alpha * moved:
+            growth = min(growth, abs(self._growth.slope_over(_CLEAR)) / moved)
+        # What has not learned anything has no range to measure growth by.
+        if growth > self._alpha and self.learned:
+            self._progress()
+            return
+        self._still += 1
+        if self._still < (1 if self.learned else _SLOW_START):
+            return
+        if self.category is Category.PROGRESSING:
+            self.category = Category.WATCHING
+        elif self.category is Category.WATCHING:
+            self.category = Category.CONVERGED
+            assert self._growth.level is not None
+            away = max(_RETURN * self._alpha * moved, _BEYOND_NOISE * noise)
+            self._stands_at, self._still = (self._growth.level, away), 0
+        else:
+            self.confirmed = self.confirmed or (self.learned and self._still >= _CONFIRMED)
+
+    def _moved(self) -> tuple[float, float]:
+        """How far the loss has come since the run began, and the noise about the line."""
+        level, first = self._growth.level, self._first
+        since_first = abs(level - first) if level is not None and first is not None else 0.0
+        return max(self._growth.covered, since_first), self._growth.noise
+
+    def _jitter(self, latest: int = 24) -> float:
+        """Standard deviation of one report, from the differences of neighbours: free of any trend."""
+        steps = [abs(b - a) for a, b in itertools.pairwise(list(self._recent)[-latest:])]
+        return 1.4826 * statistics.median(steps) / math.sqrt(2.0) if steps else 0.0
+
+    def _has_left(self) -> bool:
+        if self._stands_at is None or len(self._recent) < _LATEST:
+            return False
+        level, away = self._stands_at
+        return abs(statistics.median(list(self._recent)[-_LATEST:]) - level) > away
+
+    def _progress(self) -> None:
+        self.category, self.confirmed, self._still, self._stands_at = Category.PROGRESSING, False, 0, None

@@ -1,0 +1,151 @@
+"""May a job share a device with those already on it?"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model.cluster import Device
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
+    from prefect_gpu.scheduling.sharing.incompatible import Incompatible
+    from prefect_gpu.scheduling.state.state import State
+
+
+class Sharing(abc.ABC):
+    """Says which devices can take a job, and how much of each it is granted."""
+
+    @abc.abstractmethod
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device can take the job now."""
+
+    def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
+        """Memory granted on each device: what was asked for if that can be shared, else all of it."""
+        if not devices:
+            return 0
+        if job.request.shareable and job.request.gpu_memory_bytes is not None:
+            return job.request.gpu_memory_bytes
+        return min(device.memory_bytes for device in devices)
+
+    def left_over(self, job: Job, device: Device, state: State) -> int:
+        """Bytes that stay free on the device beside the job: the best fit leaves the fewest."""
+        return device.memory_bytes - state.granted_bytes(device.id) - (job.request.gpu_memory_bytes or 0)
+
+
+class NoSharing(Sharing):
+    """One run on one device."""
+
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device is free, and large enough for what the job declares and is expected to need."""
+        return job.fits_on(device) and not state.occupants(device.id)
+
+
+class DeclaredMemory(NoSharing):
+    """Runs that declare their memory and allow company share a device while their memories fit together.
+
+    Each is granted what it declares or, if that is more, what it is estimated to need at most: a run that ran out of
+    memory is granted more when it is tried again. Nothing is granted beyond the device.
+    """
+
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device is free and large enough, or has room beside runs that share."""
+        if super().fits(job, device, state):
+            return True
+        company = state.occupants(device.id)
+        if not may_join(job, company):
+            return False
+        return state.granted_bytes(device.id) + planned_bytes(job) <= device.memory_bytes
+
+    def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
+        """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""
+        if not devices or not job.request.shareable:
+            return super().granted_bytes(job, devices)
+        return min(planned_bytes(job), *(device.memory_bytes for device in devices))
+
+    def left_over(self, job: Job, device: Device, state: State) -> int:
+        """See :meth:`Sharing.left_over`."""
+        return device.memory_bytes - state.granted_bytes(device.id) - planned_bytes(job)
+
+
+class EstimatedUse(DeclaredMemory):
+    """Liquid's rule (§6.2): the estimated mean utilisations sum to one device at most, and so do the peak memories.
+
+    The run caps itself at what it was granted, because estimates err. A run of unknown utilisation is taken to need
+    the whole device.
+
+    Args:
+        most: Sum of the mean utilisations up to which runs share a device; 1 in the paper.
+    """
+
+    def __init__(self, most: float = 1.0) -> None:
+        if most <= 0:
+            raise ValueError(f"most is {most}: give a sum of utilisations above 0, such as 1")
+        self._most = most
+
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device is free and large enough, or has room beside runs that share."""
+        if not super().fits(job, device, state):
+            return False
+        company = state.occupants(device.id)
+        return not company or sum(map(_utilisation, (job, *company))) <= self._most + 1e-9
+
+
+class KnownCompany(DeclaredMemory):
+    """Memory decides for those who said themselves that they share; Liquid's whole rule (§6.2) where the pool says it.
+
+    A run that shares because the pool decided so joins others, or is joined, only while the estimated mean utilisations
+    of all of them sum to one device at most. Programs that were found to be better off one after the other never meet.
+
+    Args:
+        apart: Those programs; it is taught elsewhere.
+    """
+
+    def __init__(self, apart: Incompatible) -> None:
+        self._apart = apart
+
+    def fits(self, job: Job, device: Device, state: State) -> bool:
+        """Whether the device is free and large enough, or has room beside runs that share."""
+        if not super().fits(job, device, state):
+            return False
+        company = state.occupants(device.id)
+        if not company:
+            return True
+        if any(self._apart.are(job.request.kind, other.request.kind) for other in company):
+            return False
+        together = (job, *company)
+        by_use = any(one.request.automatic for one in together)
+        return not by_use or sum(map(_utilisation, together)) <= 1.0 + 1e-9
+
+
+def decided(request: Request, estimate: Estimate) -> Request:
+    """The request of a run whose user leaves company to the pool, with the pool's decision; any other as it is.
+
+    The run shares where runs of its own program have shown both their memory and their use of a device. It is then
+    granted, and capped at, the upper estimate of its peak memory or, if that is more, what it declares. An elastic run
+    asks for more devices, not for a part of one: it has its devices for itself.
+    """
+    if not request.automatic:
+        return request
+    elastic = request.max_gpus is not None and request.max_gpus > request.gpus
+    if elastic or estimate.memory_bytes is None or estimate.utilisation is None:
+        return replace(request, exclusive=True)
+    return replace(request, exclusive=False, gpu_memory_bytes=max(request.gpu_memory_bytes or 0, estimate.memory_bytes))
+
+
+def planned_bytes(job: Job) -> int:
+    """Memory that a run which shares is planned with: what it declares or, if that is more, its estimate."""
+    return max(job.request.gpu_memory_bytes or 0, job.estimate.memory_bytes or 0)
+
+
+def may_join(job: Job, company: Sequence[Job]) -> bool:
+    """Whether the job may share a device with those on it, if there is room: all want to, and nobody waits for it."""
+    if not company or not job.request.shareable:
+        return False
+    return all(other.request.shareable and other.behind is None for other in company)
+
+
+def _utilisation(job: Job) -> float:
+    return 1.0 if job.estimate.utilisation is None else job.estimate.utilisation

@@ -1,0 +1,288 @@
+"""SpeCon, bound to the scheduler: runs that have converged make way for those that still learn fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.placement.granting import grant
+from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.scheduling.sharing.convergence import (
+    ALPHA,
+    INTERVAL_S,
+    WEIGHTS,
+    Category,
+    Converged,
+    Counts,
+    GrowthWatch,
+    choose_host,
+    level,
+    rebalance,
+)
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.state.state import State
+
+_SOURCE = "speculation"
+_STEPS = {category: step for step, category in enumerate(Category)}
+_WORDS = {Category.PROGRESSING: "learning fast", Category.WATCHING: "slowing down", Category.CONVERGED: "converged"}
+
+
+class Speculation(Reaction):
+    """Watches the losses of runs that share devices, and moves runs or changes their shares as they converge.
+
+    A *host*, where the paper says worker, is a device: runs that share one are those that hold each other up. Only
+    runs that share their single device are moved; others, and those that report no loss, count as progressing.
+
+    - Algorithm 1 sorts each run into progressing, watched or converged by the growth of its loss.
+    - Algorithm 2 moves a converged run, once, to the host with the lowest score.
+    - Algorithm 3 evens out the hosts when all of their runs have converged.
+    - Ours, ``eager``: hosts are evened out at once, too, those runs that learn least moving first.
+    - Ours, ``favour``: of the runs on a host, those in a later category have a larger share of it. They are nearer
+      their end, so the host is sooner left to the others.
+
+    While runs wait, no run is moved to an idle device, and nothing is evened out: it is for those who wait.
+
+    Args:
+        alpha: Threshold of growth, a fraction.
+        interval_s: Seconds between two looks at a run's loss.
+        weights: What a progressing, a watched and a converged run weigh in a host's score.
+        learners: A converged run asks to be moved if at least so many progressing or watched runs are on its host.
+        eager: See above.
+        settle_s: A run that was moved to even out is not moved so again within these seconds.
+        favour: By which factor the share of a run grows with each category. Less than 1 demotes converged runs: what
+            learns fast learns faster, and all end later. 1: shares are left alone.
+
+    Raises:
+        ValueError: ``favour`` or ``learners`` is out of range.
+    """
+
+    def __init__(
+        self,
+        alpha: float = ALPHA,
+        interval_s: float = INTERVAL_S,
+        weights: tuple[float, float, float] = WEIGHTS,
+        learners: int = 1,
+        *,
+        eager: bool = True,
+        settle_s: float = INTERVAL_S,
+        favour: float = 16.0,
+    ) -> None:
+        if not 0 < favour < math.inf:
+            raise ValueError(f"favour is {favour}: give a factor above 0, such as 16, or 1 to leave shares alone")
+        if learners < 1:
+            raise ValueError(f"learners is {learners}: give at least 1, or there is nobody to make way for")
+        self._alpha = alpha
+        self._interval_s = interval_s
+        self._weights = weights
+        self._learners = learners
+        self._eager = eager
+        self._settle_s = settle_s
+        self._favour = favour
+        self._watches: dict[str, GrowthWatch] = {}
+        self._use: dict[str, float] = {}
+        self._moved_at: dict[str, float] = {}
+
+    def react(self, event: ev.Event, decision: Decision) -> bool:
+        """See the class. True if a run that moved has left a device to those who wait."""
+        match event:
+            case ev.LossReported(job_id, value):
+                job = decision.state.running.get(job_id)
+                return job is not None and _looked_after(job, decision.state) and self._learn(job, value, decision)
+            case ev.UtilisationMeasured(job_id, utilisation):
+                self._use[job_id] = utilisation
+            case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
+                self._watches.pop(job_id, None)
+                self._use.pop(job_id, None)
+                self._moved_at.pop(job_id, None)
+        return False
+
+    def after(self, decision: Decision) -> None:
+        """Even out hosts that were left with little to do, and adapt shares to the company."""
+        if self._watches:
+            self._tidy(decision)
+
+    def _tidy(self, decision: Decision) -> None:
+        if not len(decision.state.queue_of_waiting):
+            for hosts in self._groups(decision.state):
+                self._even_out(hosts, decision)
+                if self._eager:
+                    self._level(hosts, decision)
+        if self._favour != 1.0 and decision.abilities.shares:
+            self._share_out(decision)
+
+    # -- Algorithms 1 and 2 ---------------------------------------------------------------------------------------
+
+    def _learn(self, job: Job, value: float, decision: Decision) -> bool:
+        state = decision.state
+        watch = self._watches.get(job.id)
+        if watch is None:
+            watch = self._watches[job.id] = GrowthWatch(self._alpha, self._interval_s)
+        before, free = watch.category, state.free_count
+        watch.observe(decision.now, value)
+        if watch.confirmed and self._movable(job, decision):
+            counts = self._counts(state, _host(job))
+            if watch.asks_reallocation(counts.progressing, counts.watching, self._learners):
+                self._relocate(job, watch, decision)
+        if watch.category is not before:
+            self._tidy(decision)
+        return state.free_count > free and len(state.queue_of_waiting) > 0
+
+    def _relocate(self, job: Job, watch: GrowthWatch, decision: Decision) -> None:
+        state, own = decision.state, _host(job)
+        hosts = [
+            own,
+            *(host for host in self._alike(state, own) if host != own and self._can_take(host, job, decision)),
+        ]
+        counts = {host: self._counts(state, host) for host in hosts}
+        use = {host: sum(self._use.get(other.id, 1.0) for other in state.occupants(host)) for host in hosts}
+        chosen = choose_host(own, counts, use, self._weights)
+        watch.mark_migrated(decision.now)
+        if chosen != own:
+            scores = [counts[host].score(self._weights) for host in (own, chosen)]
+            reason = f"it has converged and makes way: {own} has score {scores[0]:g}, {chosen} {scores[1]:g}"
+            self._move(job, chosen, reason, decision)
+
+    # -- Algorithm 3, and ours ------------------------------------------------------------------------------------
+
+    def _even_out(self, hosts: list[str], decision: Decision) -> None:
+        jobs = [job for host in hosts for job in decision.state.occupants(host)]
+        if any(self._category(job) is not Category.CONVERGED for job in jobs):
+            return
+        known = []
+        for job in jobs:
+            watch = self._watches[job.id]
+            marked_at = decision.now if watch.marked_at is None else watch.marked_at
+            known.append(Converged(job.id, _host(job), marked_at, watch.rebalanced or not self._movable(job, decision)))
+        for move in rebalance(hosts, known, decision.now):
+            job = decision.state.running[move.job]
+            if self._can_take(move.target, job, decision):
+                self._watches[job.id].rebalanced = True
+                self._move(job, move.target, f"all runs have converged, and {move.target} has fewer", decision)
+
+    def _level(self, hosts: list[str], decision: Decision) -> None:
+        on = {host: [job.id for job in decision.state.occupants(host)] for host in hosts}
+        running = decision.state.running
+        movable = [running[job_id] for job_ids in on.values() for job_id in job_ids if job_id in self._watches]
+        movable = [job for job in movable if self._movable(job, decision) and self._settled(job, decision.now)]
+        movable.sort(key=lambda job: (-self._step(job), job.id))
+        for move in level(on, [job.id for job in movable]):
+            job = running[move.job]
+            if self._can_take(move.target, job, decision):
+                self._moved_at[job.id] = decision.now
+                reason = f"{move.target} has fewer runs than {move.source}, and no other one there learns less"
+                self._move(job, move.target, reason, decision)
+
+    def _settled(self, job: Job, now: float) -> bool:
+        return now - self._moved_at.get(job.id, -math.inf) >= self._settle_s
+
+    # -- shares ---------------------------------------------------------------------------------------------------
+
+    def _share_out(self, decision: Decision) -> None:
+        """On each host with a watched run, the largest share is 1, and the others are smaller by category."""
+        state = decision.state
+        hosts = {
+            _host(job): None
+            for job_id in self._watches
+            if (job := state.running.get(job_id)) is not None and _on_one(job, state)
+        }
+        for host in hosts:
+            # The shares of runs that say what converging means for them are the business of Demotion. Nobody has to
+            # give way to one that another policy lets pause.
+            company = [
+                job
+                for job in state.occupants(host)
+                if _on_one(job, state) and not job.request.converged and job.share > 0.0
+            ]
+            if not company:
+                continue
+            raw = [self._favour ** self._step(job) for job in company]
+            for job, one in zip(company, raw, strict=True):
+                share = one / max(raw)
+                if share != job.share_asked_by(_SOURCE):
+                    known = _WORDS[self._category(job)]
+                    others = "" if share == 1.0 else ", unlike others beside it"
+                    decision.ask_share(job, _SOURCE, share, f"it is {known}{others}")
+
+    # -- hosts ----------------------------------------------------------------------------------------------------
+
+    def _category(self, job: Job) -> Category:
+        watch = self._watches.get(job.id)
+        return Category.PROGRESSING if watch is None else watch.category
+
+    def _step(self, job: Job) -> int:
+        return _STEPS[self._category(job)]
+
+    def _groups(self, state: State) -> Iterator[list[str]]:
+        """The hosts of watched runs, with those that are like them."""
+        done: set[str] = set()
+        for job_id in list(self._watches):
+            job = state.running.get(job_id)
+            if job is not None and _looked_after(job, state) and _host(job) not in done:
+                hosts = self._alike(state, _host(job))
+                done.update(hosts)
+                yield hosts
+
+    def _movable(self, job: Job, decision: Decision) -> bool:
+        return _looked_after(job, decision.state) and decision.may_stop(job)
+
+    def _counts(self, state: State, host: str) -> Counts:
+        categories = [self._category(job) for job in state.occupants(host)]
+        return Counts(*(categories.count(category) for category in Category))
+
+    def _alike(self, state: State, host: str) -> list[str]:
+        """The devices of the same kind in the same domain that are idle or whose runs share, in the nodes' order."""
+        books = state.numbered[state.number_of(host)]
+        domain, kind = books.node.domain, state.device(host).kind
+        shared = set(state.shared_devices())
+        return [
+            device.id
+            for one in state.numbered
+            if one.node.domain == domain
+            for device in one.node.devices
+            if device.kind == kind and (device.id in shared or state.is_free(device.id))
+        ]
+
+    def _can_take(self, host: str, job: Job, decision: Decision) -> bool:
+        state = decision.state
+        if len(state.queue_of_waiting) and state.is_free(host):
+            return False
+        return decision.sharing.fits(job, state.device(host), state)
+
+    def _move(self, job: Job, host: str, reason: str, decision: Decision) -> None:
+        state, placement = decision.state, job.placement
+        assert placement is not None
+        node = state.numbered[state.number_of(host)].node
+        if node.id == placement.node:  # its cores stay with it
+            place = Placement(node.id, (host,), placement.cpus, placement.memory_bytes, placement.shared)
+        else:
+            place = grant(job, node, (host,), state, decision.sharing)
+        decision.move(job, place, reason)
+
+
+def _host(job: Job) -> str:
+    assert job.placement is not None
+    return job.placement.devices[0]
+
+
+def _on_one(job: Job, state: State) -> bool:
+    """Whether the run shares a single device, which is still there."""
+    placement = job.placement
+    return (
+        placement is not None
+        and job.request.shareable
+        and len(placement.parts) == len(placement.devices) == 1
+        and state.has_node(placement.devices[0])
+    )
+
+
+def _looked_after(job: Job, state: State) -> bool:
+    """Whether the run trains on one device that it shares, and nobody is prepared behind it."""
+    return (
+        job.status is Status.TRAINING and _on_one(job, state) and job.behind is None and state.successor(job.id) is None
+    )

@@ -1,0 +1,121 @@
+"""What the nodes could do for a request if they were empty, and why they cannot."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Job, Request
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.state.devices import DeviceBooks
+
+
+class Capability:
+    """Remembers, for each kind of request, which devices it could ever use; made anew when the nodes change."""
+
+    def __init__(self, state: DeviceBooks) -> None:
+        self._state = state
+        self._version = -1
+        self._usable: dict[tuple[Request, int], frozenset[str]] = {}
+
+    def usable(self, request: Request, room_bytes: int = 0) -> frozenset[str]:
+        """Ids of the devices that a job could be given if the nodes were empty; empty if it can never start.
+
+        Args:
+            room_bytes: Memory that the devices must have at least, whatever the request says.
+        """
+        if self._version != self._state.version:
+            self._usable, self._version = {}, self._state.version
+        found = self._usable.get((request, room_bytes))
+        if found is None:
+            found = frozenset(_usable_devices(request, room_bytes, self._state))
+            self._usable[request, room_bytes] = found
+        return found
+
+    def possible(self, request: Request) -> bool:
+        """Whether some node, or some nodes together, could hold the job if they were empty."""
+        return request.total_gpus == 0 or bool(self.usable(request))
+
+    def room_for(self, job: Job) -> int:
+        """Memory of the devices that a job waits for because it is expected to need so much; 0: any will do.
+
+        It is the size of some device, and of devices that the job could be given if the nodes were empty: an estimate
+        chooses among devices, and never keeps a job from all of them as what it declares can. A job over several nodes
+        takes them as they come.
+        """
+        need, sizes, request = job.estimate.memory_bytes, self._state.device_sizes, job.request
+        if need is None or len(sizes) < 2 or request.total_gpus == 0 or request.spans:
+            return 0
+        enough = bisect_left(sizes, need)
+        return next((size for size in reversed(sizes[1 : enough + 1]) if self.usable(request, size)), 0)
+
+
+def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> list[str]:
+    least = max(request.gpu_memory_bytes or 0, room_bytes)
+    by_domain: dict[str, list[list[str]]] = {}
+    for books in state.numbered:
+        devices = _in_blocks(books.node, request.gpus, least) if room_bytes else books.node.devices
+        enough = [device.id for device in devices if device.memory_bytes >= least]
+        by_domain.setdefault(books.node.domain, []).append(enough)
+    usable: list[str] = []
+    for nodes in by_domain.values():
+        if request.spans:
+            nodes = [devices for devices in nodes if devices]
+            fits = sum(len(devices) for devices in nodes) >= request.total_gpus
+        else:
+            nodes = [devices for devices in nodes if len(devices) >= max(1, request.gpus)]
+            fits = sum(len(devices) // max(1, request.gpus) for devices in nodes) >= request.workers
+        if fits:
+            usable += [device for devices in nodes for device in devices]
+    return usable
+
+
+def _in_blocks(node: Node, gpus: int, least: int) -> list[Device]:
+    """The devices of the aligned blocks that are large enough throughout: every placement policy finds room in those.
+
+    HiveD's takes several devices as such blocks only. Of what runs declare it asks the same, but that is their wish.
+    """
+    size = 1 << max(0, gpus - 1).bit_length()
+    blocks = [node.devices[at : at + size] for at in range(0, len(node.devices), size)]
+    whole = [block for block in blocks if len(block) == size or len(blocks) == 1]
+    return [device for block in whole if min(one.memory_bytes for one in block) >= least for device in block]
+
+
+def explain_impossible(request: Request, state: DeviceBooks) -> str:
+    """Why no node can ever hold a request: names the field, the value and the remedy."""
+    most = max((len(node.devices) for node in state.nodes.values()), default=0)
+    if most == 0:
+        return (
+            f"gpus={request.gpus}, but this worker has no device at all: install the NVIDIA driver, or declare virtual "
+            "devices with PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2"
+        )
+    if request.spans and request.gpus > state.device_count:
+        return f"gpus={request.gpus} is more than the {state.device_count} of all nodes: ask for fewer"
+    if request.gpus > most and not request.spans:
+        return f"gpus={request.gpus} is more than the {most} that a node of this worker has: ask for {most} or fewer"
+    # On each node, the devices of a gang can have at most what the smallest of its largest devices has.
+    largest = max(
+        (
+            sorted((device.memory_bytes for device in node.devices), reverse=True)[request.gpus - 1]
+            for node in state.nodes.values()
+            if len(node.devices) >= request.gpus
+        ),
+        default=0,
+    )
+    if (request.gpu_memory_bytes or 0) <= largest or request.spans:
+        return (
+            f"workers={request.workers} with gpus={request.gpus} each are more than fit into one domain of this "
+            "cluster: ask for fewer"
+        )
+    each = f" on each of {request.gpus} devices of one node" if request.gpus > 1 else ""
+    return (
+        f"gpu_memory={(request.gpu_memory_bytes or 0) / 2**30:.6g}GiB{each} is more than this worker has: "
+        f"ask for at most {gibibytes(largest)}"
+    )
+
+
+def gibibytes(size: int) -> str:
+    """A size in GiB as a request may repeat it: rounded down, so that what is offered is really there."""
+    return f"{int(size / 2**30 * 1000) / 1000:.15g}GiB" if size >= 2**30 else f"{size // 2**20}MiB"

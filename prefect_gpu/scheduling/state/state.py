@@ -1,0 +1,352 @@
+"""All that the scheduler knows, with the bookkeeping and the invariants that must hold after every event."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.model.cluster import Node, Placement, Queue, Quotas
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Status
+from prefect_gpu.scheduling.preemption.victims import Victims
+from prefect_gpu.scheduling.state.capability import Capability
+from prefect_gpu.scheduling.state.devices import DeviceBooks
+from prefect_gpu.scheduling.state.waiting import Waiting
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.order.orders import Order
+
+_KEPT_STORIES = 1000
+
+
+class InvariantError(AssertionError):
+    """The scheduler contradicts itself: always a bug, never a user's mistake."""
+
+
+class State(DeviceBooks):
+    """Jobs, nodes and limits. Only :class:`~prefect_gpu.scheduling.scheduler.Scheduler` and the verbs change it.
+
+    Args:
+        order: Sorts the waiting jobs.
+        patience_s: See :class:`~prefect_gpu.scheduling.state.waiting.Waiting`.
+        ranks_running: Keep the running jobs ranked, for allocations that make room.
+    """
+
+    def __init__(self, order: Order, patience_s: float = math.inf, *, ranks_running: bool = False) -> None:
+        super().__init__()
+        self.capability = Capability(self)
+        self.ranking = Victims(order) if ranks_running else None
+        self.quotas = Quotas()
+        self.jobs: dict[str, Job] = {}
+        self.running: dict[str, Job] = {}
+        self.draining = False
+        self.firm_count = 0  # running jobs that do not say that they may be stopped
+        self.deviceless_count = 0  # running jobs that need no device
+        self.queue_of_waiting = Waiting(order, patience_s)
+        self._queues: dict[str, Queue] = {}
+        self._unknown: dict[str, Queue] = {}
+        self._active_in: Counter[str] = Counter()
+        self._devices_of: Counter[str] = Counter()  # owner: devices held
+        self._cores_of: Counter[str] = Counter()
+        self._behind: dict[str, str] = {}  # predecessor: the job that is prepared behind it
+        self._ended: OrderedDict[str, list[tuple[float, str]]] = OrderedDict()
+        # Devices that facts, not decisions, have overfilled: adopted jobs, or a node that has changed under its jobs.
+        self._overfilled: set[str] = set()
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def queue(self, queue_id: str) -> Queue:
+        """The queue, or an unlimited one of lowest priority if it is not known (yet)."""
+        found = self._queues.get(queue_id) or self._unknown.get(queue_id)
+        if found is None:
+            found = self._unknown[queue_id] = Queue(queue_id, priority=1_000_000)
+        return found
+
+    def granted_bytes(self, device_id: str) -> int:
+        """Bytes of the device that are granted to jobs which may train there now."""
+        return sum(_bytes_on(job, device_id) for job in self.occupants(device_id) if job.behind is None)
+
+    def waiting(self) -> list[Job]:
+        """The jobs that wait, in no particular order."""
+        return [job for job in self.jobs.values() if job.status is Status.WAITING]
+
+    def successor(self, job_id: str) -> Job | None:
+        """The job that is prepared behind this one, or None."""
+        behind = self._behind.get(job_id)
+        return self.jobs.get(behind) if behind else None
+
+    def dominant_share(self, owner: str) -> float:
+        """The larger of an owner's shares of all devices and of all cores, 0 to 1 (DRF)."""
+        devices = self._devices_of[owner] / self.device_count if self.device_count else 0.0
+        cores = self._cores_of[owner] / self.core_count if self.core_count else 0.0
+        return max(devices, cores)
+
+    @property
+    def active_count(self) -> int:
+        """How many jobs hold a placement."""
+        return len(self.running)
+
+    def limit_reason(self, job: Job) -> tuple[str, str] | None:
+        """(code, reason) of the user's own limit that keeps the job from starting, or None."""
+        return self.limit_on(job.queue)
+
+    def limit_on(self, queue_id: str, more: Mapping[str, int] = MappingProxyType({})) -> tuple[str, str] | None:
+        """(code, reason) of the user's own limit that keeps jobs of this queue from starting, or None.
+
+        Args:
+            more: Jobs to count as active beside those that are, by queue.
+        """
+        quotas, active = self.quotas, self.active_count + sum(more.values())
+        if self.draining:
+            return "draining", "the worker is draining and takes no new runs"
+        if quotas.pool_paused:
+            return "paused", "the work pool is paused"
+        queue = self.queue(queue_id)
+        if queue.paused:
+            return "paused", f"the work queue {queue.name or queue.id!r} is paused"
+        if quotas.worker_limit is not None and active >= quotas.worker_limit:
+            return "limit", f"the worker's limit of {quotas.worker_limit} runs at once is reached"
+        pool_active = active + quotas.pool_active_elsewhere
+        if quotas.pool_limit is not None and pool_active >= quotas.pool_limit:
+            return "limit", f"the work pool's limit of {quotas.pool_limit} runs at once is reached"
+        in_queue = self._active_in[queue_id] + more.get(queue_id, 0) + queue.active_elsewhere
+        if queue.limit is not None and in_queue >= queue.limit:
+            return (
+                "limit",
+                f"the limit of {queue.limit} runs at once in work queue {queue.name or queue.id!r} is reached",
+            )
+        return None
+
+    def story(self, job_id: str) -> list[tuple[float, str]]:
+        """What happened to a job, as (time, sentence); kept for a while after it has ended."""
+        job = self.jobs.get(job_id)
+        return list(job.story if job else self._ended.get(job_id, []))
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def set_nodes(self, nodes: tuple[Node, ...]) -> None:
+        """Replace the nodes. Devices that are gone are remembered as long as a job holds them."""
+        super().set_nodes(nodes)
+        self._overfilled = {device for device, _ in self.held() if self._conflict(device)}
+
+    def set_quotas(self, quotas: Quotas, now: float) -> None:
+        """Replace the limits."""
+        self.quotas = quotas
+        old, self._queues = self._queues, {queue.id: queue for queue in quotas.queues}
+        if {id_: queue.priority for id_, queue in old.items()} != {q.id: q.priority for q in quotas.queues}:
+            self.queue_of_waiting.sort(self, now)
+
+    def admit(self, job: Job, now: float) -> None:
+        """A job waits from now on (again)."""
+        self.jobs[job.id] = job
+        job.status = Status.WAITING
+        self.queue_of_waiting.add(job, self, now)
+
+    def take(self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None) -> None:
+        """Give a waiting job its placement."""
+        self.queue_of_waiting.remove(job)
+        self.jobs[job.id] = job
+        job.status, job.placement, job.granted_at, job.hold = status, placement, now, None
+        job.behind, job.impatient, job.done_at = behind, False, None
+        if behind is not None:
+            self._behind[behind] = job.id
+        self.running[job.id] = job
+        self._count(job, 1)
+        self._active_in[job.queue] += 1
+        self._enter(job, 1)
+        if self.ranking is not None:
+            self.ranking.add(job)
+
+    def take_as_found(
+        self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None
+    ) -> None:
+        """Give a job a placement that it has in fact, whether we would have decided so or not."""
+        self.take(job, placement, status, now, behind)
+        self.accept(job)
+
+    def accept(self, job: Job) -> None:
+        """What a job does on its devices is a fact, whether we would have decided so or not."""
+        if job.placement is not None:
+            self._overfilled |= {id_ for id_ in job.placement.all_devices if self._conflict(id_)}
+
+    def take_alone(self, job: Job) -> None:
+        """A running job needs the whole of its devices from now on: nobody joins it, whoever is there stays."""
+        placement = job.placement
+        assert placement is not None
+        self._enter(job, -1)
+        job.request = replace(job.request, exclusive=True)
+        known = [self._devices[id_].memory_bytes for id_ in placement.all_devices if id_ in self._devices]
+        whole = min(known, default=placement.memory_bytes)
+        job.placement = replace(placement, memory_bytes=whole, shared=False)
+        self._enter(job, 1)
+        self.accept(job)
+
+    def release(self, job: Job, now: float) -> None:
+        """Take a job's placement away. It neither waits nor runs then: :meth:`admit` or :meth:`forget` it."""
+        if job.placement is None:
+            return
+        if self.ranking is not None:
+            self.ranking.remove(job)
+        job.attained_s, job.done_s = job.attained(now), job.done(now)
+        self._enter(job, -1)
+        del self.running[job.id]
+        self._count(job, -1)
+        self._active_in[job.queue] -= 1
+        if job.behind is not None:
+            self._behind.pop(job.behind, None)
+        if self._overfilled:
+            self._overfilled = {id_ for id_ in self._overfilled if self._conflict(id_)}
+        job.placement, job.granted_at, job.hold, job.behind, job.done_at = None, None, None, None, None
+
+    def replace(self, job: Job, placement: Placement) -> None:
+        """Change a running job's placement."""
+        self.rearrange([(job, placement)])
+
+    def rearrange(self, moves: Sequence[tuple[Job, Placement]]) -> None:
+        """Change the placements of several running jobs at once: some go where others were."""
+        for job, _ in moves:
+            self._enter(job, -1)
+        for job, placement in moves:
+            job.placement = placement
+            self._enter(job, 1)
+
+    def _count(self, job: Job, sign: int) -> None:
+        self.firm_count += sign * (not job.request.preemptible)
+        self.deviceless_count += sign * (not job.request.total_gpus)
+
+    def _enter(self, job: Job, sign: int) -> None:
+        placement = job.placement
+        assert placement is not None
+        self._devices_of[job.request.owner] += sign * len(placement.all_devices)
+        self._cores_of[job.request.owner] += sign * sum(len(part.cpus) for part in placement.parts)
+        if sign > 0:
+            self.occupy(job)
+        else:
+            self.vacate(job)
+
+    def pass_gate(self, job: Job, now: float) -> None:
+        """A prepared job's predecessor trains no more; the devices are the job's from now on."""
+        if job.behind is not None:
+            self._behind.pop(job.behind, None)
+            job.behind, job.granted_at = None, now
+            if self.ranking is not None:
+                self.ranking.add(job)
+
+    def progress(self, job: Job, done_s: float, now: float) -> None:
+        """A run says how far it has come."""
+        job.done_s, job.done_at = done_s, now if job.active else None
+        if self.ranking is not None and job.active:
+            self.ranking.add(job)
+
+    def estimate(self, job: Job, estimate: Estimate, now: float) -> None:
+        """More is known now of what a job needs."""
+        job.estimate = estimate
+        if job.status is Status.WAITING:
+            self.queue_of_waiting.remove(job)
+            self.queue_of_waiting.add(job, self, now)
+        elif self.ranking is not None and job.active:
+            self.ranking.add(job)
+
+    def forget(self, job: Job) -> None:
+        """Remove a job that holds nothing; its story stays for a while."""
+        self.queue_of_waiting.remove(job)
+        del self.jobs[job.id]
+        self._ended[job.id] = job.story
+        while len(self._ended) > _KEPT_STORIES:
+            self._ended.popitem(last=False)
+
+    # -- invariants -----------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raise :class:`InvariantError` unless the books balance.
+
+        No decision grants a device beyond its memory or shares it against a run's wish; a job has all the devices
+        that it asked for, each part's on one node of one domain, or none; counters and indexes equal what the jobs say.
+        """
+        on_device: dict[str, list[Job]] = {}
+        for job in self.jobs.values():
+            self._check_job(job)
+            for device_id in job.placement.all_devices if job.placement else ():
+                on_device.setdefault(device_id, []).append(job)
+        for device_id, jobs in on_device.items():
+            conflict = self._conflict(device_id)
+            if conflict and device_id not in self._overfilled:
+                raise InvariantError(f"{device_id} is {conflict}: {[job.label for job in jobs]}")
+        booked = {device: set(jobs) for device, jobs in self.held()}
+        if booked != {id_: {job.id for job in jobs} for id_, jobs in on_device.items()}:
+            raise InvariantError("the occupants of the devices do not equal the placements of the jobs")
+        self._check_counts()
+
+    def _check_job(self, job: Job) -> None:
+        placement = job.placement
+        if job.active != (placement is not None):
+            raise InvariantError(f"{job.label} is {job.status.value} with placement {placement}")
+        if (self.queue_of_waiting.holds(job)) != (job.status is Status.WAITING):
+            raise InvariantError(f"{job.label} is {job.status.value}, and in the queue or not against that")
+        if placement is None:
+            return
+        devices = placement.all_devices
+        least, most = job.request.total_gpus, max(job.request.total_gpus, job.request.max_gpus or 0)
+        if not least <= len(devices) <= most or len(set(devices)) != len(devices):
+            raise InvariantError(f"{job.label} asked for {least} to {most} devices and has {devices}")
+        for part in placement.parts:
+            node = self.nodes.get(part.node)
+            if node is not None:
+                own = {device.id for device in node.devices}
+                strange = [id_ for id_ in part.devices if id_ not in own and id_ in self._where]
+                if strange:
+                    raise InvariantError(f"{job.label} straddles nodes: {strange}")
+        domains = {self.nodes[name].domain for name in placement.nodes if name in self.nodes}
+        if len(domains) > 1 and not self._overfilled & set(devices):
+            raise InvariantError(f"{job.label} straddles domains: {sorted(domains)}")
+
+    def _check_counts(self) -> None:
+        active = [job for job in self.jobs.values() if job.active]
+        if {job.id for job in active} != set(self.running):
+            raise InvariantError("the running jobs are not those that hold a placement")
+        if self.firm_count != sum(not job.request.preemptible for job in active):
+            raise InvariantError("the count of jobs that may not be stopped is wrong")
+        if self.deviceless_count != sum(not job.request.total_gpus for job in active):
+            raise InvariantError("the count of jobs without devices is wrong")
+        if +self._active_in != Counter(job.queue for job in active):
+            raise InvariantError("the counts of active jobs are wrong")
+        if self._behind != {job.behind: job.id for job in active if job.behind is not None}:
+            raise InvariantError(f"who is prepared behind whom is wrong: {self._behind}")
+        parts = [part for job in active if job.placement for part in job.placement.parts]
+        for node_id in {*self._core_load, *(part.node for part in parts)}:
+            bound = Counter(core for part in parts if part.node == node_id for core in part.cpus)
+            if +self.core_load(node_id) != bound:
+                raise InvariantError(f"the load of the cores of {node_id} is not what the jobs have")
+            if node_id in self.nodes and self.free_cores_on(node_id) != len(set(self.nodes[node_id].cpus) - set(bound)):
+                raise InvariantError(f"the count of free cores is wrong for {node_id}")
+        for books in self.numbered:
+            free = [at for at, device in enumerate(books.node.devices) if self.is_free(device.id)]
+            if books.free != free or books.number not in self._with_free[books.shape, len(free)]:
+                raise InvariantError(f"the index of free devices is wrong for {books.node.id}")
+        if self._free != sum(len(books.free) for books in self.numbered):
+            raise InvariantError("the count of free devices is wrong")
+
+    def _conflict(self, device_id: str) -> str | None:
+        """Why the jobs on a device cannot be there together, or None.
+
+        One that waits behind another does not train yet, and one that saves trains no more: they may be in company.
+        """
+        jobs, device = self.occupants(device_id), self._devices.get(device_id)
+        in_front = [job for job in jobs if job.behind is None and job.status is not Status.SAVING]
+        if device is not None and sum(_bytes_on(job, device_id) for job in in_front) > device.memory_bytes:
+            return "granted beyond its memory"
+        if len(in_front) > 1 and not all(job.request.shareable for job in in_front):
+            return "shared against a run's wish"
+        return None
+
+
+def _bytes_on(job: Job, device_id: str) -> int:
+    placement = job.placement
+    if placement is None:
+        return 0
+    if not placement.others:
+        return placement.memory_bytes
+    return next((part.memory_bytes for part in placement.parts if device_id in part.devices), 0)

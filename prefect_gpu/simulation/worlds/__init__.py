@@ -1,1 +1,0 @@
-"""The worlds of other simulators, rule for rule, so that our figures can be compared with theirs."""

@@ -1,0 +1,28 @@
+"""From a store's address to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from prefect_gpu.training.checkpoints.local import CheckpointStore
+from prefect_gpu.training.checkpoints.location import parse_location
+from prefect_gpu.training.checkpoints.manifest import Store
+
+
+def open_store(location: str | Path, credentials: Mapping[str, str] | None = None) -> Store:
+    """The store at an address.
+
+    Args:
+        credentials: ``AWS_...`` variables that count instead of the environment's, for a store in S3.
+
+    Raises:
+        ValueError: It is no address.
+        ModuleNotFoundError: It is in S3, and boto3 is not installed.
+    """
+    place = location if isinstance(location, Path) else parse_location(location)
+    if isinstance(place, Path):
+        return CheckpointStore(place)
+    from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
+
+    return S3CheckpointStore(place, credentials=credentials)

@@ -1,0 +1,168 @@
+"""How many GPUs does each elastic job get?"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign, slowdown, variance
+
+
+def job(name: str, *rates: float, least: int = 1, most: int | None = None) -> ElasticJob:
+    """A job with these steps per second on 1, 2, ... GPUs."""
+    return ElasticJob(name, least, most or len(rates), (0.0, *rates))
+
+
+# Two jobs on six GPUs, whose numbers are easy: `steep` gains 4 steps/s per GPU up to 24; `flat` starts at 6 and
+# gains 1 per GPU up to 11.
+STEEP = job("steep", 4, 8, 12, 16, 20, 24)
+FLAT = job("flat", 6, 7, 8, 9, 10, 11)
+
+# jobs, GPUs, bound, GPUs by job. The variances are worked out by hand.
+TABLE: dict[str, tuple[list[ElasticJob], int, float, dict[str, int]]] = {
+    "a job alone gets all that make it faster": ([STEEP], 6, 0.5, {"steep": 6}),
+    # 0.5 never binds: each GPU goes to the steeper job.
+    "with a loose bound the throughput sum decides": ([STEEP, FLAT], 6, 0.5, {"steep": 5, "flat": 1}),
+    # From (1, 1) slowdowns are 4/24 and 6/11: variance ((0.5455 - 0.1667) / 2)^2 = 0.0359.
+    # steep 2: 8/24, variance ((0.5455 - 0.3333) / 2)^2 = 0.0113; steep 3: 12/24, 0.0005; steep 4: 16/24, 0.0037;
+    # steep 5: 20/24, ((0.8333 - 0.5455) / 2)^2 = 0.0207. Under 0.02 the last GPU so goes to flat: 7/11 and 16/24,
+    # variance ((0.6667 - 0.6364) / 2)^2 = 0.0002.
+    "a tight bound keeps the slowdowns together": ([STEEP, FLAT], 6, 0.02, {"steep": 4, "flat": 2}),
+    # No first step is fair under 0.01: steep 2 (0.0113) is less unfair than flat 2 ((0.6364 - 0.1667) / 2)^2 = 0.0552.
+    "when no step is fair the least unfair one is taken": ([STEEP, FLAT], 3, 0.01, {"steep": 2, "flat": 1}),
+    "a bound of nothing makes every step as fair as can be": ([STEEP, FLAT], 6, 0.0, {"steep": 4, "flat": 2}),
+    "minimums come first, in order, and the rest wait": (
+        [job("a", 0, 5, 6, least=2), job("b", 0, 0, 9, least=3), job("c", 1)],
+        3,
+        0.5,
+        {"a": 2, "c": 1},
+    ),
+    "a job that fits only with none left waits": ([job("a", 1), job("b", 1)], 1, 0.5, {"a": 1}),
+    "nobody gets more than its maximum": ([job("a", 1, 2, 3, 4, most=2)], 4, 0.5, {"a": 2}),
+    "a GPU that slows a job down stays idle": ([job("a", 5, 4, 3)], 3, 0.5, {"a": 1}),
+    "a GPU that helps nobody stays idle": ([job("a", 5, 5, 5)], 3, 0.5, {"a": 1}),
+    "a count that does not run is stepped over": ([job("a", 5, 0, 0, 9)], 4, 0.5, {"a": 4}),
+    "a step that does not fit any more is left out": ([job("a", 5, 0, 0, 9)], 3, 0.5, {"a": 1}),
+    "steps of several GPUs compare by their gain per GPU": (
+        [job("a", 1, 0, 6), job("b", 1, 3, 5, 7)],  # a gains 5 on two GPUs; b gains 2 on each
+        4,
+        0.5,
+        {"a": 3, "b": 1},
+    ),
+    "the smallest count that runs is the minimum": ([job("a", 0, 0, 4)], 3, 0.5, {"a": 3}),
+    "a job that runs on no count waits": ([job("a", 0, 0), job("b", 1)], 2, 0.5, {"b": 1}),
+    "of equal steps the first job's is taken": ([job("a", 1, 2), job("b", 1, 2)], 3, 0.5, {"a": 2, "b": 1}),
+    "without GPUs all wait": ([STEEP], 0, 0.5, {}),
+    "without jobs nothing is handed out": ([], 6, 0.5, {}),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_assignments(case: str) -> None:
+    jobs, gpus, bound, expected = TABLE[case]
+    assert assign(jobs, gpus, bound, total_gpus=6) == expected
+
+
+def test_a_throughput_may_be_a_function() -> None:
+    assert assign([ElasticJob("a", 1, 8, lambda gpus: min(gpus, 3) * 2.0)], 6) == {"a": 3}
+
+
+def test_the_slowdown_is_the_rate_over_the_best_on_the_whole_cluster() -> None:
+    assert slowdown(STEEP, 3, 6) == 0.5
+    assert slowdown(job("a", 5, 4, 3), 1, 3) == 1.0
+    assert slowdown(job("a", 5, 4, 3), 2, 3) == 0.8
+    with pytest.raises(ValueError, match="cannot run"):
+        slowdown(job("a", 0, 0), 1, 2)
+
+
+def test_unfairness_is_the_population_variance() -> None:
+    assert variance([]) == 0.0
+    assert variance([0.4]) == 0.0
+    assert variance([0.0, 1.0]) == 0.25
+    assert variance([0.25, 0.5, 0.75]) == pytest.approx(0.125 / 3)
+
+
+def test_jobs_that_keep_what_they_have_count_in_the_variance() -> None:
+    # Beside a job at 1/6, slowdowns of 1/3, 1/2 and 2/3 have variances 0.0069, 0.0278 and 0.0625.
+    assert assign([STEEP], 6, 0.03, total_gpus=6) == {"steep": 6}
+    free = job("free", 4, 8, 12, 16, 20, 24)
+    assert assign([STEEP, free], 6, 0.03, total_gpus=12, others=[1.0]) == {"steep": 3, "free": 3}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: ElasticJob("a", 0, 1, (0, 1)), "minimum 0"),
+        (lambda: ElasticJob("a", 3, 2, (0, 1)), "maximum 2"),
+        (lambda: ElasticJob("a", 1, 1, (5, 6)), "start with a 0"),
+        (lambda: ElasticJob("a", 1, 1, ()), "start with a 0"),
+        (lambda: assign([STEEP], -1), "gpus is -1"),
+        (lambda: assign([STEEP], 3, total_gpus=2), "gpus is 3 of 2"),
+        (lambda: assign([STEEP, STEEP], 3), "given twice"),
+    ],
+)
+def test_senseless_input_is_refused(wrong: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()  # type: ignore[operator]
+
+
+rates = st.lists(st.floats(0, 100).map(lambda rate: rate if rate > 0.01 else 0.0), min_size=1, max_size=8)
+
+
+@st.composite
+def job_lists(draw: st.DrawFn) -> list[ElasticJob]:
+    """Up to six jobs with any throughput, growing or not, with holes or without."""
+    jobs = []
+    for number, found in enumerate(draw(st.lists(rates, max_size=6))):
+        least = draw(st.integers(1, len(found)))
+        jobs.append(ElasticJob(f"j{number}", least, draw(st.integers(least, 10)), (0.0, *found)))
+    return jobs
+
+
+@given(job_lists(), st.integers(0, 20), st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.5]))
+def test_never_more_gpus_than_there_are_a_minimum_or_nothing_and_nobody_slowed_down(
+    jobs: list[ElasticJob], gpus: int, bound: float
+) -> None:
+    plan = assign(jobs, gpus, bound)
+    by_id = {job.id: job for job in jobs}
+    assert sum(plan.values()) <= gpus
+    assert plan == assign(jobs, gpus, bound)
+    for name, count in plan.items():
+        found = by_id[name]
+        assert found.minimum <= count <= found.maximum
+        assert found.f(count) > 0
+        # No smaller count would be as fast: no GPU is wasted and none slows the job down.
+        assert all(found.f(fewer) < found.f(count) for fewer in range(found.minimum, count))
+    left = gpus - sum(plan.values())
+    for waiting in jobs:
+        if waiting.id not in plan:
+            runs = [count for count in range(waiting.minimum, waiting.maximum + 1) if waiting.f(count) > 0]
+            taken = sum(min(c for c in range(1, 21) if by_id[name].f(c) > 0) for name in plan)
+            assert not runs or runs[0] > gpus - taken
+    for name, count in plan.items():  # and what stays idle would help nobody
+        found = by_id[name]
+        assert all(found.f(count + more) <= found.f(count) for more in range(1, left + 1))
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3), st.integers(1, 8))
+def test_for_diminishing_returns_and_a_loose_bound_the_greedy_sum_is_the_best_sum(
+    gains: list[list[int]], gpus: int
+) -> None:
+    jobs = []
+    for number, steps in enumerate(gains):
+        total, found = 0.0, [0.0]
+        for step in sorted(steps, reverse=True):
+            total += step
+            found.append(total)
+        jobs.append(ElasticJob(f"j{number}", 1, len(steps), tuple(found)))
+    plan = assign(jobs, gpus)
+    admitted = [job for job in jobs if job.id in plan]
+    best = max(
+        sum(job.f(count) for job, count in zip(admitted, counts, strict=True))
+        for counts in product(*(range(1, job.maximum + 1) for job in admitted))
+        if sum(counts) <= gpus
+    )
+    assert sum(job.f(plan[job.id]) for job in admitted) == best
