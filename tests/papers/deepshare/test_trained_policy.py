@@ -114,9 +114,7 @@ def test_nodes_that_change_places_change_nothing_but_their_places(seed: int, ord
     moved = state.copy()
     moved[:, :8] = state[order, :8]  # the right half is about candidates, not about nodes
     here, there = network.scores(np.stack([state, moved]))
-    assert there[-1] == here[-1], (
-        "else the kind of processor would choose among nodes that are alike"
-    )
+    assert there[-1] == here[-1], "else the kind of processor would choose among nodes that are alike"
     for answer in range(STARTS.nothing):
         gpus, nodes = STARTS.meaning(answer)
         same = STARTS.encoding.sets.index(frozenset(order[node] for node in nodes))

@@ -20,7 +20,7 @@ from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from tests.scheduling.placement.test_gangs import Play, nodes
 from tests.scheduling.test_every_profile import NO_SHRINKING, Outside, abilities, steps
@@ -57,7 +57,7 @@ class Twins(Outside):
 
     def __init__(self, able: Abilities) -> None:
         self.other = Scheduler(inconsiderate(), able)
-        super().__init__("adaptive", able)
+        super().__init__("adaptive", able, get_profile)
 
     def send(self, event: ev.Event) -> None:
         super().send(event)
