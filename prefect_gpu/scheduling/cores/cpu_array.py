@@ -127,7 +127,7 @@ class Lending(Reaction):
             kept += [core for core in placement.cpus if core not in kept][: max(0, least - len(kept))]
             if len(kept) < len(placement.cpus):
                 self._full.setdefault(job.id, len(placement.cpus))
-                decision.set_cores(job, tuple(sorted(kept)), "runs without devices use the others now")
+                decision.set_cores(job, tuple(sorted(kept)), "runs without GPUs use its other cores now")
             elif job.id in self._full:
                 self._give_back(job, placement, decision)
 
@@ -136,7 +136,7 @@ class Lending(Reaction):
         missing = full - len(placement.cpus)
         more = free_cores(placement.node, missing, decision.state, placement.devices) if missing > 0 else ()
         if more:
-            decision.set_cores(job, tuple(sorted(placement.cpus + more)), "they are free again")
+            decision.set_cores(job, tuple(sorted(placement.cpus + more)), "these cores are free again")
         if len(more) >= missing:
             del self._full[job.id]
 

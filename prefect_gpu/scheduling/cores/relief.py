@@ -182,7 +182,7 @@ class ThrottleByStepRate(Reaction):
     def _tighten(self, job: Job, by: float, case: _Case, decision: Decision) -> bool:
         assert job.placement is not None
         cpus = job.placement.cpus
-        reason = f"training on {job.placement.node} is slower since it runs"
+        reason = f"training on {job.placement.node} has been slower since this run started"
         if len(cpus) > 1:
             case.full.setdefault(job.id, len(cpus))
             decision.set_cores(job, cpus[: len(cpus) // 2], reason)
@@ -212,7 +212,7 @@ class ThrottleByStepRate(Reaction):
     def _give_all_back(self, node: str, decision: Decision) -> bool:
         case = self._cases.pop(node, None)
         for job in _flows(node, decision) if case is not None else ():
-            reason = f"{node} needs nothing of it for training"
+            reason = f"{node} no longer needs for training what it gave up"
             if job.share_asked_by(_SOURCE) < 1.0:
                 decision.ask_share(job, _SOURCE, 1.0, reason)
             self._more_cores(job, case.full.get(job.id, 0), reason, decision)  # type: ignore[union-attr]

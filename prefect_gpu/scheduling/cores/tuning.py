@@ -203,7 +203,7 @@ class CoreTuning(Reaction):
             why = "train it as fast as more do" if search.by_speed else "keep its GPUs busiest"
             reason = f"{best} were found to {why}"
         elif search.tuner.measurements == 0:
-            reason = f"so many are known to suit such runs of {search.owner or 'its owner'}"
+            reason = f"so many suited earlier runs of {search.owner or 'its owner'}"
         else:
             what = "it trains faster" if search.by_speed else "its GPUs are busier"
             reason = f"to see whether {what} than with {best}"

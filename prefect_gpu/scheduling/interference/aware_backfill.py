@@ -135,7 +135,11 @@ class InterferenceAwareBackfill(MakeRoom):
     def _told(self, start: Start, job: Job, line: Line, running: Iterable[Running]) -> str:
         words = in_words(start, running, self._table)
         first = line.entries[0][1]
-        return words if job is first else f"{words}; {first.label} is next, and would lose more, or others by it"
+        return (
+            words
+            if job is first
+            else f"{words}; {first.label} is next in the order, but would lose more or slow down others more"
+        )
 
     def _reason(self, decision: Decision, job: Job, placement: Placement) -> str:
         return self._words.get(job.id) or super()._reason(decision, job, placement)
@@ -145,7 +149,7 @@ class InterferenceAwareBackfill(MakeRoom):
 
     def _blocked(self, decision: Decision, line: Line, reservations: Reservations) -> None:
         if self._kept_back:
-            words = "where there is room now, runs would slow each other down by more than it gets done"
+            words = "starting it now would slow down the runs beside it by more than it would progress"
             tell_line(decision, line, "contention", lambda: words)
         else:
             super()._blocked(decision, line, reservations)

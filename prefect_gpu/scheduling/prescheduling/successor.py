@@ -246,9 +246,7 @@ class Prescheduling(Reaction):
                 continue
             if decision.placement.place(job, state, decision.sharing) is not None:
                 self._drop_launch(job_id)
-                decision.preempt(
-                    job, "the run that it was prepared behind takes longer than expected, and others are free"
-                )
+                decision.preempt(job, "its predecessor takes longer than expected, and other devices are free")
                 decision.look_again_at(decision.now)
 
     # -- what went wrong --------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class TakeTurns(Reaction):
             job = state.running.get(job_id)
             if job is not None:  # else it was stopped: it has its weight when it is back, and is told another one then
                 self._paused.discard(job_id)
-                decision.ask_share(job, _SOURCE, 1.0, "whoever slowed it down trains no more")
+                decision.ask_share(job, _SOURCE, 1.0, "the run that slowed it down no longer trains")
 
 
 def _trains(job: Job, state: State) -> bool:

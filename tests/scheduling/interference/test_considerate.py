@@ -145,7 +145,9 @@ def test_of_two_gangs_the_one_that_suits_the_company_starts_first_and_the_other_
         )
     )
     assert (found.where("second"), found.where("third")) == ("", "a b")
-    assert "; the loud one is next, and would lose more, or others by it" in reason_of(found, "third")
+    assert "; the loud one is next in the order, but would lose more or slow down others more" in reason_of(
+        found, "third"
+    )
 
 
 def test_where_a_gang_finds_room_for_uneven_parts_only_it_starts_all_the_same() -> None:

@@ -1,0 +1,83 @@
+"""All policies pass the exported suites. A new policy is listed here."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_gpu.papers.baselines.by_placer import even, first_fit, hived, kubernetes_default, pack, random_nodes
+from prefect_gpu.papers.baselines.tiresias import TiresiasQueues
+from prefect_gpu.papers.coda.multi_array import MultiArray
+from prefect_gpu.papers.deepshare.greedy import ContentionAware
+from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
+from prefect_gpu.scheduling.allocation.adaptive import Adaptive
+from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
+from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
+from prefect_gpu.scheduling.cores.elimination import ThrottleByBandwidth
+from prefect_gpu.scheduling.cores.free_cores import FreeCores
+from prefect_gpu.scheduling.cores.relief import ThrottleByStepRate
+from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
+from prefect_gpu.scheduling.cores.tuning import CoreTuning
+from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
+from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
+from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
+from prefect_gpu.scheduling.interference.spreading import EvenSpread
+from prefect_gpu.scheduling.order import orders
+from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.placement.spread import RoundRobin, Spread
+from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
+from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
+from prefect_gpu.scheduling.sharing.demotion import Demotion
+from prefect_gpu.scheduling.sharing.incompatible import Incompatible
+from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, EstimatedUse, KnownCompany, NoSharing
+from prefect_gpu.scheduling.sharing.speculation import Speculation
+from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
+from prefect_gpu.simulation.conformance import (
+    AllocationConformance,
+    OrderConformance,
+    PlacementConformance,
+    ReactionConformance,
+    SharingConformance,
+)
+
+ORDERS = [orders.Fifo, orders.Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
+          orders.LeastService, orders.Drf, MostServed, LeastComplete]  # fmt: skip
+PLACEMENTS = [BestFit, RoundRobin, Spread, FreeCores, EvenSpread, even, first_fit, hived, kubernetes_default, pack,
+              random_nodes, lambda: CpuArray(BestFit(), CoreHistory())]  # fmt: skip
+SHARING = [NoSharing, DeclaredMemory, EstimatedUse, lambda: KnownCompany(Incompatible())]
+REACTIONS = [MinimumRuntime, Prescheduling, Speculation, Demotion, ThrottleByBandwidth, CoreTuning, Protection,
+             lambda: TakeTurns(Incompatible()), lambda: Lending(CoreHistory()),
+             lambda: ThrottleByStepRate(ThrottleByBandwidth()),
+             lambda: PreemptOnSlowdown(SensitivityTable())]  # fmt: skip
+ALLOCATIONS = [Backfill, lambda: Backfill(reserve_first=True), Strict, MakeRoom, BatchWindow, Adaptive, Elastic,
+               TiresiasQueues, MultiArray, ContentionAware]  # fmt: skip
+
+
+def called(make: object) -> str:
+    return getattr(make, "__name__", "")
+
+
+@pytest.mark.parametrize("make", ORDERS, ids=called)
+class TestOrders(OrderConformance):
+    pass
+
+
+@pytest.mark.parametrize("make", PLACEMENTS, ids=called)
+class TestPlacements(PlacementConformance):
+    pass
+
+
+@pytest.mark.parametrize("make", SHARING, ids=called)
+class TestSharing(SharingConformance):
+    pass
+
+
+@pytest.mark.parametrize("make", REACTIONS, ids=called)
+class TestReactions(ReactionConformance):
+    pass
+
+
+@pytest.mark.parametrize("make", ALLOCATIONS, ids=called)
+class TestAllocations(AllocationConformance):
+    pass
