@@ -31,7 +31,7 @@ from benchmarks.gpu.machine import Machine, this_machine
 from benchmarks.gpu.pool import Job, KitDriver, Pool
 from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.tracked import TrackedRun
-from prefect_gpu.scheduling.cores.relief import ThrottleByStepRate
+from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile, get_profile

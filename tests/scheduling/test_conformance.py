@@ -13,10 +13,10 @@ from prefect_gpu.scheduling.allocation.adaptive import Adaptive
 from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
 from prefect_gpu.scheduling.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
-from prefect_gpu.scheduling.cores.elimination import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.free_cores import FreeCores
-from prefect_gpu.scheduling.cores.relief import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
+from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
+from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.coda.owners import ArraysOr
-from prefect_gpu.scheduling.cores.elimination import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.free_cores import FreeCores
 from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
+from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.order.orders import Drf, Fifo, Order
 from prefect_gpu.scheduling.profiles import get_profile

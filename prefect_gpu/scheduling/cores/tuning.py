@@ -6,10 +6,10 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.eliminator import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.cores.free_cores import free_cores
 from prefect_gpu.scheduling.cores.search_by_step_rate import KneeTuner
 from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreHistory, CoreTuner
+from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction

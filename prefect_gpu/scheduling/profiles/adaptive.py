@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from prefect_gpu.scheduling.allocation.adaptive import Adaptive
 from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.cores.cpu_array import Lending
-from prefect_gpu.scheduling.cores.elimination import ThrottleByBandwidth
-from prefect_gpu.scheduling.cores.relief import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
+from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
+from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
 from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity

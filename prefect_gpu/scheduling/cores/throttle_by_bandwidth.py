@@ -1,10 +1,11 @@
-"""Keeps the memory bandwidth for training: CODA's contention eliminator (§V.D), bound to the scheduler."""
+"""Keeps the memory bandwidth for training: CODA's contention eliminator (§V.D), on plain numbers and as a reaction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.eliminator import BANDWIDTH_LIMIT, UTILISATION_DROP, CpuJob, Training, throttle
 from prefect_gpu.scheduling.cores.free_cores import free_cores
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -12,6 +13,117 @@ from prefect_gpu.scheduling.reaction import Reaction
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
+
+BANDWIDTH_LIMIT = 0.75
+"""Part of a node's memory bandwidth from which on contention is suspected."""
+
+UTILISATION_DROP = 0.05
+"""By how much a GPU's utilisation must fall to count as a drop; the paper gives no number."""
+
+
+@dataclass(frozen=True)
+class CpuJob:
+    """A CPU job on the node.
+
+    Attributes:
+        cores: Cores that it has.
+        full_cores: Cores that it had before it was throttled.
+        bytes_per_s: Memory bandwidth that it uses.
+    """
+
+    id: str
+    cores: int
+    full_cores: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cores <= self.full_cores:
+            raise ValueError(
+                f"job {self.id!r} has {self.cores} of {self.full_cores} cores: give 1 <= cores <= full_cores"
+            )
+        if not self.bytes_per_s >= 0:
+            raise ValueError(f"bytes_per_s of job {self.id!r} is {self.bytes_per_s}: give at least 0")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training job on the node: its mean GPU utilisation now, and before anything disturbed it, both 0 to 1."""
+
+    utilisation: float
+    usual_utilisation: float
+
+
+def contended(
+    used_bytes_per_s: float,
+    capacity_bytes_per_s: float,
+    training: Sequence[Training],
+    limit: float = BANDWIDTH_LIMIT,
+    drop: float = UTILISATION_DROP,
+) -> bool:
+    """Whether memory bandwidth is short enough to slow training down: at the limit, and a job's utilisation dropped.
+
+    Args:
+        used_bytes_per_s: Memory bandwidth in use on the node.
+        capacity_bytes_per_s: What the node has.
+        training: The training jobs on the node.
+        limit: Part of the capacity from which on contention is suspected.
+        drop: By how much a utilisation must fall to count as a drop.
+
+    Raises:
+        ValueError: The capacity is not positive.
+    """
+    if not capacity_bytes_per_s > 0:
+        raise ValueError(f"capacity_bytes_per_s is {capacity_bytes_per_s}: give the node's memory bandwidth, above 0")
+    if used_bytes_per_s < limit * capacity_bytes_per_s:
+        return False
+    return any(job.usual_utilisation - job.utilisation >= drop for job in training)
+
+
+def throttle(
+    used_bytes_per_s: float,
+    capacity_bytes_per_s: float,
+    training: Sequence[Training],
+    cpu_jobs: Sequence[CpuJob],
+    *,
+    limit: float = BANDWIDTH_LIMIT,
+    drop: float = UTILISATION_DROP,
+) -> dict[str, int]:
+    """How many cores CPU jobs are to have now, by job; those that keep what they have are left out.
+
+    Under contention the cores of the hungriest CPU jobs are halved, and their bandwidth with them, job by job, until
+    the node should be back under the limit. Once contention is over, throttled jobs get back all that they had, the
+    least hungry first, as far as the node should stay under the limit; without training jobs, in any case.
+    (Intel's Memory Bandwidth Allocation, where the paper has it, throttles without taking cores.)
+
+    Args:
+        used_bytes_per_s: Memory bandwidth in use on the node.
+        capacity_bytes_per_s: What the node has.
+        training: The training jobs on the node.
+        cpu_jobs: The CPU jobs on the node.
+        limit: Part of the capacity from which on contention is suspected.
+        drop: By how much a utilisation must fall to count as a drop.
+
+    Returns:
+        In the order of the decision. Cores that are given back may be in use by now: give as many as are free.
+    """
+    ceiling = limit * capacity_bytes_per_s
+    expected = used_bytes_per_s
+    cores: dict[str, int] = {}
+    if contended(used_bytes_per_s, capacity_bytes_per_s, training, limit, drop):
+        for job in sorted(cpu_jobs, key=lambda job: -job.bytes_per_s):
+            if expected < ceiling or job.bytes_per_s == 0:
+                break
+            if job.cores > 1:
+                cores[job.id] = job.cores // 2
+                expected -= job.bytes_per_s * (1 - cores[job.id] / job.cores)
+        return cores
+    unthrottled = ((job, job.bytes_per_s * job.full_cores / job.cores) for job in cpu_jobs)
+    for job, full in sorted(unthrottled, key=lambda pair: pair[1]):
+        if job.cores == job.full_cores or (training and expected + full - job.bytes_per_s >= ceiling):
+            continue
+        cores[job.id] = job.full_cores
+        expected += full - job.bytes_per_s
+    return cores
 
 
 class ThrottleByBandwidth(Reaction):
@@ -23,8 +135,7 @@ class ThrottleByBandwidth(Reaction):
     of the bandwidth are left alone.
 
     Which CPU job uses how much comes with the measurement; if it does not, all are taken to use as much per core.
-    Without measurements, or in a world that cannot change cores, nothing happens. (Intel's Memory Bandwidth Allocation,
-    where the paper has it, throttles without taking cores; no world of ours can do that yet.)
+    Without measurements, or in a world that cannot change cores, nothing happens.
 
     Args:
         limit: Part of the bandwidth from which on contention is suspected.
@@ -35,9 +146,7 @@ class ThrottleByBandwidth(Reaction):
         self._limit = limit
         self._drop = drop
         self._pressure: dict[str, float] = {}  # of nodes
-        self._use_by_job: dict[
-            str, dict[str, float]
-        ] = {}  # of nodes on which nothing was changed since it was measured
+        self._use_by_job: dict[str, dict[str, float]] = {}  # of nodes where nothing was changed since it was measured
         self._now: dict[str, float] = {}  # utilisation of training jobs
         self._usual: dict[str, tuple[str, int, float]] = {}  # the same undisturbed, where and with how many cores
         self._full: dict[str, int] = {}  # cores that throttled jobs had
@@ -86,11 +195,11 @@ class ThrottleByBandwidth(Reaction):
             use_by_job = {job.id: pressure * len(job.placement.cpus) / cores for job in computing if job.placement}
         known = [self._cpu_job(job, use_by_job.get(job.id, 0.0)) for job in computing if not job.placement.others]  # type: ignore[union-attr]
         freed = False
-        limits = throttle(pressure, 1.0, training, known, can_limit_bandwidth=False, limit=self._limit, drop=self._drop)
-        if limits:
+        changes = throttle(pressure, 1.0, training, known, limit=self._limit, drop=self._drop)
+        if changes:
             del self._use_by_job[node]  # it will be another when it is measured again
-        for limit in limits:
-            freed |= self._set(decision.state.running[limit.job], limit.cores, decision)
+        for name, cores in changes.items():
+            freed |= self._set(decision.state.running[name], cores, decision)
         return freed
 
     def _training(self, job: Job) -> Training:
