@@ -67,8 +67,8 @@ estimates = st.builds(
 )
 asked = st.tuples(requests, estimates)
 _NEWS = ("train", "train", "save", "end", "end", "stop", "loss", "loss", "use", "pace", "slow", "pressure", "wait")
-_SOME = settings(max_examples=max(10, settings.default.max_examples // 2), deadline=None)
-_FEW = settings(max_examples=max(5, settings.default.max_examples // 10), deadline=None)  # whole worlds are played
+_SOME = settings(max_examples=max(10, settings().max_examples // 2), deadline=None)
+_FEW = settings(max_examples=max(5, settings().max_examples // 10), deadline=None)  # whole worlds are played
 news = st.tuples(st.sampled_from(_NEWS), st.integers(0, 8), st.floats(0.05, 1.0))
 
 
@@ -290,13 +290,13 @@ class AllocationConformance:
             world = _World(Profile("conformance", allocation=make(), patience_s=60.0), able)
             world.play(jobs, happenings)
             for _ in range(400):
-                state = world.scheduler.state
-                left = [job for job in state.jobs.values() if job.status is not Status.WAITING]
+                said = len(world.said)
+                left = [job for job in world.scheduler.state.jobs.values() if job.status is not Status.WAITING]
                 for job in left[:1]:
                     world.tell("stop" if job.status is Status.STOPPING else "end", job, 1.0)
                 world.now += 100.0
                 world.tell("wait", None, 1.0)
-                if not left and not any(isinstance(one, Launch) for one in world.said[-1:]):
+                if not left and not any(isinstance(one, Launch) for one in world.said[said:]):
                     break
             possible = world.scheduler.state.capability.possible
             stuck = [job for job in world.scheduler.state.jobs.values() if possible(job.request)]
