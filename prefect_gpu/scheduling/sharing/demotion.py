@@ -92,7 +92,7 @@ class Demotion(Reaction):
     def _finish(self, job: Job, decision: Decision) -> None:
         if job.id not in self._finished:
             self._finished.add(job.id)
-            decision.finish(job, "its loss no longer moves, and it asked to end then")
+            decision.finish(job, "its loss stands still, and it asked to end then")
 
     def _review(self, decision: Decision) -> bool:
         """Let each watched run have the share that it should have now."""
@@ -106,7 +106,7 @@ class Demotion(Reaction):
             learner = self._learner_beside(job, decision) if self._stands_still(job) else None
             if learner is not None and job_id not in self._demoted:
                 self._demoted.add(job_id)
-                reason = f"its loss no longer moves, and {learner.label} beside it still learns"
+                reason = f"its loss stands still, and {learner.label} beside it still learns"
                 decision.ask_share(job, _SOURCE, self._weight, reason)
                 freed |= self._take_cores(job, decision, reason)
             elif learner is None and job_id in self._demoted:
