@@ -120,7 +120,7 @@ def test_a_gang_that_would_take_more_from_others_than_it_gets_waits_and_is_told_
     found = crowded()
     assert found.where("second") == ""
     assert [one.code for one in found.said if isinstance(one, Hold) and one.job == "second"] == ["contention"]
-    assert "would slow each other down" in reason_of(found, "second")
+    assert "would slow down the runs beside it" in reason_of(found, "second")
     found.tell(ev.JobEnded("on c", "completed"))
     assert found.where("second") == "c c"
 
