@@ -331,12 +331,12 @@ def explore(sequences: int, steps: int, *, same_each_time: bool = False) -> None
             print_blob=not same_each_time,
         ),
     )
-    assert Faults.launched_behind >= sequences / 20  # else this would be about something else
-    assert Faults.left > sequences / 20 or sequences < 100
+    if sequences >= 100:  # of few, chance decides how many are about hand-overs, and which modules are loaded decides that
+        assert min(Faults.launched_behind, Faults.left) > sequences / 20, "else this would be about something else"
 
 
 def test_no_fault_does_harm() -> None:
-    explore(15, 15, same_each_time=True)  # with so few, chance decides how many of them are about hand-overs
+    explore(15, 15, same_each_time=True)
 
 
 @pytest.mark.full
