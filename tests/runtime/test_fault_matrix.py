@@ -331,7 +331,7 @@ def explore(sequences: int, steps: int, *, same_each_time: bool = False) -> None
             print_blob=not same_each_time,
         ),
     )
-    if sequences >= 100:  # of few, chance decides how many are about hand-overs, and which modules are loaded decides that
+    if sequences >= 100:  # how many of a few are about hand-overs is chance
         assert min(Faults.launched_behind, Faults.left) > sequences / 20, "else this would be about something else"
 
 
