@@ -294,7 +294,7 @@ class AllocationConformance:
                 left = [job for job in world.scheduler.state.jobs.values() if job.status is not Status.WAITING]
                 for job in left[:1]:
                     world.tell("stop" if job.status is Status.STOPPING else "end", job, 1.0)
-                world.now += 100.0
+                world.now += 1000.0
                 world.tell("wait", None, 1.0)
                 if not left and not any(isinstance(one, Launch) for one in world.said[said:]):
                     break

@@ -7,7 +7,9 @@ import pytest
 from prefect_gpu.papers.baselines.by_placer import even, first_fit, hived, kubernetes_default, pack, random_nodes
 from prefect_gpu.papers.baselines.tiresias import TiresiasQueues
 from prefect_gpu.papers.coda.multi_array import MultiArray
+from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
+from prefect_gpu.papers.deepshare.rounds import HeadOfLine
 from prefect_gpu.scheduling.allocation.adaptive import Adaptive
 from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
 from prefect_gpu.scheduling.allocation.batch import BatchWindow
@@ -49,10 +51,8 @@ REACTIONS = [MinimumRuntime, Prescheduling, Speculation, Demotion, ThrottleByBan
              lambda: TakeTurns(Incompatible()), lambda: Lending(CoreHistory()),
              lambda: ThrottleByStepRate(ThrottleByBandwidth()),
              lambda: PreemptOnSlowdown(SensitivityTable())]  # fmt: skip
-# DeepShare's ContentionAware is not listed: a gang that no nodes can hold in equal parts waits for ever under it, such
-# as three workers of two GPUs on nodes of four.
 ALLOCATIONS = [Backfill, lambda: Backfill(reserve_first=True), Strict, MakeRoom, BatchWindow, Adaptive, Elastic,
-               TiresiasQueues, MultiArray]  # fmt: skip
+               TiresiasQueues, MultiArray, ContentionAware, HeadOfLine]  # fmt: skip
 
 
 def called(make: object) -> str:

@@ -32,7 +32,7 @@ from prefect_gpu.scheduling.interference.snapshot import (
     running_jobs,
     worths_in,
 )
-from prefect_gpu.scheduling.interference.spreading import free_devices, placed
+from prefect_gpu.scheduling.interference.spreading import fits_evenly, free_devices, placed
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.waiting import Line
 
@@ -263,9 +263,11 @@ class ContentionAware(Allocation):
         return True
 
     def _start_plain(self, decision: Decision, job: Job) -> bool:
-        """A job that is not spread goes where the profile's placement puts it, if it fits."""
+        """A job that cannot be spread evenly here goes where the profile's placement puts it, if it fits."""
         state = decision.state
-        if self._speeds.widths(job.request, len(state.numbered)) or state.limit_on(job.queue) is not None:
+        if state.limit_on(job.queue) is not None:
+            return False
+        if fits_evenly(job, state, self._speeds.widths(job.request, len(state.numbered))):
             return False
         placement = decision.placement.place(job, state, decision.sharing)
         if placement is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.interference.spreading import MOST_NODES, can_spread, pieces, widths
+from prefect_gpu.scheduling.interference.spreading import MOST_NODES, fits_evenly
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -54,21 +54,4 @@ class AntiAffinity:
             for device in (other.placement.all_devices if other.placement else ())
             if state.has_node(device)
         )
-        return taken if _fits_outside(job, taken, state) else frozenset()
-
-
-def _fits_outside(job: Job, taken: frozenset[int], state: State) -> bool:
-    """Whether nodes that are not taken could hold a job if they were empty."""
-    if not can_spread(job.request):
-        return False
-    count, size = pieces(job.request)
-    room: dict[str, list[int]] = {}  # devices of each node, by domain
-    for books in state.numbered:
-        if books.number not in taken:
-            large = sum(map(job.fits_on, books.node.devices))
-            room.setdefault(books.node.domain, []).append(large)
-    return any(
-        sum(devices >= count // width * size for devices in nodes) >= width
-        for width in widths(job.request, range(1, MOST_NODES + 1))
-        for nodes in room.values()
-    )
+        return taken if fits_evenly(job, state, range(1, MOST_NODES + 1), without=taken) else frozenset()

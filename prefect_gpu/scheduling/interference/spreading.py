@@ -44,12 +44,34 @@ def can_spread(request: Request) -> bool:
     return request.total_gpus > 0 and request.servers == 0 and not request.max_gpus
 
 
+def fits_evenly(job: Job, state: State, preferred: Sequence[int], without: Container[int] = ()) -> bool:
+    """Whether nodes of one domain could hold the job in equal parts if they were empty.
+
+    Args:
+        preferred: Numbers of nodes to think of.
+        without: Numbers of the nodes that are left out.
+    """
+    if not can_spread(job.request):
+        return False
+    count, size = pieces(job.request)
+    room: dict[str, list[int]] = {}  # devices of each node, by domain
+    for books in state.numbered:
+        if books.number not in without:
+            large = sum(map(job.fits_on, books.node.devices))
+            room.setdefault(books.node.domain, []).append(large)
+    return any(
+        sum(devices >= count // width * size for devices in nodes) >= width
+        for width in widths(job.request, preferred)
+        for nodes in room.values()
+    )
+
+
 class EvenSpread(PlacementPolicy):
     """Spread over the first of several numbers of nodes that fits, on the nodes of lowest number that have room.
 
     Args:
-        preferred: Numbers of nodes, the preferred first. Jobs that none of them divides, and jobs that may not be
-            split, go where :class:`BestFit` puts them.
+        preferred: Numbers of nodes, the preferred first. Jobs that none of them divides, jobs that may not be split,
+            and those that not even empty nodes could hold in equal parts, go where :class:`BestFit` puts them.
     """
 
     def __init__(self, preferred: Sequence[int] = (4, 2)) -> None:
@@ -69,7 +91,7 @@ class EvenSpread(PlacementPolicy):
             ):
                 if len(numbers) >= width:
                     return placed(job, numbers[:width], room, state, sharing)
-        return None
+        return None if fits_evenly(job, state, found) else self._otherwise.place(job, state, sharing, kept)
 
 
 def free_devices(job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> dict[int, list[Device]]:
