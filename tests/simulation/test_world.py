@@ -198,6 +198,17 @@ def test_every_job_ends_and_no_device_ever_trains_two(
         assert outcome.jct_s >= one.service_s - 1e-6, "nobody is faster than alone"
 
 
+def test_a_job_that_may_not_be_stopped_is_not_moved_in_the_decision_that_starts_it() -> None:
+    firm: dict[str, Any] = {"stops": False}
+    jobs = [job(f"single-{number}", 0.0, 1.0, **firm) for number in range(6)]
+    jobs.append(job("saves", 0.0, 1.0, **firm, saving_s=4.0))
+    jobs.append(job("may-stop", 0.0, 2.0, launching_s=5.0))
+    jobs += [job(f"later-{number}", 2.0, 1.0, 2, **firm) for number in range(2)]
+    able = Abilities(Preemption.INSTANT, free_moves=True)
+    results = Watched(cluster(2, 3), jobs, made("srtf", able), abilities=able, heartbeat_s=0.0).run()
+    assert results.jobs == len(jobs) and results.unfinished == []
+
+
 def test_a_job_that_ends_before_the_heartbeat_that_tells_of_it_cannot_be_stopped_any_more() -> None:
     slow: dict[str, Any] = {"stops": False, "launching_s": 5.0, "saving_s": 4.0}
     jobs = [job("a", 0.0, 51.0), job("b", 0.0, 10.0, 2, **slow), job("c", 1.0, 51.0, 2, **slow),

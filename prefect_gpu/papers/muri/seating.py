@@ -56,17 +56,39 @@ def seat(decision: Decision, chosen: Seats) -> None:
     """
     state = decision.state
     _stop_others(decision, set(chosen))
-    pending: list[Job] = []
+    together = _must_be_seated_together(decision, chosen)
     for job, spots in chosen.items():
         if job.active:
             continue
-        placement = None if pending and spots else decision.placement.place(job, state, decision.sharing)
+        placement = None if together and spots else decision.placement.place(job, state, decision.sharing)
         if placement is not None:
             decision.launch(job, placement, COMES_FIRST)
         elif spots:
-            pending.append(job)
-    if pending and decision.abilities.preemption is Preemption.INSTANT:
+            together = True
+    if together and decision.abilities.preemption is Preemption.INSTANT:
         _reseat(decision, [((job,), spots) for job, spots in chosen.items() if spots])
+
+
+def _must_be_seated_together(decision: Decision, chosen: Seats) -> bool:
+    """Whether a job that may not be stopped would start now, although another then finds no room without moves.
+
+    Where it starts is where it stays: it would be in the way of the nodes that all of them were chosen with.
+    """
+    state = decision.state
+    waiting = [job for job, spots in chosen.items() if spots and not job.active]
+    if decision.abilities.preemption is not Preemption.INSTANT or all(map(decision.can_stop, waiting)):
+        return False
+    tried: list[Job] = []
+    for job in waiting:
+        job.placement = decision.placement.place(job, state, decision.sharing)
+        if job.placement is None:
+            break
+        state.occupy(job)
+        tried.append(job)
+    for job in tried:
+        state.vacate(job)
+        job.placement = None
+    return len(tried) < len(waiting)
 
 
 def seat_groups(decision: Decision, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]) -> None:
