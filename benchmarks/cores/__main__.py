@@ -118,14 +118,15 @@ async def tuning(bench: Bench, pipeline: str) -> dict[str, Any]:
     best = min(cores for cores, rate in rates.items() if rate >= _SAME * max(rates.values()))
     async with bench.pool() as pool:
         reactions = pool.controller.scheduler.profile.reactions
+        needs = pool.controller.scheduler.state.learned.cores.needs
         (tuner,) = [one for one in reactions if isinstance(one, CoreTuning)]
         run_id = pool.submit(Job("tuned", pipeline, parameters))
         await pool.trains(run_id)
         for _ in range(480):
             await asyncio.sleep(0.25)
-            if run_id in tuner.history.needs:
+            if run_id in needs:
                 break
-        found = tuner.history.needs.get(run_id)
+        found = needs.get(run_id)
         steps = tuner._searches[run_id].tuner.measurements
         await pool.enough(run_id)
     return {"steps_per_s": rates, "best": best, "found": found, "measurements": steps}

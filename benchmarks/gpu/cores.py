@@ -82,7 +82,7 @@ def _rate(outcome: Outcome) -> float:
 def _short_steps(profile: Profile, reports: int) -> tuple[Profile, CoreTuning]:
     """The profile with a tuning whose steps are short, and that tuning."""
     [old] = [one for one in profile.reactions if isinstance(one, CoreTuning)]
-    tuning = CoreTuning(old.history, step_s=_STEP_S, reports=reports)
+    tuning = CoreTuning(step_s=_STEP_S, reports=reports)
     return replace(profile, reactions=tuple(tuning if one is old else one for one in profile.reactions)), tuning
 
 
@@ -90,14 +90,15 @@ async def _tuned(scale: Scale) -> dict[str, Any]:
     profile, tuning = _short_steps(get_profile("adaptive"), 3 if scale.quick else REPORTS)
     async with scale.pool("cores-tuned", profile=profile) as pool:
         run_id = pool.submit(Job("tuned", "pipeline", _pipeline(scale, 2 * _ENOUGH_S)))
+        needs = pool.controller.scheduler.state.learned.cores.needs
         measurements = None
         for _ in range(int(_ENOUGH_S / 0.25)):
             await asyncio.sleep(0.25)
             search = tuning._searches.get(run_id)
             measurements = search.tuner.measurements if search is not None else measurements
-            if run_id in tuning.history.needs:
+            if run_id in needs:
                 break
-        best = tuning.history.needs.get(run_id)
+        best = needs.get(run_id)
         run = pool.controller.runs.get(run_id)
         given = len(run.record.placement.cpus) if run is not None else None
         await pool.controller.stop(run_id, 1.0)

@@ -76,10 +76,11 @@ def forecast(scheduler: Scheduler, now: float, most: int = 200) -> dict[str, Out
 class Rehearsal:
     """A copy of a scheduler in a world in which every run takes as long as is estimated, undisturbed.
 
-    It is made at once, and shares nothing with the scheduler that changes: it may be played in another thread. What is
-    not foreseen: runs that are submitted later, how much runs slow each other down or are faster on more devices, and
-    what the policies of the profile have learned so far. A phase that has taken longer than was estimated is expected
-    to go on for as long as it is over: so a run that never ends moves its successors on less and less often.
+    It is made at once, and shares nothing with the scheduler that changes: it may be played in another thread. It knows
+    what the scheduler has learned so far (:class:`.Learned`). What is not foreseen: runs that are submitted later, and
+    how much runs slow each other down or are faster on more devices. A phase that has taken longer than was estimated
+    is expected to go on for as long as it is over: so a run that never ends moves its successors on less and less
+    often.
 
     Args:
         scheduler: See :func:`forecast`.
@@ -89,7 +90,7 @@ class Rehearsal:
 
     def __init__(self, scheduler: Scheduler, now: float, most: int = 200) -> None:
         self._now = now
-        self._scheduler = Scheduler(scheduler.profile.name, scheduler.abilities)
+        self._scheduler = Scheduler(scheduler.profile.name, scheduler.abilities, scheduler.state.learned.copy())
         self._plans: list[tuple[float, int, str, int, _Next]] = []
         self._count = 0
         self._turns: dict[str, int] = {}  # what was planned before a run was stopped or moved is void

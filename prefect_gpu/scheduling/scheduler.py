@@ -8,6 +8,7 @@ from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, P
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.profiles import Profile, get_profile
+from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.state import State
 
 _PHASES = (Status.PREPARING, Status.TRAINING, Status.SAVING)
@@ -19,6 +20,7 @@ class Scheduler:
     Args:
         profile: A profile, or the name of one.
         abilities: What the outside world can carry out.
+        learned: What is known at the beginning; None: what the profile begins with.
 
     Raises:
         ValueError: The profile's name is not known.
@@ -34,12 +36,20 @@ class Scheduler:
         'virtual-0 is free'
     """
 
-    def __init__(self, profile: Profile | str = "fifo", abilities: Abilities = NOTHING_SPECIAL) -> None:
+    def __init__(
+        self,
+        profile: Profile | str = "fifo",
+        abilities: Abilities = NOTHING_SPECIAL,
+        learned: Learned | None = None,
+    ) -> None:
         self.profile = get_profile(profile) if isinstance(profile, str) else profile
         self.abilities = abilities
         stops = abilities.preemption is not Preemption.NONE
         self.state = State(
-            self.profile.order, self.profile.patience_s, ranks_running=stops and self.profile.allocation.ranks_running
+            self.profile.order,
+            self.profile.patience_s,
+            ranks_running=stops and self.profile.allocation.ranks_running,
+            learned=self.profile.learned if learned is None else learned,
         )
         self._next_due: float | None = None
         self.profile.allocation.bind(self.state)

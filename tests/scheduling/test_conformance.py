@@ -14,13 +14,11 @@ from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
 from prefect_gpu.scheduling.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.free_cores import FreeCores
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
-from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.interference.spreading import EvenSpread
 from prefect_gpu.scheduling.order import orders
 from prefect_gpu.scheduling.placement.best_fit import BestFit
@@ -29,7 +27,6 @@ from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.sharing.demotion import Demotion
-from prefect_gpu.scheduling.sharing.incompatible import Incompatible
 from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, EstimatedUse, KnownCompany, NoSharing
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
@@ -44,12 +41,10 @@ from prefect_gpu.simulation.conformance import (
 ORDERS = [orders.Fifo, orders.Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
           orders.LeastService, orders.Drf, MostServed, LeastComplete]  # fmt: skip
 PLACEMENTS = [BestFit, RoundRobin, Spread, FreeCores, EvenSpread, even, first_fit, hived, kubernetes_default, pack,
-              random_nodes, lambda: CpuArray(BestFit(), CoreHistory())]  # fmt: skip
-SHARING = [NoSharing, DeclaredMemory, EstimatedUse, lambda: KnownCompany(Incompatible())]
+              random_nodes, lambda: CpuArray(BestFit())]  # fmt: skip
+SHARING = [NoSharing, DeclaredMemory, EstimatedUse, KnownCompany]
 REACTIONS = [MinimumRuntime, Prescheduling, Speculation, Demotion, ThrottleByBandwidth, CoreTuning, Protection,
-             lambda: TakeTurns(Incompatible()), lambda: Lending(CoreHistory()),
-             lambda: ThrottleByStepRate(ThrottleByBandwidth()),
-             lambda: PreemptOnSlowdown(SensitivityTable())]  # fmt: skip
+             TakeTurns, Lending, lambda: ThrottleByStepRate(ThrottleByBandwidth()), PreemptOnSlowdown]  # fmt: skip
 # TiresiasQueues is not listed: where stopping takes time, it can stop and start the same jobs for ever.
 ALLOCATIONS = [Backfill, lambda: Backfill(reserve_first=True), Strict, MakeRoom, BatchWindow, Adaptive, Elastic,
                MultiArray, ContentionAware, HeadOfLine]  # fmt: skip

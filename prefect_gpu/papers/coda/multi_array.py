@@ -11,7 +11,6 @@ from prefect_gpu.papers.coda.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.papers.coda.books import WIDE_GPUS, Ask, NodeSize
 from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.cores.free_cores import alone, free_cores, free_devices
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.granting import joined
@@ -39,12 +38,10 @@ class MultiArray(Allocation):
        4-GPU sub-array is the most that its jobs have asked for at one time.
 
     Args:
-        history: What jobs needed; shared with the tuning, which fills it. Its own, empty one if not given.
         cores_per_gpu: What to reserve for each GPU before a GPU job has finished.
     """
 
-    def __init__(self, history: CoreHistory | None = None, cores_per_gpu: int = 4) -> None:
-        self._history = history if history is not None else CoreHistory()
+    def __init__(self, cores_per_gpu: int = 4) -> None:
         self._seen = (1, cores_per_gpu)  # GPUs and cores of the GPU jobs that have ended
         self._since_divided = 0
         self._wide_peak = self._wide_held = 0
@@ -130,7 +127,7 @@ class MultiArray(Allocation):
         if not request.gpus:
             cores = min(request.cpus or 1, most)
             return cores, cores
-        start = self._history.start(request.owner, request.category, request.gpus, request.workers)
+        start = state.learned.cores.start(request.owner, request.category, request.gpus, request.workers)
         return min(start, most), min(start, request.gpus, *sizes)
 
     def _places(self, job: Job, state: State) -> list[Callable[[str], bool] | None]:

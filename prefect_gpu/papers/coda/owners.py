@@ -8,7 +8,6 @@ from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.scheduling.allocation.base import Allocation
 
 if TYPE_CHECKING:
-    from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.model.jobs import Request
     from prefect_gpu.scheduling.state.state import State
@@ -20,12 +19,11 @@ class ArraysOr(Allocation):
 
     Args:
         otherwise: Allocates at all other times.
-        history: What cores jobs needed; shared with the tuning.
     """
 
-    def __init__(self, otherwise: Allocation, history: CoreHistory) -> None:
+    def __init__(self, otherwise: Allocation) -> None:
         self.ranks_running = otherwise.ranks_running
-        self._otherwise, self._arrays = otherwise, MultiArray(history)
+        self._otherwise, self._arrays = otherwise, MultiArray()
         self._cpu_jobs_seen = False
 
     def bind(self, state: State) -> None:

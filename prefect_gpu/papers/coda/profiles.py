@@ -8,7 +8,6 @@ from collections.abc import Callable
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.coda.owners import ArraysOr
 from prefect_gpu.scheduling.cores.free_cores import FreeCores
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.order.orders import Drf, Fifo, Order
@@ -19,13 +18,12 @@ from prefect_gpu.scheduling.sharing.rules import NoSharing
 
 
 def _coda(name: str, *, eliminates: bool = True) -> Profile:
-    history = CoreHistory()
     return Profile(
         name,
         sharing=NoSharing(),
-        allocation=MultiArray(history),
+        allocation=MultiArray(),
         # The eliminator first: it is to see what a run did with the cores it was measured with.
-        reactions=(*((ThrottleByBandwidth(),) if eliminates else ()), CoreTuning(history, keeps_asked=False)),
+        reactions=(*((ThrottleByBandwidth(),) if eliminates else ()), CoreTuning(keeps_asked=False)),
         patience_s=math.inf,
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Compositions, Floats, TooMany, Wide
 from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.scheduling.allocation.base import tell_early, tell_line
-from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.interference.snapshot import seconds_left
 from prefect_gpu.scheduling.interference.spreading import free_devices, pieces, placed
 from prefect_gpu.scheduling.model.jobs import Job
@@ -70,7 +70,6 @@ class Composed(ContentionAware):
     measured on the same narrowest number of nodes. Everywhere else the greedy rule of :class:`ContentionAware` decides.
 
     Args:
-        table: How much jobs suffer from each other.
         speeds: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
         smallness: How much small jobs are preferred.
         shortness: How much jobs are preferred of which little remains.
@@ -80,7 +79,6 @@ class Composed(ContentionAware):
 
     def __init__(
         self,
-        table: SensitivityTable,
         speeds: Mapping[Key, float] | None = None,
         *,
         smallness: float = 0.4,
@@ -88,7 +86,7 @@ class Composed(ContentionAware):
         cost: float = 0.09,
         least_share: float = 0.4,
     ) -> None:
-        super().__init__(table, speeds)
+        super().__init__(speeds)
         self._smallness, self._shortness = smallness, shortness
         self._cost, self._least_share = cost, least_share
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None

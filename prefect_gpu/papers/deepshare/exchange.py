@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prefect_gpu.papers.deepshare.compositions import DECIMALS
-from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import Key, Running, SensitivityTable, Start
 from prefect_gpu.scheduling.interference.snapshot import Speeds, key_of, running_jobs, seconds_left
+from prefect_gpu.scheduling.interference.spreading import avoided
 from prefect_gpu.scheduling.model.jobs import Job, Status
 
 if TYPE_CHECKING:
@@ -57,13 +57,11 @@ class Exchange:
     and so does whoever was stopped or moved three times. With more than 64 running jobs nothing is looked for.
 
     Args:
-        table: How much jobs suffer from each other.
         speeds: On how many nodes jobs go.
-        parted: Who was stopped because of whom: they are not brought together again.
     """
 
-    def __init__(self, table: SensitivityTable, speeds: Speeds, parted: AntiAffinity) -> None:
-        self._table, self._speeds, self._parted = table, speeds, parted
+    def __init__(self, speeds: Speeds) -> None:
+        self._speeds = speeds
         self._moves: dict[str, int] = {}
 
     def find(self, decision: Decision, waiting: Sequence[Job], weights: Mapping[Key, float]) -> Change | None:
@@ -80,7 +78,8 @@ class Exchange:
         movable = [at for at, name in enumerate(running) if self._may_change(decision.state.running[name], decision)]
         if not movable:
             return None
-        company = Company(list(running.values()), self._table, weights, len(decision.state.numbered))
+        state = decision.state
+        company = Company(list(running.values()), state.learned.sensitivity, weights, len(state.numbered))
         jobs = [decision.state.running[name] for name in running]
         best: tuple[float, Change] | None = None
         for worth, change in [
@@ -121,7 +120,7 @@ class Exchange:
                     continue
                 seen.add(key)
                 gains = company.gains_of_places(key)
-                shunned = self._parted.avoided(other, decision.state)
+                shunned = avoided(other, decision.state)
                 for at in found:
                     nodes = company.running[at].nodes
                     if gains[at] > 0 and company.running[at].key != key and nodes.isdisjoint(shunned):
@@ -146,7 +145,7 @@ class Exchange:
             own = company.running[at]
             each = own.key.gpus // own.key.nodes
             vacated = {n: count + each * (n in own.nodes) for n, count in free.items()}
-            shunned = self._parted.avoided(jobs[at], state)
+            shunned = avoided(jobs[at], state)
             for nodes in _sets(decision, vacated, own.key):
                 if nodes == own.nodes or not nodes.isdisjoint(shunned):
                     continue
@@ -156,7 +155,7 @@ class Exchange:
                         trials += 1
                         if trials > _MOST_TRIALS:
                             return
-                        if there.isdisjoint(self._parted.avoided(other, state)):
+                        if there.isdisjoint(avoided(other, state)):
                             gain = company.gain_of_room(at, nodes, key, there)
                             yield (
                                 self._worth(jobs[at], gain, decision),

@@ -12,12 +12,10 @@ from prefect_gpu.papers.deepshare.exchange import Exchange
 from prefect_gpu.papers.deepshare.prices import Prices
 from prefect_gpu.papers.deepshare.rounds import Rounds
 from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
-from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import (
     LEAST_RATIO,
     Candidate,
     Key,
-    SensitivityTable,
     Start,
     choose_start,
     in_words,
@@ -32,12 +30,13 @@ from prefect_gpu.scheduling.interference.snapshot import (
     running_jobs,
     worths_in,
 )
-from prefect_gpu.scheduling.interference.spreading import fits_evenly, free_devices, placed
+from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, free_devices, kept_from, placed
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.state.state import State
 
 _ROUNDING = 1e-9
 _MOST_EXCHANGES = 4  # at one decision
@@ -80,12 +79,10 @@ class ContentionAware(Allocation):
     their length, only the first in the profile's order is looked at, so that order should be the shortest first.
 
     Args:
-        table: How much jobs suffer from each other; a reaction may teach it. None: nothing is known.
         speeds: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
         policy: A policy to ask first, again and again until it starts nothing; None: the greedy rule decides alone.
         rule_for: Which ways to start a job are left to the rule whatever the policy does; None: the rule decides about
             all jobs, but only where the policy starts nothing.
-        parted: Who was stopped because of whom; that of the reaction which stops them. They meet no more.
         rule: What the greedy rule is after.
         least_value: A start of the policy is made only if the rule values it at so much of its own best one, which is
             made else; 0: the policy decides alone, and the rule where that starts nothing, as in the paper.
@@ -100,12 +97,10 @@ class ContentionAware(Allocation):
 
     def __init__(
         self,
-        table: SensitivityTable | None = None,
         speeds: Mapping[Key, float] | None = None,
         policy: Policy | None = None,
         *,
         rule_for: Callable[[Candidate], bool] | None = None,
-        parted: AntiAffinity | None = None,
         rule: Rule | None = None,
         least_value: float = 0.0,
         head: float = math.inf,
@@ -113,16 +108,19 @@ class ContentionAware(Allocation):
         exchanges: bool = False,
         round_s: float = 0.0,
     ) -> None:
-        self._table = SensitivityTable() if table is None else table
         self._speeds = Speeds(speeds, fewest=fewest)
         self._policy = policy
         self._rule_for = rule_for
-        self._parted = AntiAffinity() if parted is None else parted
         self._rule = rule or Rule()
         self._least_value, self._head = least_value, head
-        self._prices = Prices(self._table, self._speeds)
-        self._exchange = Exchange(self._table, self._speeds, self._parted) if exchanges else None
+        self._prices = Prices(self._speeds)
+        self._exchange = Exchange(self._speeds) if exchanges else None
         self._rounds = Rounds(round_s)
+
+    def bind(self, state: State) -> None:
+        """Called once, before anything else."""
+        super().bind(state)
+        self._table = state.learned.sensitivity
 
     def allocate(self, decision: Decision) -> None:
         """See the class."""
@@ -218,7 +216,7 @@ class ContentionAware(Allocation):
             others = {one.job for one in view.candidates if not self._rule_for(one)}
             view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
         rule = self._rule
-        worths, gpus_power = worths_in(view, self._table, rule.worth_power), rule.gpus_power
+        worths, gpus_power = worths_in(view, rule.worth_power), rule.gpus_power
         prices = self._prices.of(keys_in(view), decision) if rule.priced else None
         if prices is not None:  # the GPUs are in the worth, and for the preference of small jobs in the divisor again
             worths, gpus_power = {key: key.gpus * price for key, price in prices.items()}, gpus_power + 1
@@ -244,7 +242,7 @@ class ContentionAware(Allocation):
         return found
 
     def _look(self, decision: Decision, jobs: Sequence[Job]) -> View:
-        return look(decision, jobs, self._speeds, self._table, self._parted.avoided)
+        return look(decision, jobs, self._speeds)
 
     def _start(self, decision: Decision, job: Job, start: Start, view: View) -> bool:
         """Start a job as chosen. False, and nothing changed, if it does not fit there after all."""
@@ -253,7 +251,7 @@ class ContentionAware(Allocation):
             return False
         room = free_devices(job, state, sharing)
         each = start.key.gpus // len(start.nodes)
-        if not start.nodes.isdisjoint(self._parted.avoided(job, state)):
+        if not start.nodes.isdisjoint(avoided(job, state)):
             return False
         if any(len(room.get(number, ())) < each for number in start.nodes):
             return False
@@ -279,8 +277,8 @@ class ContentionAware(Allocation):
         limit = decision.state.limit_on(line.queue)
         if limit is not None:
             tell_line(decision, line, limit[0], lambda: limit[1])
-        elif self._parted.avoided(line.entries[0][1], decision.state):
-            company = " and ".join(other.label for other in self._parted.others(line.entries[0][1], decision.state))
+        elif avoided(line.entries[0][1], decision.state):
+            company = " and ".join(other.label for other in kept_from(line.entries[0][1], decision.state))
             tell_line(
                 decision,
                 line,

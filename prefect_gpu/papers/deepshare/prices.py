@@ -31,12 +31,11 @@ class Prices:
     Jobs that one node holds, or that need whole nodes, cost what they take: 1. Nodes are taken to be like the largest.
 
     Args:
-        table: How much jobs suffer from each other.
         speeds: On how many nodes jobs go.
     """
 
-    def __init__(self, table: SensitivityTable, speeds: Speeds) -> None:
-        self._table, self._speeds = table, speeds
+    def __init__(self, speeds: Speeds) -> None:
+        self._speeds = speeds
         self._known: dict[tuple[str, int], float] = {}
         self._any = False
         self._renew_at = -math.inf
@@ -73,7 +72,7 @@ class Prices:
         if not left_s or 2 * min(sizes) > capacity:
             return
         try:
-            keys, all_ = self._all(sorted(left_s), capacity)
+            keys, all_ = self._all(sorted(left_s), capacity, state.learned.sensitivity)
         except TooMany:
             return
         work_s = np.array([left_s.get(key, 0.0) for key in keys])
@@ -82,11 +81,11 @@ class Prices:
                 self._known[key.model, key.gpus] = float(seconds) * capacity * key.nodes / key.gpus
         self._any = True
 
-    def _all(self, keys: Sequence[Key], capacity: int) -> tuple[Sequence[Key], Compositions]:
+    def _all(self, keys: Sequence[Key], capacity: int, table: SensitivityTable) -> tuple[Sequence[Key], Compositions]:
         """The compositions of a node, and of which keys: those of before if they hold these and nothing was learned."""
         if self._last is not None and set(keys) <= set(self._last[0]):
             keys = self._last[0]
-        ratios = np.array([[self._table.ratio(own, other) for other in keys] for own in keys])
+        ratios = np.array([[table.ratio(own, other) for other in keys] for own in keys])
         same = (ratios.tobytes(), capacity)
         if self._last is None or keys is not self._last[0] or same != self._last[1]:
             self._last = (keys, same, Compositions([key.gpus // key.nodes for key in keys], ratios, capacity))

@@ -19,7 +19,6 @@ from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import HeadOfLine
 from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
-from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import MOST_STOPS, SLOWDOWN_LIMIT, PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Policy
@@ -27,6 +26,7 @@ from prefect_gpu.scheduling.interference.spreading import EvenSpread
 from prefect_gpu.scheduling.order.orders import LeastService, Order
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
+from prefect_gpu.scheduling.state.learned import Learned
 
 GREEDY = Rule(gpus_power=1.5)
 CALM = Rule(least_used=0.75, gpus_power=1.5)
@@ -53,15 +53,15 @@ def greedy(
         speeds: Speeds of jobs alone by how they are spread, if measured.
         rule: What it is after.
     """
-    table = predicted() if table is None else table
-    allocation = ContentionAware(table, speeds, rule=rule)
+    allocation = ContentionAware(speeds, rule=rule)
     return Profile(
         "deepshare-greedy",
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(PreemptOnSlowdown(table, math.inf),),  # it only learns
+        reactions=(PreemptOnSlowdown(math.inf),),  # it only learns
         patience_s=math.inf,
+        learned=_known(table),
     )
 
 
@@ -94,13 +94,9 @@ def hybrid(
         rule: What the rule is after; None: what is said above.
         least_value: See :class:`~prefect_gpu.papers.deepshare.greedy.ContentionAware`.
     """
-    table = predicted() if table is None else table
-    parted = AntiAffinity()
     allocation = ContentionAware(
-        table,
         speeds,
         policy,
-        parted=parted,
         rule=rule or (CALM if policy is None else BUSY),
         least_value=least_value,
         head=1.0,
@@ -113,8 +109,9 @@ def hybrid(
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(PreemptOnSlowdown(table, limit, foreseen=policy is not None, parted=parted),),
+        reactions=(PreemptOnSlowdown(limit, foreseen=policy is not None),),
         patience_s=math.inf,
+        learned=_known(table),
     )
 
 
@@ -139,16 +136,17 @@ def base(
         most_stops: How often a job is stopped at most.
         round_s: As for :func:`hybrid`.
     """
-    table = predicted() if table is None else table
     known = shipped("B") if policy is None else policy
-    allocation = ContentionAware(table, speeds, known, rule_for=lambda way: not known.knows(way), round_s=round_s)
+    allocation = ContentionAware(speeds, known, rule_for=lambda way: not known.knows(way), round_s=round_s)
     return Profile(
         "deepshare-base",
         LeastService(),
         sharing=NoSharing(),
         allocation=allocation,
-        reactions=(PreemptOnSlowdown(table, limit, most_stops, foreseen=True),),
+        # Whoever was stopped may meet the same jobs again, as in the paper: the network decides, and it cannot know.
+        reactions=(PreemptOnSlowdown(limit, most_stops, foreseen=True, parts=False),),
         patience_s=math.inf,
+        learned=_known(table),
     )
 
 
@@ -159,13 +157,23 @@ def search(table: SensitivityTable | None = None, speeds: Mapping[Key, float] | 
         table: As for :func:`greedy`.
         speeds: As for :func:`greedy`.
     """
-    allocation = Composed(predicted() if table is None else table, speeds)
-    return Profile("deepshare-search", LeastService(), sharing=NoSharing(), allocation=allocation, patience_s=math.inf)
+    return Profile(
+        "deepshare-search",
+        LeastService(),
+        sharing=NoSharing(),
+        allocation=Composed(speeds),
+        patience_s=math.inf,
+        learned=_known(table),
+    )
 
 
 def predicted() -> SensitivityTable:
     """A table that predicts contention from the traffic of the paper's models (Table I), and learns."""
     return SensitivityTable(traffic=TRAFFIC)
+
+
+def _known(table: SensitivityTable | None) -> Learned:
+    return Learned(predicted() if table is None else table)
 
 
 def _trained(maker: Callable[..., Profile], branch: str, name: str) -> Callable[[], Profile]:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
-from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.aware_backfill import InterferenceAwareBackfill
-from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import Key
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -33,27 +31,15 @@ class Adaptive(Allocation):
     may be stopped, nothing else happens than in a world that stops nobody.
 
     Args:
-        history: What cores jobs needed; shared with the tuning.
         advantage: See :class:`.MakeRoom`.
-        table: See :class:`InterferenceAwareBackfill`; so are the next two.
+        speeds: See :class:`InterferenceAwareBackfill`.
     """
 
     ranks_running = True
 
-    def __init__(
-        self,
-        history: CoreHistory | None = None,
-        advantage: float = 0.5,
-        table: SensitivityTable | None = None,
-        parted: AntiAffinity | None = None,
-        speeds: Mapping[Key, float] | None = None,
-    ) -> None:
-        known = SensitivityTable() if table is None else table
-        self._displace = InterferenceAwareBackfill(
-            known, AntiAffinity() if parted is None else parted, speeds, advantage
-        )
+    def __init__(self, advantage: float = 0.5, speeds: Mapping[Key, float] | None = None) -> None:
+        self._displace = InterferenceAwareBackfill(speeds, advantage)
         self._batch = BatchWindow(window_s=0.0, others=self._displace)
-        self._history = history if history is not None else CoreHistory()
 
     def bind(self, state: State) -> None:
         """Called once, before anything else."""
@@ -65,7 +51,7 @@ class Adaptive(Allocation):
         """See the class."""
         placement = decision.placement
         if decision.abilities.cores:
-            decision.placement = CpuArray(placement, self._history)
+            decision.placement = CpuArray(placement)
         self._how(decision).allocate(decision)
         decision.placement = placement
 

@@ -11,7 +11,6 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.free_cores import free_cores
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.reaction import Reaction
@@ -41,12 +40,10 @@ class CpuArray(PlacementPolicy):
 
     Args:
         otherwise: For all other jobs.
-        history: Knows what was found for running jobs.
     """
 
-    def __init__(self, otherwise: PlacementPolicy, history: CoreHistory) -> None:
+    def __init__(self, otherwise: PlacementPolicy) -> None:
         self._otherwise = otherwise
-        self._history = history
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
@@ -66,14 +63,15 @@ class CpuArray(PlacementPolicy):
         node = best[1]
         return Placement(node.id, (), self._choose(node, wanted, state))
 
-    def _size(self, node: Node, state: State) -> int:
+    @staticmethod
+    def _size(node: Node, state: State) -> int:
         """Cores of the node's CPU array."""
         size = len(node.cpus) - len(state.free_devices(node.id))
         for job in _on(node, state):
             for part in job.placement.parts if job.placement and job.behind is None else ():
                 if part.node == node.id and part.devices:
                     asked = len(part.cpus) if job.request.cpus is not None else len(part.devices)
-                    size -= max(asked, self._history.needs.get(job.id, 0))
+                    size -= max(asked, state.learned.cores.needs.get(job.id, 0))
         return max(1, size)
 
     @staticmethod
@@ -93,13 +91,9 @@ class Lending(Reaction):
 
     A run keeps what was found for it, else one core for each of its devices, and all that it asked for. It does nothing
     where cores cannot be changed, or where no flow is on a training run's cores, as in CODA's own arrays.
-
-    Args:
-        history: Knows what was found for running jobs.
     """
 
-    def __init__(self, history: CoreHistory) -> None:
-        self._history = history
+    def __init__(self) -> None:
         self._full: dict[str, int] = {}  # cores that those had who have given some up
 
     def react(self, event: Event, decision: Decision) -> bool:
@@ -122,7 +116,7 @@ class Lending(Reaction):
                 continue
             if placement.node not in state.nodes:  # it was lost, and nobody can be told anything there
                 continue
-            least = max(len(placement.devices), self._history.needs.get(job.id, 0))
+            least = max(len(placement.devices), state.learned.cores.needs.get(job.id, 0))
             kept = [core for core in placement.cpus if (placement.node, core) not in lent]
             kept += [core for core in placement.cpus if core not in kept][: max(0, least - len(kept))]
             if len(kept) < len(placement.cpus):
@@ -132,7 +126,8 @@ class Lending(Reaction):
                 self._give_back(job, placement, decision)
 
     def _give_back(self, job: Job, placement: Placement, decision: Decision) -> None:
-        full = min(self._full[job.id], self._history.needs.get(job.id, self._full[job.id]))
+        needs = decision.state.learned.cores.needs
+        full = min(self._full[job.id], needs.get(job.id, self._full[job.id]))
         missing = full - len(placement.cpus)
         more = free_cores(placement.node, missing, decision.state, placement.devices) if missing > 0 else ()
         if more:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.free_cores import free_cores
 from prefect_gpu.scheduling.cores.search_by_step_rate import KneeTuner
-from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreHistory, CoreTuner
+from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreTuner
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -70,7 +70,6 @@ class CoreTuning(Reaction):
     Only runs on one node are tuned, for those on several need two cores at most (§IV.B).
 
     Args:
-        history: What jobs needed; shared with the allocation that starts them. Its own, empty one if not given.
         step_s: Seconds for which each count is measured at most.
         reports: Reports of the step rate with which it is measured at the latest.
         keeps_asked: Keep to a number of cores that was asked for, unless the run itself and all others on its node may
@@ -80,13 +79,11 @@ class CoreTuning(Reaction):
 
     def __init__(
         self,
-        history: CoreHistory | None = None,
         step_s: float = STEP_S,
         reports: int = REPORTS,
         *,
         keeps_asked: bool = True,
     ) -> None:
-        self.history = history if history is not None else CoreHistory()
         self._keeps_asked = keeps_asked
         self._step_s = step_s
         self._reports = reports
@@ -106,12 +103,12 @@ class CoreTuning(Reaction):
                 (self._short.add if fraction >= BANDWIDTH_LIMIT else self._short.discard)(node)
             case ev.JobEnded(job_id):
                 search = self._searches.pop(job_id, None)
-                self.history.needs.pop(job_id, None)
+                decision.state.learned.cores.needs.pop(job_id, None)
                 if search is not None and search.tuner.asked is None:
-                    self.history.finished(search.owner, search.category, search.tuner.best, search.gpus)
+                    decision.state.learned.cores.finished(search.owner, search.category, search.tuner.best, search.gpus)
             case ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
                 self._searches.pop(job_id, None)
-                self.history.needs.pop(job_id, None)
+                decision.state.learned.cores.needs.pop(job_id, None)
         return False
 
     def _measured(self, job: Job, utilisation: float, decision: Decision) -> bool:
@@ -174,7 +171,8 @@ class CoreTuning(Reaction):
         request = job.request
         assert job.placement is not None
         most = len(decision.state.nodes[job.placement.node].cpus)
-        return min(most, self.history.start(request.owner, request.category, len(job.placement.devices))), most
+        history = decision.state.learned.cores
+        return min(most, history.start(request.owner, request.category, len(job.placement.devices))), most
 
     def _begin(self, job: Job, tuner: CoreTuner | KneeTuner, decision: Decision) -> _Search:
         request = job.request
@@ -185,7 +183,7 @@ class CoreTuning(Reaction):
         assert job.placement is not None
         wanted = search.tuner.asked
         if wanted is None:
-            wanted = self.history.needs[job.id] = search.tuner.best
+            wanted = decision.state.learned.cores.needs[job.id] = search.tuner.best
         return wanted != len(job.placement.cpus) and self._give(job, wanted, search, decision)
 
     def _give(self, job: Job, wanted: int, search: _Search, decision: Decision) -> bool:

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import tell_line
-from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import (
     Key,
     Running,
-    SensitivityTable,
     Start,
     choose_start,
     gain_of,
@@ -19,7 +17,7 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     ratios_of,
 )
 from prefect_gpu.scheduling.interference.snapshot import Speeds, key_of, look, running_jobs, worths_in
-from prefect_gpu.scheduling.interference.spreading import can_spread, free_devices, placed
+from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, free_devices, placed
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.model.cluster import Placement
     from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.state.state import State
     from prefect_gpu.scheduling.state.waiting import Line
 
 _WORTH_POWER = 2.0
@@ -48,23 +47,20 @@ class InterferenceAwareBackfill(MakeRoom):
     more than that, or slow down others.
 
     Args:
-        table: How much jobs suffer from each other; a reaction teaches it.
-        parted: Who was stopped because of whom; that of the reaction.
         speeds: Speeds alone by how jobs are spread, if measured.
         advantage: As for :class:`MakeRoom`.
     """
 
-    def __init__(
-        self,
-        table: SensitivityTable,
-        parted: AntiAffinity,
-        speeds: Mapping[Key, float] | None = None,
-        advantage: float = 1.0,
-    ) -> None:
+    def __init__(self, speeds: Mapping[Key, float] | None = None, advantage: float = 1.0) -> None:
         super().__init__(advantage, grace=True)
-        self._table, self._parted, self._speeds = table, parted, Speeds(speeds, fewest=True)
+        self._speeds = Speeds(speeds, fewest=True)
         self._words: dict[str, str] = {}  # of the job that is about to start
         self._kept_back = False
+
+    def bind(self, state: State) -> None:
+        """Called once, before anything else."""
+        super().bind(state)
+        self._table = state.learned.sensitivity
 
     def concerns(self, job: Job) -> bool:
         """Whether something is known of what a job, if it is spread, does to others, or they to it."""
@@ -89,7 +85,7 @@ class InterferenceAwareBackfill(MakeRoom):
         key = key_of(job, len(nodes))
         there = [one.key for one in running_jobs(decision).values() if one.nodes & nodes]
         loses = any(self._table.ratio(key, other) < 1 or self._table.ratio(other, key) < 1 for other in there)
-        return not loses and nodes.isdisjoint(self._parted.avoided(job, decision.state))
+        return not loses and nodes.isdisjoint(avoided(job, decision.state))
 
     def _usual(self, decision: Decision, job: Job, nodes: frozenset[int]) -> bool:
         """Whether it would be on as many nodes as it should: not on more than it needs, if it is no faster there."""
@@ -112,10 +108,10 @@ class InterferenceAwareBackfill(MakeRoom):
                 jobs.append(job)
                 if len(jobs) == _MOST_LINES:
                     break
-        view = look(decision, jobs, self._speeds, self._table, self._parted.avoided)
+        view = look(decision, jobs, self._speeds)
         limit = state.quotas.slowdown_limit
         least_ratio = 0.0 if limit is None else 1 / limit - _ROUNDING
-        worths = worths_in(view, self._table, _WORTH_POWER)
+        worths = worths_in(view, _WORTH_POWER)
         start = choose_start(
             view.candidates, view.running, view.free, self._table, least_ratio, least_gain=0.0, worths=worths
         )
@@ -125,7 +121,7 @@ class InterferenceAwareBackfill(MakeRoom):
             ratios = ratios_of(running, self._table)
             gain = gain_of(key, nodes, running, ratios, self._table, worths, least_ratio, least_gain=0.0)
             even = len(set(on.values())) == 1
-            self._kept_back = even or gain is None or not nodes.isdisjoint(self._parted.avoided(first, state))
+            self._kept_back = even or gain is None or not nodes.isdisjoint(avoided(first, state))
             return None if self._kept_back else (first, placement)
         job = jobs[start.job]
         room = free_devices(job, state, sharing)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
-from prefect_gpu.scheduling.interference.sensitivity import LEAST_RATIO, Key, Running, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import LEAST_RATIO, Key, Running
 from prefect_gpu.scheduling.interference.snapshot import running_jobs
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Launch, Move
@@ -17,6 +16,7 @@ from prefect_gpu.scheduling.reaction import Reaction
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.state.state import State
 
 SLOWDOWN_LIMIT = 1 / LEAST_RATIO
 MOST_STOPS = 3
@@ -38,14 +38,13 @@ class PreemptOnSlowdown(Reaction):
     newcomers, and when one job was stopped, what the others measured before is void.
 
     Args:
-        table: What is taught; that of the allocation, so that it does not start the same neighbours again.
         limit: Slowdown (speed alone ÷ speed now) above which a job is stopped, unless the quotas say another one;
             infinite: nobody is ever stopped, and only measurements that name their pair teach the table.
         most_stops: How often a job is stopped at most.
         foreseen: Stop a job, as in the paper, even if its slowdown is no surprise: for policies that do not look at the
             table, and so cannot have accepted it. Then a job whose slowdown is just the limit is stopped too.
         unnamed: Whether measurements that name no pair count.
-        parted: Where it is noted who was stopped because of whom; that of the allocation. None: of nobody's concern.
+        parts: Whether the two are kept apart afterwards.
 
     Raises:
         ValueError: The limit is not above 1.
@@ -53,25 +52,27 @@ class PreemptOnSlowdown(Reaction):
 
     def __init__(
         self,
-        table: SensitivityTable,
         limit: float = SLOWDOWN_LIMIT,
         most_stops: float = MOST_STOPS,
         *,
         foreseen: bool = False,
         unnamed: bool = True,
-        parted: AntiAffinity | None = None,
+        parts: bool = True,
     ) -> None:
         if not limit > 1:
             raise ValueError(f"limit={limit!r} would stop jobs that nobody slows down: give a number above 1.")
-        self._table = table
         self._limit = limit
         self._most_stops = most_stops
         self._stops_foreseen = foreseen
         self._unnamed = unnamed
-        self._parted = AntiAffinity() if parted is None else parted
+        self._parts = parts
         self._company: dict[str, tuple[frozenset[str], float]] = {}  # who is beside each job, and since when
         self._measured = False  # until anybody measures without naming the pair, nothing is kept of that
         self._foreseen: dict[str, dict[str, float]] = {}  # ratio of a job beside each other when one of them was placed
+
+    def bind(self, state: State) -> None:
+        """Called once, before anything else."""
+        self._table, self._parted = state.learned.sensitivity, state.learned.anti_affinity
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. True, as the allocation has to look at the free devices, if a job was stopped."""
@@ -145,7 +146,7 @@ class PreemptOnSlowdown(Reaction):
             too_slow = slowdown > max(limit, _SURPRISE / expected) * (1 + _ROUNDING)
         if not too_slow or not decision.may_stop(job) or job.stops >= self._most_stops:
             return False
-        for other in blamed:
+        for other in blamed if self._parts else ():
             self._parted.part(job.id, other)
         decision.preempt(job, f"others on its nodes slow it down {slowdown:.2f} times; the limit is {limit:.2f}")
         return True

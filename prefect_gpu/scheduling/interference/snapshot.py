@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.spreading import by_domain, can_spread, free_devices, node_sets, pieces, widths
+from prefect_gpu.scheduling.interference.spreading import (
+    avoided,
+    by_domain,
+    can_spread,
+    free_devices,
+    node_sets,
+    pieces,
+    widths,
+)
 from prefect_gpu.scheduling.model.jobs import Job, Request
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 _PREFERRED = (1, 2, 4, 8, 16, 3, 5, 6, 7)  # numbers of nodes for jobs that were never measured
 _LEAST_S = 1.0
@@ -125,20 +132,11 @@ def running_jobs(decision: Decision) -> dict[str, Running]:
     return found
 
 
-def look(
-    decision: Decision,
-    jobs: Sequence[Job],
-    speeds: Speeds,
-    table: SensitivityTable,
-    avoided: Callable[[Job, State], Container[int]] = lambda job, state: (),
-) -> View:
+def look(decision: Decision, jobs: Sequence[Job], speeds: Speeds) -> View:
     """The view of some waiting jobs, each of which stands for those like it.
 
     A candidate's ``job`` is its place in ``jobs``. The seconds that remain are those of the estimate; of a job of
     which nothing is known, those that it has had are the best guess.
-
-    Args:
-        avoided: Numbers of the nodes that a job is not to be started on.
     """
     state = decision.state
     running = running_jobs(decision)
@@ -173,7 +171,8 @@ def look(
                 candidates.append(Candidate(at, key, sets, max(_LEAST_S, left_s * speeds.stretch(key))))
     free = {books.number: len(books.free) for books in state.numbered}
     sizes = {books.number: len(books.node.devices) for books in state.numbered}
-    return View(candidates, list(running.values()), free, sizes, table, by_domain(state, list(free)))
+    table, domains = state.learned.sensitivity, by_domain(state, list(free))
+    return View(candidates, list(running.values()), free, sizes, table, domains)
 
 
 def keys_in(view: View) -> list[Key]:
@@ -181,10 +180,10 @@ def keys_in(view: View) -> list[Key]:
     return [*(one.key for one in view.candidates), *(one.key for one in view.running)]
 
 
-def worths_in(view: View, table: SensitivityTable, power: float) -> dict[Key, float]:
+def worths_in(view: View, power: float) -> dict[Key, float]:
     """What a second of each job's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
     if not power:
         return {}
     keys = keys_in(view)
-    worths = table.worths([key.model for key in keys], power)
+    worths = view.table.worths([key.model for key in keys], power)
     return {key: worths[key.model] for key in keys}

@@ -66,6 +66,30 @@ def fits_evenly(job: Job, state: State, preferred: Sequence[int], without: Conta
     )
 
 
+def kept_from(job: Job, state: State) -> list[Job]:
+    """The running jobs that a job does not meet again, since one was stopped for the other; ordered by their names."""
+    others = state.learned.anti_affinity.others(job.id)
+    return [state.running[name] for name in sorted(others) if name in state.running]
+
+
+def avoided(job: Job, state: State) -> frozenset[int]:
+    """Numbers of the nodes that a job is not to be started on now.
+
+    Those of the jobs that it is kept from: it waits for room on others. There are none if the job could not be on other
+    nodes even if all their devices were free.
+    """
+    others = kept_from(job, state)
+    if not others:
+        return frozenset()
+    taken = frozenset(
+        state.number_of(device)
+        for other in others
+        for device in (other.placement.all_devices if other.placement else ())
+        if state.has_node(device)
+    )
+    return taken if fits_evenly(job, state, range(1, MOST_NODES + 1), without=taken) else frozenset()
+
+
 class EvenSpread(PlacementPolicy):
     """Spread over the first of several numbers of nodes that fits, on the nodes of lowest number that have room.
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -83,21 +82,18 @@ class Prescheduling(Reaction):
     what the next one needs to prepare. Nobody is prepared behind a run that shares its devices with another that
     trains, or that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is
     behind such a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there
-    are no gates, where moving costs nothing, or where no service is estimated.
+    are no gates, where moving costs nothing, or where no service is estimated. Nobody is prepared to be on several
+    nodes if it was learned how its program and others slow each other down there: who comes there next is decided when
+    it is known who else is there.
 
     Args:
         margin: See :class:`Margin`.
         patience: See above.
-        table: How much jobs on several nodes suffer from each other. Nobody is prepared to be on several nodes if
-            something is known of its program: who comes there next is decided when it is known who else is there.
     """
 
-    def __init__(
-        self, margin: Margin | None = None, patience: float = 2.0, table: SensitivityTable | None = None
-    ) -> None:
+    def __init__(self, margin: Margin | None = None, patience: float = 2.0) -> None:
         self.margin = margin or Margin()
         self._patience = patience
-        self._table = SensitivityTable() if table is None else table
         self._paces: dict[str, _Pace] = {}
         self._launched: dict[str, _Launched] = {}
         self._freed_at: dict[str, float] = {}  # job launched behind another: when that one trained no more
@@ -216,7 +212,7 @@ class Prescheduling(Reaction):
                     return  # it has been overtaken often enough
                 walk.leave()
                 continue
-            if place.others and self._table.knows(waiting.request.kind):
+            if place.others and state.learned.sensitivity.knows(waiting.request.kind):
                 return
             lead_s = waiting.estimate.launching_s + margin_s
             if decision.now > end + self._patience * lead_s:

@@ -11,6 +11,7 @@ from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, Sharing
+from prefect_gpu.scheduling.state.learned import Learned
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Profile:
         patience_s: A due job that has waited this long is no longer overtaken: devices are kept for it. Without this,
             a stream of small runs would starve a large one for ever. It stops nobody: whoever may be stopped for a job
             is stopped as soon as that comes first in the order.
+        learned: What is known before anything has run; the reactions add to it.
     """
 
     name: str
@@ -35,3 +37,4 @@ class Profile:
     allocation: Allocation = field(default_factory=Backfill)
     reactions: tuple[Reaction, ...] = ()
     patience_s: float = 300.0
+    learned: Learned = field(default_factory=Learned)

@@ -58,6 +58,10 @@ class Incompatible:
             self._pairs.add(frozenset((program, beside)))
         return self.are(program, beside)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._pairs)
+
     def are(self, one: str, other: str) -> bool:
         """Whether two programs are to stay apart."""
         return bool(self._pairs) and frozenset((one, other)) in self._pairs

@@ -11,7 +11,6 @@ from prefect_gpu.scheduling.model.cluster import Device
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
-    from prefect_gpu.scheduling.sharing.incompatible import Incompatible
     from prefect_gpu.scheduling.state.state import State
 
 
@@ -98,13 +97,7 @@ class KnownCompany(DeclaredMemory):
 
     A run that shares because the pool decided so joins others, or is joined, only while the estimated mean utilisations
     of all of them sum to one device at most. Programs that were found to be better off one after the other never meet.
-
-    Args:
-        apart: Those programs; it is taught elsewhere.
     """
-
-    def __init__(self, apart: Incompatible) -> None:
-        self._apart = apart
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
         """Whether the device is free and large enough, or has room beside runs that share."""
@@ -113,7 +106,7 @@ class KnownCompany(DeclaredMemory):
         company = state.occupants(device.id)
         if not company:
             return True
-        if any(self._apart.are(job.request.kind, other.request.kind) for other in company):
+        if any(state.learned.incompatible.are(job.request.kind, other.request.kind) for other in company):
             return False
         together = (job, *company)
         by_use = any(one.request.automatic for one in together)

@@ -12,7 +12,6 @@ from prefect_gpu.scheduling.reaction import Reaction
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.incompatible import Incompatible
     from prefect_gpu.scheduling.state.state import State
 
 _SOURCE = "separation"
@@ -25,33 +24,29 @@ class TakeTurns(Reaction):
     ``beside``, :class:`CompanyLearned`). Of two runs that train on a device and are to stay apart, the one that was
     granted it later pauses: it keeps its memory and its place, and trains on as soon as the other saves or ends, or
     goes back to preparing. That later runs do not meet is the business of the sharing policy.
-
-    Args:
-        apart: What is taught; that of the sharing policy.
     """
 
-    def __init__(self, apart: Incompatible) -> None:
-        self._apart = apart
-        self._active = False
+    def __init__(self) -> None:
         self._paused: set[str] = set()
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class."""
+        incompatible = decision.state.learned.incompatible
         match event:
             case ev.SlowdownMeasured(job_id, slowdown, beside) if beside:
                 job = decision.state.running.get(job_id)
                 if job is not None:
-                    self._active |= self._apart.learn(job.request.kind, beside, slowdown)
+                    incompatible.learn(job.request.kind, beside, slowdown)
             case ev.CompanyLearned(pairs):
                 for program, beside, slowdown in pairs:
-                    self._active |= self._apart.learn(program, beside, slowdown)
+                    incompatible.learn(program, beside, slowdown)
             case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
                 self._paused.discard(job_id)
             case ev.PhaseEntered():
                 pass
             case _:
                 return False
-        if self._active and decision.abilities.shares:
+        if incompatible and decision.abilities.shares:
             self._separate(decision)
         return False
 
@@ -66,7 +61,7 @@ class TakeTurns(Reaction):
         for device in state.shared_devices():
             training = sorted((job for job in state.occupants(device) if _trains(job, state)), key=_age)
             for older, younger in combinations(training, 2):
-                if self._apart.are(older.request.kind, younger.request.kind):
+                if state.learned.incompatible.are(older.request.kind, younger.request.kind):
                     held_up.setdefault(younger.id, older)
         for job_id, older in held_up.items():
             if job_id not in self._paused:

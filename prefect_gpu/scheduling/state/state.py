@@ -14,6 +14,7 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Job, Status
 from prefect_gpu.scheduling.preemption.victims import Victims
 from prefect_gpu.scheduling.state.capability import Capability
 from prefect_gpu.scheduling.state.devices import DeviceBooks
+from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -33,10 +34,19 @@ class State(DeviceBooks):
         order: Sorts the waiting jobs.
         patience_s: See :class:`~prefect_gpu.scheduling.state.waiting.Waiting`.
         ranks_running: Keep the running jobs ranked, for allocations that make room.
+        learned: What is known at the beginning; nothing, if not given.
     """
 
-    def __init__(self, order: Order, patience_s: float = math.inf, *, ranks_running: bool = False) -> None:
+    def __init__(
+        self,
+        order: Order,
+        patience_s: float = math.inf,
+        *,
+        ranks_running: bool = False,
+        learned: Learned | None = None,
+    ) -> None:
         super().__init__()
+        self.learned = Learned() if learned is None else learned
         self.capability = Capability(self)
         self.ranking = Victims(order) if ranks_running else None
         self.quotas = Quotas()

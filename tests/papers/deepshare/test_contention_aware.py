@@ -15,6 +15,7 @@ from prefect_gpu.papers.deepshare.observation import Encoding
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
 from prefect_gpu.papers.deepshare.rounds import HeadOfLine, Rounds
 from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Start
 from prefect_gpu.scheduling.interference.snapshot import Policy, Speeds, View
@@ -27,6 +28,7 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.order.orders import LeastService
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
+from prefect_gpu.scheduling.state.learned import Learned
 
 INSTANT = Abilities(Preemption.INSTANT, free_moves=True)
 SIZES = [(2, 2), (4, 2), (4, 4), (8, 2), (8, 4)]
@@ -226,6 +228,10 @@ def test_a_queue_of_higher_priority_is_served_first() -> None:
 # -- the hybrid ---------------------------------------------------------------------------------------------------
 
 
+def profile_of(allocation: Allocation) -> Profile:
+    return Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation, learned=Learned(table()))
+
+
 def only(job_gpus: int, *nodes: int) -> Policy:
     """A policy that starts the candidate of that size on these nodes."""
 
@@ -237,8 +243,8 @@ def only(job_gpus: int, *nodes: int) -> Policy:
 
 
 def test_the_policy_decides_first_and_the_rule_when_it_starts_nothing() -> None:
-    allocation = ContentionAware(table(), SPEEDS, only(4, 2, 3))
-    cluster = Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation))
+    allocation = ContentionAware(SPEEDS, only(4, 2, 3))
+    cluster = Cluster(profile_of(allocation))
     cluster.submit("four", gpus=4, service_s=500.0)
     assert cluster.places == {"four": "c2 d2"}
     cluster.submit("two", gpus=2)
@@ -247,8 +253,8 @@ def test_the_policy_decides_first_and_the_rule_when_it_starts_nothing() -> None:
 
 def test_a_guarded_policy_chooses_only_among_starts_that_the_rule_values_alike() -> None:
     def begun(policy: Policy, least_value: float) -> str:
-        allocation = ContentionAware(table(), SPEEDS, policy, least_value=least_value)
-        cluster = Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation))
+        allocation = ContentionAware(SPEEDS, policy, least_value=least_value)
+        cluster = Cluster(profile_of(allocation))
         cluster.submit("small", gpus=2, service_s=500.0)
         cluster.submit("large", gpus=8, service_s=500.0)
         return cluster.places["small"]
@@ -261,8 +267,8 @@ def test_a_start_that_does_not_fit_is_not_carried_out() -> None:
     def policy(view: View) -> Sequence[Start]:
         return [Start(one.job, one.key, frozenset({0, 1})) for one in view.candidates]
 
-    allocation = ContentionAware(table(), SPEEDS, policy)
-    cluster = Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation), nodes=2)
+    allocation = ContentionAware(SPEEDS, policy)
+    cluster = Cluster(profile_of(allocation), nodes=2)
     cluster.submit("a", "b", "c", gpus=8)
     assert list(cluster.places) == ["a"]
 
@@ -326,8 +332,9 @@ def test_what_was_foreseen_is_not_undone() -> None:
             "test",
             LeastService(),
             sharing=NoSharing(),
-            allocation=ContentionAware(known, SPEEDS, rule=Rule(least_ratio=0.4)),
-            reactions=(PreemptOnSlowdown(known),),
+            allocation=ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),
+            reactions=(PreemptOnSlowdown(),),
+            learned=Learned(known),
         ),
         nodes=2,
     )
@@ -347,8 +354,9 @@ def test_where_the_policy_cannot_have_foreseen_it_the_slowed_are_stopped_all_the
             "test",
             LeastService(),
             sharing=NoSharing(),
-            allocation=ContentionAware(known, SPEEDS, rule=Rule(least_ratio=0.4)),
-            reactions=(PreemptOnSlowdown(known, foreseen=True),),
+            allocation=ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),
+            reactions=(PreemptOnSlowdown(foreseen=True),),
+            learned=Learned(known),
         ),
         nodes=2,
     )
@@ -380,7 +388,7 @@ def test_senseless_settings_are_refused() -> None:
     for make, message in (
         (lambda: HeadOfLine(-1.0), "round_s=-1"),
         (lambda: Rounds(math.nan), "round_s=nan"),
-        (lambda: PreemptOnSlowdown(table(), limit=1.0), "limit=1.0"),
+        (lambda: PreemptOnSlowdown(limit=1.0), "limit=1.0"),
         (lambda: Speeds({Key("a", 2, 2): 0.0}), "speed of .* is 0"),
         (lambda: Encoding(4, 0, {}), "gpus_per_node is 0"),
     ):

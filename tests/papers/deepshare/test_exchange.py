@@ -20,6 +20,7 @@ from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.scheduling.order.orders import LeastService
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
+from prefect_gpu.scheduling.state.learned import Learned
 from tests.papers.deepshare.test_contention_aware import Cluster
 
 KEYS = [Key(model, gpus, 2) for model in ("loud", "quiet") for gpus in (2, 4, 8)]
@@ -32,10 +33,14 @@ GRACEFUL = Abilities(Preemption.GRACEFUL)
 
 def cluster(nodes: int = 4, abilities: Abilities = GRACEFUL) -> Cluster:
     """Nodes of four devices, where jobs go on two; two loud ones keep 60 % of their speed."""
-    allocation = ContentionAware(
-        SensitivityTable(TABLE), dict.fromkeys(KEYS, 1.0), rule=BUSY, fewest=True, exchanges=True
+    profile = Profile(
+        "test",
+        LeastService(),
+        sharing=NoSharing(),
+        allocation=ContentionAware(dict.fromkeys(KEYS, 1.0), rule=BUSY, fewest=True, exchanges=True),
+        learned=Learned(SensitivityTable(TABLE)),
     )
-    return Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation), nodes, abilities)
+    return Cluster(profile, nodes, abilities)
 
 
 def start(world: Cluster, *jobs: str, **asks: Any) -> None:

@@ -21,7 +21,7 @@ RATIOS = {(LOUD, LOUD): 0.55, (LOUD, QUIET): 0.8, (QUIET, LOUD): 0.9, (QUIET, QU
 
 def priced(world: Cluster, *keys: Key, prices: Prices | None = None) -> dict[Key, float] | None:
     state, profile = world.scheduler.state, world.scheduler.profile
-    found = prices or Prices(SensitivityTable(RATIOS), Speeds(NARROW, fewest=True))
+    found = prices or Prices(Speeds(NARROW, fewest=True))
     return found.of(keys, Decision(state, profile, Abilities(), world.now))
 
 
@@ -73,7 +73,7 @@ def test_they_are_looked_at_again_when_somebody_new_comes_and_when_work_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = with_jobs(6, 0)
-    prices = Prices(SensitivityTable(RATIOS), Speeds(NARROW, fewest=True))
+    prices = Prices(Speeds(NARROW, fewest=True))
     before = priced(world, LOUD, prices=prices)
     world.submit(*(f"q{n}" for n in range(20)), kind="quiet", gpus=4)
     assert priced(world, LOUD, prices=prices) == before, "nobody has asked about the new ones"

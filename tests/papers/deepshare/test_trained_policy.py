@@ -26,6 +26,7 @@ from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.order.orders import LeastService
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
+from prefect_gpu.scheduling.state.learned import Learned
 from tests.papers.deepshare.test_contention_aware import SPEEDS, Cluster, table
 
 LEVELS_OF = {"loud": 1.0, "quiet": 0.5}
@@ -232,8 +233,9 @@ def shown_to(*sizes: int, head: float = math.inf) -> list[set[int]]:
         asked.append({one.key.gpus for one in view.candidates})
         return []
 
-    allocation = ContentionAware(table(), SPEEDS, policy, head=head)
-    cluster = Cluster(Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation))
+    allocation = ContentionAware(SPEEDS, policy, head=head)
+    profile = Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation, learned=Learned(table()))
+    cluster = Cluster(profile)
     cluster.handle(
         ev.Together(
             tuple(

@@ -1,0 +1,39 @@
+"""What is learned while jobs run. It lies on the state, so every policy reads the same, and forecasts know it."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field, fields
+
+from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory
+from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
+from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
+from prefect_gpu.scheduling.sharing.incompatible import Incompatible
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Filled by the reactions of the profile; a profile without them leaves it as it begins.
+
+    Their dicts and sets hold nothing that is changed in place: :meth:`copy` relies on it.
+
+    Attributes:
+        sensitivity: How much jobs on several nodes slow each other down.
+        anti_affinity: Which jobs were stopped because of which.
+        incompatible: Which programs never share a device again.
+        cores: How many cores jobs needed.
+    """
+
+    sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
+    anti_affinity: AntiAffinity = field(default_factory=AntiAffinity)
+    incompatible: Incompatible = field(default_factory=Incompatible)
+    cores: CoreHistory = field(default_factory=CoreHistory)
+
+    def copy(self) -> Learned:
+        """The same knowledge, which learns on its own from now on."""
+        twins = {one.name: copy(getattr(self, one.name)) for one in fields(self)}
+        for twin in twins.values():
+            for name, value in vars(twin).items():
+                if isinstance(value, dict | set):
+                    setattr(twin, name, value.copy())
+        return Learned(**twins)
