@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.forecast import Outlook, forecast
+from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import all_profiles
+from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
 from tests.scheduling.test_every_profile import JOBS, Outside, abilities, steps
@@ -158,6 +160,46 @@ def test_a_job_that_is_being_stopped_waits_again() -> None:
     world.submit("short", service_s=10.0, request=stops)
     assert world.state.jobs["long"].status is Status.STOPPING
     assert spans(forecast(world.scheduler, world.now))["long"] == (1010.0, 2010.0)
+
+
+# -- what was learned -------------------------------------------------------------------------------------------------
+
+
+def test_programs_that_were_found_incompatible_are_not_expected_to_start_beside_each_other() -> None:
+    world = World(node("n", 8), profile="adaptive")
+    world.handle(ev.CompanyLearned((("a", "b", 3.0), ("b", "a", 3.0))))
+    for program in "ab":
+        world.submit(program, request=replace(asks(gib=2, shares=True), kind=program), service_s=100.0)
+    assert world.places == {"a": "n0"}
+    assert spans(forecast(world.scheduler, world.now)) == {"a": (1000.0, 1100.0), "b": (1100.0, 1200.0)}
+
+
+def test_a_flow_is_expected_to_wait_for_the_cores_that_training_was_found_to_need() -> None:
+    world = World(node("n", 8), profile="adaptive", abilities=Abilities(cores=True))
+    world.submit("training", service_s=1000.0)
+    world.state.learned.cores.needs["training"] = 6
+    world.submit("first", "second", request=asks(0, cpus=2), service_s=100.0)
+    found = spans(forecast(world.scheduler, world.now))
+    assert [found[job] for job in ("first", "second")] == [(1000.0, 1100.0), (1100.0, 1200.0)]
+
+
+def test_what_happens_in_a_forecast_teaches_nobody() -> None:
+    learned = Learned()
+    learned.anti_affinity.part("a", "b")
+    learned.incompatible.learn("a", "b", 9.0)
+    twin = learned.copy()
+    twin.anti_affinity.part("a", "c")
+    twin.incompatible.learn("b", "a", 9.0)
+    twin.cores.needs["a"] = 3
+    twin.cores.finished("ann", "cv", 9, 1)
+    twin.sensitivity.learn(Key("a", 2, 2), Key("b", 2, 2), 0.5)
+    twin.sensitivity.communicates("a", Traffic(1e9, 1.0))
+    twin.anti_affinity.forget("b")
+    assert learned.anti_affinity.others("a") == {"b"} and learned.anti_affinity.others("b") == {"a"}
+    assert twin.anti_affinity.others("a") == {"c"} and not twin.anti_affinity.others("b")
+    assert twin.incompatible.are("a", "b") and not learned.incompatible.are("a", "b")
+    assert not learned.cores.needs and learned.cores.start("ann", "cv") == 3 and twin.cores.start("ann", "cv") == 9
+    assert learned.sensitivity.silent and twin.sensitivity.knows("b")
 
 
 # -- what holds for any of them ---------------------------------------------------------------------------------------

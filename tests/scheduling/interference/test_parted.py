@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import record as log
+from prefect_gpu.scheduling.forecast import forecast
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import MOST_STOPS
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable, Traffic, placed_key
 from prefect_gpu.scheduling.model import events as ev
@@ -97,6 +98,15 @@ def test_it_waits_for_room_elsewhere_even_where_going_back_would_be_worth_it() -
     assert cluster.places.keys() == {"filler 0", "filler 1", "filler 2", "two"}
     cluster.handle(ev.JobEnded("two", "ended"))
     assert "one" in cluster.places, "whom it was parted from is gone"
+
+
+def test_a_forecast_knows_who_was_parted() -> None:
+    cluster = side_by_side()
+    cluster.measure("one", "two", 1.8)
+    cluster.handle(ev.JobStopped("one"))
+    found = forecast(cluster.scheduler, cluster.now)
+    ends = {job: outlook.end for job, outlook in found.items() if job != "one"}
+    assert found["one"].start == ends["two"], "there is room beside it, and the fillers leave too few nodes"
 
 
 def test_where_nothing_else_could_ever_hold_it_it_may_go_back() -> None:
