@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.papers.baselines.by_placer import even, first_fit, hived, kubernetes_default, pack, random_nodes
+from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
@@ -13,7 +14,6 @@ from prefect_gpu.scheduling.allocation.adaptive import Adaptive
 from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
 from prefect_gpu.scheduling.allocation.batch import BatchWindow
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
-from prefect_gpu.scheduling.cores.free_cores import FreeCores
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning

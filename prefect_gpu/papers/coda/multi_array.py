@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.coda.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.papers.coda.books import WIDE_GPUS, Ask, NodeSize
+from prefect_gpu.papers.coda.free_cores import alone, free_devices
 from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
-from prefect_gpu.scheduling.cores.free_cores import alone, free_cores, free_devices
+from prefect_gpu.scheduling.cores.ledger import free_cores
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.granting import joined

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.coda.owners import ArraysOr
-from prefect_gpu.scheduling.cores.free_cores import FreeCores
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.order.orders import Drf, Fifo, Order

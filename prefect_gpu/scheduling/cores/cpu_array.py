@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.cores.ledger import give_back, take
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.reaction import Reaction
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
     from prefect_gpu.scheduling.sharing.rules import Sharing
     from prefect_gpu.scheduling.state.state import State
+
+
+_TAKER = "lending"
 
 
 def in_array(job: Job) -> bool:
@@ -94,7 +97,7 @@ class Lending(Reaction):
     """
 
     def __init__(self) -> None:
-        self._full: dict[str, int] = {}  # cores that those had who have given some up
+        self._lent = True  # whether anybody may have given some up
 
     def react(self, event: Event, decision: Decision) -> bool:
         """See :meth:`after`."""
@@ -105,10 +108,10 @@ class Lending(Reaction):
         if not decision.abilities.cores:
             return
         state = decision.state
-        self._full = {name: cores for name, cores in self._full.items() if name in state.running}
         flows = [job for job in state.running.values() if in_array(job)] if state.deviceless_count else []
-        if not flows and not self._full:
+        if not flows and not self._lent:
             return
+        needs = state.learned.cores.needs
         lent = {(job.placement.node, core) for job in flows if job.placement for core in job.placement.cpus}
         for job in list(state.running.values()):
             request, placement = job.request, job.placement
@@ -116,24 +119,12 @@ class Lending(Reaction):
                 continue
             if placement.node not in state.nodes:  # it was lost, and nobody can be told anything there
                 continue
-            least = max(len(placement.devices), state.learned.cores.needs.get(job.id, 0))
+            least = max(len(placement.devices), needs.get(job.id, 0))
             kept = [core for core in placement.cpus if (placement.node, core) not in lent]
             kept += [core for core in placement.cpus if core not in kept][: max(0, least - len(kept))]
-            if len(kept) < len(placement.cpus):
-                self._full.setdefault(job.id, len(placement.cpus))
-                decision.set_cores(job, tuple(sorted(kept)), "runs without GPUs use its other cores now")
-            elif job.id in self._full:
-                self._give_back(job, placement, decision)
-
-    def _give_back(self, job: Job, placement: Placement, decision: Decision) -> None:
-        needs = decision.state.learned.cores.needs
-        full = min(self._full[job.id], needs.get(job.id, self._full[job.id]))
-        missing = full - len(placement.cpus)
-        more = free_cores(placement.node, missing, decision.state, placement.devices) if missing > 0 else ()
-        if more:
-            decision.set_cores(job, tuple(sorted(placement.cpus + more)), "these cores are free again")
-        if len(more) >= missing:
-            del self._full[job.id]
+            if not take(job, kept, _TAKER, decision, "runs without GPUs use its other cores now"):
+                give_back(job, _TAKER, decision, "these cores are free again", enough=needs.get(job.id))
+        self._lent = any(_TAKER in job.cores_before for job in state.running.values())
 
 
 def _on(node: Node, state: State) -> Iterator[Job]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.cores.ledger import give_back, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
@@ -19,6 +19,9 @@ BANDWIDTH_LIMIT = 0.75
 
 UTILISATION_DROP = 0.05
 """By how much a GPU's utilisation must fall to count as a drop; the paper gives no number."""
+
+
+_TAKER = "memory bandwidth"
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,6 @@ class ThrottleByBandwidth(Reaction):
         self._use_by_job: dict[str, dict[str, float]] = {}  # of nodes where nothing was changed since it was measured
         self._now: dict[str, float] = {}  # utilisation of training jobs
         self._usual: dict[str, tuple[str, int, float]] = {}  # the same undisturbed, where and with how many cores
-        self._full: dict[str, int] = {}  # cores that throttled jobs had
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. The allocation has to look again when cores have become free."""
@@ -163,7 +165,7 @@ class ThrottleByBandwidth(Reaction):
                 self._pressure[node], self._use_by_job[node] = fraction, dict(by_job)
                 return self._look(node, decision)
             case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
-                for memory in (self._now, self._usual, self._full):
+                for memory in (self._now, self._usual):
                     memory.pop(job_id, None)  # type: ignore[attr-defined]
         return False
 
@@ -182,12 +184,11 @@ class ThrottleByBandwidth(Reaction):
         if use_by_job is None or not decision.abilities.cores:
             return False
         pressure = self._pressure[node]
-        throttled = any(name in self._full for name in use_by_job) if use_by_job else bool(self._full)
+        running = decision.state.running
+        throttled = any(_TAKER in running[name].cores_before for name in use_by_job or running if name in running)
         if pressure < self._limit and not throttled:
             return False
-        jobs = [
-            job for job in decision.state.running.values() if job.placement is not None and job.placement.node == node
-        ]
+        jobs = [job for job in running.values() if job.placement is not None and job.placement.node == node]
         training = [self._training(job) for job in jobs if job.request.total_gpus and job.id in self._now]
         computing = [job for job in jobs if not job.request.total_gpus and job.placement and job.placement.cpus]
         if not use_by_job:
@@ -199,7 +200,7 @@ class ThrottleByBandwidth(Reaction):
         if changes:
             del self._use_by_job[node]  # it will be another when it is measured again
         for name, cores in changes.items():
-            freed |= self._set(decision.state.running[name], cores, decision)
+            freed |= _set(running[name], cores, decision)
         return freed
 
     def _training(self, job: Job) -> Training:
@@ -209,26 +210,20 @@ class ThrottleByBandwidth(Reaction):
             return Training(now, now + self._drop)
         return Training(now, usual[2])
 
-    def _cpu_job(self, job: Job, use: float) -> CpuJob:
+    @staticmethod
+    def _cpu_job(job: Job, use: float) -> CpuJob:
         assert job.placement is not None
         cores = len(job.placement.cpus)
-        return CpuJob(job.id, cores, max(cores, self._full.get(job.id, cores)), use)
+        return CpuJob(job.id, cores, max(cores, job.cores_before.get(_TAKER, cores)), use)
 
-    def _set(self, job: Job, cores: int, decision: Decision) -> bool:
-        placement = job.placement
-        assert placement is not None
-        own = placement.cpus
-        if job.status not in (Status.TRAINING, Status.LAUNCHING, Status.PREPARING):
-            return False
-        if cores < len(own):
-            self._full.setdefault(job.id, len(own))
-            decision.set_cores(
-                job, own[:cores], f"training on {placement.node} needs the memory bandwidth that it uses"
-            )
-            return True
-        cpus = tuple(sorted(own + free_cores(placement.node, cores - len(own), decision.state)))
-        if len(cpus) >= self._full.get(job.id, 0):
-            self._full.pop(job.id, None)
-        if len(cpus) > len(own):
-            decision.set_cores(job, cpus, f"{placement.node} has memory bandwidth to spare again")
+
+def _set(job: Job, cores: int, decision: Decision) -> bool:
+    placement = job.placement
+    assert placement is not None
+    if job.status not in (Status.TRAINING, Status.LAUNCHING, Status.PREPARING):
         return False
+    if cores < len(placement.cpus):
+        reason = f"training on {placement.node} needs the memory bandwidth that it uses"
+        return take(job, placement.cpus[:cores], _TAKER, decision, reason)
+    give_back(job, _TAKER, decision, f"{placement.node} has memory bandwidth to spare again")
+    return False

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.cores.ledger import forget, give_back, resize, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
@@ -64,7 +64,6 @@ class _Case:
 
     Attributes:
         first: The loss with which it began.
-        full: Cores that slowed flows had.
         try_at, wait_s: When flows get some of their share back to see what happens, and how long they wait for that.
         trying: Whether they have got some since they were last slowed down.
     """
@@ -73,7 +72,6 @@ class _Case:
     try_at: float
     wait_s: float = PATIENCE_S
     trying: bool = False
-    full: dict[str, int] = field(default_factory=dict)
 
 
 class ThrottleByStepRate(Reaction):
@@ -110,8 +108,6 @@ class ThrottleByStepRate(Reaction):
                 return self._look(node, dict(by_job), decision)
             case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
                 self._paces.pop(job_id, None)
-                for case in self._cases.values():
-                    case.full.pop(job_id, None)
                 for node in [node for node in self._cases if not self._known(node, decision)]:
                     self._give_all_back(node, decision)
         return self._otherwise.react(event, decision)
@@ -167,7 +163,7 @@ class ThrottleByStepRate(Reaction):
             if case.trying:
                 case.trying, case.wait_s = False, 2 * case.wait_s
             case.try_at = decision.now + case.wait_s
-            return self._tighten(tighter, goal / loss, case, decision)
+            return self._tighten(tighter, goal / loss, decision)
         if loss > 0.5 * case.first:
             for pace in paces:
                 if pace.reports:
@@ -179,14 +175,13 @@ class ThrottleByStepRate(Reaction):
         assert job.placement is not None
         return len(job.placement.cpus) > 1 or job.share_asked_by(_SOURCE) > LEAST_WEIGHT
 
-    def _tighten(self, job: Job, by: float, case: _Case, decision: Decision) -> bool:
+    @staticmethod
+    def _tighten(job: Job, by: float, decision: Decision) -> bool:
         assert job.placement is not None
         cpus = job.placement.cpus
         reason = f"training on {job.placement.node} has been slower since this run started"
         if len(cpus) > 1:
-            case.full.setdefault(job.id, len(cpus))
-            decision.set_cores(job, cpus[: len(cpus) // 2], reason)
-            return True
+            return take(job, cpus[: len(cpus) // 2], _SOURCE, decision, reason)
         weight = job.share_asked_by(_SOURCE)
         decision.ask_share(job, _SOURCE, max(LEAST_WEIGHT, min(weight / 2, weight * by)), reason)
         return False
@@ -197,34 +192,34 @@ class ThrottleByStepRate(Reaction):
         reason = f"to see whether training on {node} can do without that again"
         for job in reversed(flows):
             assert job.placement is not None
-            weight, cores = job.share_asked_by(_SOURCE), len(job.placement.cpus)
+            weight, cores, had = job.share_asked_by(_SOURCE), len(job.placement.cpus), job.cores_before.get(_SOURCE, 0)
             if weight < 1.0:
                 decision.ask_share(job, _SOURCE, min(1.0, 2 * weight), reason)
-            elif case.full.get(job.id, 0) > cores:
-                self._more_cores(job, min(case.full[job.id], 2 * cores), reason, decision)
+            elif had > cores:
+                resize(job, min(had, 2 * cores), decision, reason)
             else:
                 continue
             self._changed(self._known(node, decision))
             return False
-        del self._cases[node]
+        self._close(node, flows)
         return False
 
     def _give_all_back(self, node: str, decision: Decision) -> bool:
-        case = self._cases.pop(node, None)
-        for job in _flows(node, decision) if case is not None else ():
+        if node not in self._cases:
+            return False
+        flows = _flows(node, decision)
+        for job in flows:
             reason = f"{node} no longer needs for training what it gave up"
             if job.share_asked_by(_SOURCE) < 1.0:
                 decision.ask_share(job, _SOURCE, 1.0, reason)
-            self._more_cores(job, case.full.get(job.id, 0), reason, decision)  # type: ignore[union-attr]
+            give_back(job, _SOURCE, decision, reason)
+        self._close(node, flows)
         return False
 
-    @staticmethod
-    def _more_cores(job: Job, cores: int, reason: str, decision: Decision) -> None:
-        placement = job.placement
-        assert placement is not None
-        more = free_cores(placement.node, max(0, cores - len(placement.cpus)), decision.state)
-        if more:
-            decision.set_cores(job, tuple(sorted(placement.cpus + more)), reason)
+    def _close(self, node: str, flows: list[Job]) -> None:
+        del self._cases[node]
+        for job in flows:
+            forget(job, _SOURCE)
 
     @staticmethod
     def _changed(paces: list[_Pace]) -> None:

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.cores.ledger import free_cores, resize
 from prefect_gpu.scheduling.cores.search_by_step_rate import KneeTuner
 from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreTuner
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT
@@ -187,15 +187,6 @@ class CoreTuning(Reaction):
         return wanted != len(job.placement.cpus) and self._give(job, wanted, search, decision)
 
     def _give(self, job: Job, wanted: int, search: _Search, decision: Decision) -> bool:
-        placement = job.placement
-        assert placement is not None
-        own = placement.cpus
-        if wanted < len(own):
-            cpus = own[:wanted]
-        else:
-            cpus = tuple(sorted(own + free_cores(placement.node, wanted - len(own), decision.state, placement.devices)))
-        if len(cpus) == len(own):
-            return False
         best = search.tuner.best
         if search.tuner.asked is None:
             why = "train it as fast as more do" if search.by_speed else "keep its GPUs busiest"
@@ -205,9 +196,10 @@ class CoreTuning(Reaction):
         else:
             what = "it trains faster" if search.by_speed else "its GPUs are busier"
             reason = f"to see whether {what} than with {best}"
-        decision.set_cores(job, cpus, reason)
-        search.restart(decision.now)
-        return len(cpus) < len(own)
+        more = resize(job, wanted, decision, reason)
+        if more:
+            search.restart(decision.now)
+        return more < 0
 
 
 def _tunable(job: Job, decision: Decision, keeps_asked: bool) -> bool:

@@ -149,6 +149,8 @@ class Job:
         gave_way_at: When it last gave way and waited again: it loses patience as late as if it had come then.
         asked_shares: What each policy asks of its weight, and why: (weight below 1, reason). The least of it holds. It
             is never changed in place, for copies of the job have it too.
+        cores_before: How many cores it had before a policy took some from it, by policy; see ``cores/ledger.py``. It is
+            never changed in place either.
     """
 
     id: str
@@ -175,6 +177,7 @@ class Job:
     trains_since: float | None = None
     gave_way_at: float = float("-inf")
     asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
+    cores_before: dict[str, int] = field(default_factory=dict)
 
     @property
     def active(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.free_cores import free_cores
+from prefect_gpu.scheduling.cores.ledger import forget, give_back, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
@@ -49,7 +49,6 @@ class Demotion(Reaction):
         self._watches: dict[str, Plateau] = {}
         self._demoted: set[str] = set()
         self._finished: set[str] = set()
-        self._cores: dict[str, int] = {}  # that runs had before they gave way
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. True if cores have become free."""
@@ -63,11 +62,9 @@ class Demotion(Reaction):
                 return self._review(decision)
             case ev.JobStopped(job_id) | ev.LaunchFailed(job_id):  # it keeps its share until it runs again
                 self._watches.pop(job_id, None)
-                self._cores.pop(job_id, None)
                 return self._review(decision)
             case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
                 self._watches.pop(job_id, None)
-                self._cores.pop(job_id, None)
                 self._demoted.discard(job_id)
                 self._finished.discard(job_id)
                 return self._review(decision)
@@ -113,7 +110,8 @@ class Demotion(Reaction):
                 self._demoted.discard(job_id)
                 reason = self._why_again(job)
                 decision.ask_share(job, _SOURCE, 1.0, reason)
-                self._give_cores(job, decision, reason)
+                give_back(job, _SOURCE, decision, reason)
+                forget(job, _SOURCE)
         return freed
 
     def _stands_still(self, job: Job) -> bool:
@@ -142,17 +140,5 @@ class Demotion(Reaction):
         if not decision.abilities.cores or placement is None or placement.others:
             return False
         load = decision.state.core_load(placement.node)
-        kept = tuple(core for core in placement.cpus if load[core] > 1) or placement.cpus[:1]
-        if len(kept) == len(placement.cpus):
-            return False
-        self._cores[job.id] = len(placement.cpus)
-        decision.set_cores(job, kept, reason)
-        return True
-
-    def _give_cores(self, job: Job, decision: Decision, reason: str) -> None:
-        had, placement = self._cores.pop(job.id, 0), job.placement
-        if placement is None or placement.node not in decision.state.nodes or had <= len(placement.cpus):
-            return
-        more = free_cores(placement.node, had - len(placement.cpus), decision.state, placement.devices)
-        if more:
-            decision.set_cores(job, tuple(sorted(placement.cpus + more)), reason)
+        kept = [core for core in placement.cpus if load[core] > 1] or placement.cpus[:1]
+        return take(job, kept, _SOURCE, decision, reason)

@@ -210,6 +210,7 @@ class State(DeviceBooks):
         if self._overfilled:
             self._overfilled = {id_ for id_ in self._overfilled if self._conflict(id_)}
         job.placement, job.granted_at, job.hold, job.behind, job.done_at = None, None, None, None, None
+        job.cores_before = {}
 
     def replace(self, job: Job, placement: Placement) -> None:
         """Change a running job's placement."""

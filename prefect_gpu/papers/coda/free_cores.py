@@ -1,10 +1,11 @@
-"""Cores that are a run's alone: which are free, and a placement that starts nothing without them."""
+"""Cores that are a run's alone: a placement that starts nothing without them."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.cores.ledger import free_cores
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
@@ -59,16 +60,6 @@ def free_devices(
         return None
     taken = {device.id for device in sorted(free, key=lambda device: device.memory_bytes)[:gpus]}
     return tuple(device.id for device in free if device.id in taken)
-
-
-def free_cores(node_id: str, count: int, state: State, devices: tuple[str, ...] = ()) -> tuple[int, ...]:
-    """Up to ``count`` cores of a node that no job is bound to, those near the devices first; ascending."""
-    node, load = state.nodes[node_id], state.core_load(node_id)
-    free = [core for core in node.cpus if not load.get(core)]
-    near = {core for device in devices for core in state.device(device).cores}
-    if near:
-        free.sort(key=lambda core: (core not in near, core))
-    return tuple(sorted(free[:count]))
 
 
 def alone(job: Job, node_id: str, devices: tuple[str, ...], cores: int, state: State, sharing: Sharing) -> Placement:
