@@ -22,13 +22,7 @@ def core_need(cores_per_gpu: int, gpus: int, nodes: int = 1) -> int:
         cores_per_gpu: What it needs for one GPU.
         gpus: GPUs on the node.
         nodes: Nodes that the job spans.
-
-    Raises:
-        ValueError: A number below 1.
     """
-    for name, value in (("cores_per_gpu", cores_per_gpu), ("gpus", gpus), ("nodes", nodes)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}: give at least 1")
     need = cores_per_gpu * gpus
     return need if nodes == 1 else min(need, MULTI_NODE_CORES)
 
@@ -47,32 +41,14 @@ class CoreHistory:
         self.needs: dict[str, int] = {}
         self._largest: dict[tuple[str, str | None], int] = {}
 
-    def finished(self, owner: str, category: str | None, cores: int, gpus: int, nodes: int = 1) -> None:
-        """Learn from a job that has ended.
-
-        Args:
-            cores: Cores that it was tuned to on each node.
-            gpus: GPUs on each node.
-            nodes: Nodes that it spanned.
-        """
-        if nodes != 1 or gpus < 1 or cores < 1:
-            return
+    def finished(self, owner: str, category: str | None, cores: int, gpus: int) -> None:
+        """Learn from a job on one node that has ended, with the cores that it was tuned to."""
         per_gpu = math.ceil(cores / gpus)
         # The owner's largest over all categories serves jobs of no known category.
         for key in {(owner, _normal(category)), (owner, None)}:
             self._largest[key] = max(per_gpu, self._largest.get(key, 0))
 
-    def start(
-        self,
-        owner: str,
-        category: str | None,
-        gpus: int = 1,
-        nodes: int = 1,
-        *,
-        pipelined: bool = False,
-        many_weights: bool = False,
-        complex_input: bool = False,
-    ) -> int:
+    def start(self, owner: str, category: str | None, gpus: int = 1, nodes: int = 1) -> int:
         """N_start: cores on each node to begin with, at least one per node.
 
         The largest count of the owner's earlier jobs of the category, else the default of the category; a job of no
@@ -81,16 +57,12 @@ class CoreHistory:
         Args:
             gpus: GPUs on each node.
             nodes: Nodes that the job spans.
-            pipelined: The input pipeline overlaps with training: one core per GPU less.
-            many_weights: The model has many weights: one less.
-            complex_input: The work between iterations is complex: one more.
         """
         known = _normal(category)
         per_gpu = self._largest.get((owner, known))
         if per_gpu is None:
             per_gpu = DEFAULT_CORES.get(known or "", max(DEFAULT_CORES.values()))
-        per_gpu += complex_input - pipelined - many_weights
-        return core_need(max(1, per_gpu), gpus, nodes)
+        return core_need(per_gpu, gpus, nodes)
 
 
 def _normal(category: str | None) -> str | None:
@@ -170,14 +142,6 @@ class CoreTuner:
         elif utilisation > self._highest + self._tolerance:
             self._take(cores, utilisation)
             self._asked = self._more(cores)
-        else:
-            self._asked = None
-        return self._asked
-
-    def refuse(self) -> int | None:
-        """The count asked for cannot be given (the node is full): go on as if it had not helped."""
-        if self._asked is not None and self._asked < self._start:
-            self._turn()
         else:
             self._asked = None
         return self._asked

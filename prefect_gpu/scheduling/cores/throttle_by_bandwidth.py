@@ -20,7 +20,6 @@ BANDWIDTH_LIMIT = 0.75
 UTILISATION_DROP = 0.05
 """By how much a GPU's utilisation must fall to count as a drop; the paper gives no number."""
 
-
 _TAKER = "memory bandwidth"
 
 
@@ -31,65 +30,22 @@ class CpuJob:
     Attributes:
         cores: Cores that it has.
         full_cores: Cores that it had before it was throttled.
-        bytes_per_s: Memory bandwidth that it uses.
+        use: Part of the node's memory bandwidth that it uses.
     """
 
     id: str
     cores: int
     full_cores: int
-    bytes_per_s: float
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.cores <= self.full_cores:
-            raise ValueError(
-                f"job {self.id!r} has {self.cores} of {self.full_cores} cores: give 1 <= cores <= full_cores"
-            )
-        if not self.bytes_per_s >= 0:
-            raise ValueError(f"bytes_per_s of job {self.id!r} is {self.bytes_per_s}: give at least 0")
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training job on the node: its mean GPU utilisation now, and before anything disturbed it, both 0 to 1."""
-
-    utilisation: float
-    usual_utilisation: float
-
-
-def contended(
-    used_bytes_per_s: float,
-    capacity_bytes_per_s: float,
-    training: Sequence[Training],
-    limit: float = BANDWIDTH_LIMIT,
-    drop: float = UTILISATION_DROP,
-) -> bool:
-    """Whether memory bandwidth is short enough to slow training down: at the limit, and a job's utilisation dropped.
-
-    Args:
-        used_bytes_per_s: Memory bandwidth in use on the node.
-        capacity_bytes_per_s: What the node has.
-        training: The training jobs on the node.
-        limit: Part of the capacity from which on contention is suspected.
-        drop: By how much a utilisation must fall to count as a drop.
-
-    Raises:
-        ValueError: The capacity is not positive.
-    """
-    if not capacity_bytes_per_s > 0:
-        raise ValueError(f"capacity_bytes_per_s is {capacity_bytes_per_s}: give the node's memory bandwidth, above 0")
-    if used_bytes_per_s < limit * capacity_bytes_per_s:
-        return False
-    return any(job.usual_utilisation - job.utilisation >= drop for job in training)
+    use: float
 
 
 def throttle(
-    used_bytes_per_s: float,
-    capacity_bytes_per_s: float,
-    training: Sequence[Training],
+    pressure: float,
     cpu_jobs: Sequence[CpuJob],
     *,
+    disturbed: bool,
+    training: bool = True,
     limit: float = BANDWIDTH_LIMIT,
-    drop: float = UTILISATION_DROP,
 ) -> dict[str, int]:
     """How many cores CPU jobs are to have now, by job; those that keep what they have are left out.
 
@@ -99,33 +55,30 @@ def throttle(
     (Intel's Memory Bandwidth Allocation, where the paper has it, throttles without taking cores.)
 
     Args:
-        used_bytes_per_s: Memory bandwidth in use on the node.
-        capacity_bytes_per_s: What the node has.
-        training: The training jobs on the node.
+        pressure: Part of the node's memory bandwidth that is in use.
         cpu_jobs: The CPU jobs on the node.
-        limit: Part of the capacity from which on contention is suspected.
-        drop: By how much a utilisation must fall to count as a drop.
+        disturbed: Whether the utilisation of a training job there has dropped.
+        training: Whether there is one.
+        limit: Part of the bandwidth from which on contention is suspected.
 
     Returns:
         In the order of the decision. Cores that are given back may be in use by now: give as many as are free.
     """
-    ceiling = limit * capacity_bytes_per_s
-    expected = used_bytes_per_s
     cores: dict[str, int] = {}
-    if contended(used_bytes_per_s, capacity_bytes_per_s, training, limit, drop):
-        for job in sorted(cpu_jobs, key=lambda job: -job.bytes_per_s):
-            if expected < ceiling or job.bytes_per_s == 0:
+    if pressure >= limit and disturbed:
+        for job in sorted(cpu_jobs, key=lambda job: -job.use):
+            if pressure < limit or job.use == 0:
                 break
             if job.cores > 1:
                 cores[job.id] = job.cores // 2
-                expected -= job.bytes_per_s * (1 - cores[job.id] / job.cores)
+                pressure -= job.use * (1 - cores[job.id] / job.cores)
         return cores
-    unthrottled = ((job, job.bytes_per_s * job.full_cores / job.cores) for job in cpu_jobs)
+    unthrottled = ((job, job.use * job.full_cores / job.cores) for job in cpu_jobs)
     for job, full in sorted(unthrottled, key=lambda pair: pair[1]):
-        if job.cores == job.full_cores or (training and expected + full - job.bytes_per_s >= ceiling):
+        if job.cores == job.full_cores or (training and pressure + full - job.use >= limit):
             continue
         cores[job.id] = job.full_cores
-        expected += full - job.bytes_per_s
+        pressure += full - job.use
     return cores
 
 
@@ -189,32 +142,41 @@ class ThrottleByBandwidth(Reaction):
         if pressure < self._limit and not throttled:
             return False
         jobs = [job for job in running.values() if job.placement is not None and job.placement.node == node]
-        training = [self._training(job) for job in jobs if job.request.total_gpus and job.id in self._now]
+        training = [job for job in jobs if job.request.total_gpus and job.id in self._now]
         computing = [job for job in jobs if not job.request.total_gpus and job.placement and job.placement.cpus]
         if not use_by_job:
             cores = sum(len(job.placement.cpus) for job in computing if job.placement)
             use_by_job = {job.id: pressure * len(job.placement.cpus) / cores for job in computing if job.placement}
-        known = [self._cpu_job(job, use_by_job.get(job.id, 0.0)) for job in computing if not job.placement.others]  # type: ignore[union-attr]
-        freed = False
-        changes = throttle(pressure, 1.0, training, known, limit=self._limit, drop=self._drop)
+        changes = throttle(
+            pressure,
+            [
+                _cpu_job(job, use_by_job.get(job.id, 0.0))
+                for job in computing
+                if job.placement and not job.placement.others
+            ],
+            disturbed=any(map(self._disturbed, training)),
+            training=bool(training),
+            limit=self._limit,
+        )
         if changes:
             del self._use_by_job[node]  # it will be another when it is measured again
+        freed = False
         for name, cores in changes.items():
             freed |= _set(running[name], cores, decision)
         return freed
 
-    def _training(self, job: Job) -> Training:
+    def _disturbed(self, job: Job) -> bool:
+        """Whether its utilisation has dropped; a job that was never seen undisturbed counts as disturbed."""
         assert job.placement is not None
-        now, usual = self._now[job.id], self._usual.get(job.id)
-        if usual is None or usual[:2] != (job.placement.node, len(job.placement.cpus)):
-            return Training(now, now + self._drop)
-        return Training(now, usual[2])
+        usual = self._usual.get(job.id)
+        known = usual is not None and usual[:2] == (job.placement.node, len(job.placement.cpus))
+        return usual is None or not known or usual[2] - self._now[job.id] >= self._drop
 
-    @staticmethod
-    def _cpu_job(job: Job, use: float) -> CpuJob:
-        assert job.placement is not None
-        cores = len(job.placement.cpus)
-        return CpuJob(job.id, cores, max(cores, job.cores_before.get(_TAKER, cores)), use)
+
+def _cpu_job(job: Job, use: float) -> CpuJob:
+    assert job.placement is not None
+    cores = len(job.placement.cpus)
+    return CpuJob(job.id, cores, max(cores, job.cores_before.get(_TAKER, cores)), use)
 
 
 def _set(job: Job, cores: int, decision: Decision) -> bool:
