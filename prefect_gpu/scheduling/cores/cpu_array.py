@@ -7,10 +7,10 @@ hands instead: a training run that never asked for so many gives some up while a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.ledger import give_back, take
+from prefect_gpu.scheduling.cores.ledger import give_back, jobs_on, take
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.reaction import Reaction
@@ -56,7 +56,9 @@ class CpuArray(PlacementPolicy):
         wanted = job.request.cpus or 1
         best: tuple[int, Node] | None = None
         for node in nodes:
-            used = sum(len(other.placement.cpus) for other in _on(node, state) if in_array(other) and other.placement)
+            used = sum(
+                len(other.placement.cpus) for other in jobs_on(node.id, state) if in_array(other) and other.placement
+            )
             room = self._size(node, state) - used
             fits = wanted <= room or used == 0 or job.impatient
             if fits and (best is None or room > best[0]):
@@ -70,7 +72,7 @@ class CpuArray(PlacementPolicy):
     def _size(node: Node, state: State) -> int:
         """Cores of the node's CPU array."""
         size = len(node.cpus) - len(state.free_devices(node.id))
-        for job in _on(node, state):
+        for job in jobs_on(node.id, state):
             for part in job.placement.parts if job.placement and job.behind is None else ():
                 if part.node == node.id and part.devices:
                     asked = len(part.cpus) if job.request.cpus is not None else len(part.devices)
@@ -81,7 +83,7 @@ class CpuArray(PlacementPolicy):
     def _choose(node: Node, wanted: int, state: State) -> tuple[int, ...]:
         """Cores that nobody is bound to, then those of training runs that never asked for them, then any."""
         load, promised = state.core_load(node.id), Counter[int]()
-        for job in _on(node, state):
+        for job in jobs_on(node.id, state):
             if job.request.cpus is not None or not job.request.total_gpus:
                 promised.update(core for part in job.placement.parts if part.node == node.id for core in part.cpus)  # type: ignore[union-attr]
         # From the last one on: who gives cores up keeps its first ones.
@@ -125,8 +127,3 @@ class Lending(Reaction):
             if not take(job, kept, _TAKER, decision, "runs without GPUs use its other cores now"):
                 give_back(job, _TAKER, decision, "these cores are free again", enough=needs.get(job.id))
         self._lent = any(_TAKER in job.cores_before for job in state.running.values())
-
-
-def _on(node: Node, state: State) -> Iterator[Job]:
-    """The running jobs of a node."""
-    return (job for job in state.running.values() if job.placement is not None and node.id in job.placement.nodes)

@@ -6,13 +6,18 @@ forecasts know it. The job's end, and every stop, wipe it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.model.jobs import Job
     from prefect_gpu.scheduling.state.state import State
+
+
+def jobs_on(node_id: str, state: State) -> Iterator[Job]:
+    """The running jobs that have an instance on a node."""
+    return (job for job in state.running.values() if job.placement is not None and node_id in job.placement.nodes)
 
 
 def free_cores(node_id: str, count: int, state: State, devices: tuple[str, ...] = ()) -> tuple[int, ...]:

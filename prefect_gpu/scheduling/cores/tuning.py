@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.ledger import free_cores, resize
+from prefect_gpu.scheduling.cores.ledger import jobs_on, resize
 from prefect_gpu.scheduling.cores.search_by_step_rate import KneeTuner
 from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreTuner
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT
@@ -33,8 +33,7 @@ class _Search:
     """
 
     tuner: CoreTuner | KneeTuner
-    owner: str
-    category: str | None
+    job: Job
     gpus: int
     since: float
     total: float = 0.0
@@ -93,22 +92,18 @@ class CoreTuning(Reaction):
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. The allocation has to look again when cores have become free."""
         match event:
-            case ev.UtilisationMeasured(job_id, utilisation):
-                return decision.abilities.cores and self._measured(
-                    decision.state.running[job_id], utilisation, decision
-                )
-            case ev.SpeedMeasured(job_id, speed):
-                return decision.abilities.cores and self._paced(decision.state.running[job_id], speed, decision)
+            case ev.UtilisationMeasured(job_id, utilisation) if decision.abilities.cores:
+                return self._measured(decision.state.running[job_id], utilisation, decision)
+            case ev.SpeedMeasured(job_id, speed) if decision.abilities.cores:
+                return self._paced(decision.state.running[job_id], speed, decision)
             case ev.PressureMeasured(node, fraction):
                 (self._short.add if fraction >= BANDWIDTH_LIMIT else self._short.discard)(node)
-            case ev.JobEnded(job_id):
-                search = self._searches.pop(job_id, None)
-                decision.state.learned.cores.needs.pop(job_id, None)
-                if search is not None and search.tuner.asked is None:
-                    decision.state.learned.cores.finished(search.owner, search.category, search.tuner.best, search.gpus)
-            case ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
-                self._searches.pop(job_id, None)
-                decision.state.learned.cores.needs.pop(job_id, None)
+            case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
+                search, learned = self._searches.pop(job_id, None), decision.state.learned.cores
+                learned.needs.pop(job_id, None)
+                if isinstance(event, ev.JobEnded) and search is not None and search.tuner.asked is None:
+                    request = search.job.request
+                    learned.finished(request.owner, request.category, search.tuner.best, search.gpus)
         return False
 
     def _measured(self, job: Job, utilisation: float, decision: Decision) -> bool:
@@ -124,7 +119,7 @@ class CoreTuning(Reaction):
         if search is None:
             start, most = self._range(job, decision)
             tuner = CoreTuner(start, most, 1, len(placement.devices))
-            search = self._searches[job.id] = self._begin(job, tuner, decision)
+            search = self._searches[job.id] = _Search(tuner, job, len(placement.devices), decision.now)
         elif placement.node in self._short:
             search.restart(decision.now)
         elif cores == search.tuner.asked:
@@ -135,7 +130,14 @@ class CoreTuning(Reaction):
         return self._go_on(job, search, decision)
 
     def _tunable(self, job: Job, decision: Decision) -> bool:
-        return job.share >= 1.0 and _tunable(job, decision, self._keeps_asked)
+        placement, state = job.placement, decision.state
+        if placement is None or placement.others or not placement.devices or not placement.cpus or job.share < 1.0:
+            return False
+        if self._keeps_asked and job.request.cpus is not None:
+            all_stop = not state.firm_count or all(one.request.preemptible for one in jobs_on(placement.node, state))
+            if not (decision.can_stop(job) and all_stop):
+                return False
+        return job.status is Status.TRAINING and job.behind is None and placement.node in state.nodes
 
     def _paced(self, job: Job, speed: float, decision: Decision) -> bool:
         placement = job.placement
@@ -144,7 +146,8 @@ class CoreTuning(Reaction):
         cores = len(placement.cpus)
         search = self._searches.get(job.id)
         if search is None:
-            search = self._searches[job.id] = self._begin(job, KneeTuner(*self._range(job, decision)), decision)
+            tuner = KneeTuner(*self._range(job, decision))
+            search = self._searches[job.id] = _Search(tuner, job, len(placement.devices), decision.now)
         tuner = search.tuner
         if not isinstance(tuner, KneeTuner):
             return False
@@ -161,8 +164,8 @@ class CoreTuning(Reaction):
             search.settled = True
             late = decision.now - search.since >= self._step_s
             if search.rates and (late or len(search.rates) >= self._reports):
-                free = free_cores(placement.node, len(decision.state.nodes[placement.node].cpus), decision.state)
-                tuner.observe(cores, statistics.median(search.rates), cores + len(free))
+                free = decision.state.free_cores_on(placement.node)
+                tuner.observe(cores, statistics.median(search.rates), cores + free)
                 search.restart(decision.now)
         return self._go_on(job, search, decision)
 
@@ -173,11 +176,6 @@ class CoreTuning(Reaction):
         most = len(decision.state.nodes[job.placement.node].cpus)
         history = decision.state.learned.cores
         return min(most, history.start(request.owner, request.category, len(job.placement.devices))), most
-
-    def _begin(self, job: Job, tuner: CoreTuner | KneeTuner, decision: Decision) -> _Search:
-        request = job.request
-        assert job.placement is not None
-        return _Search(tuner, request.owner, request.category, len(job.placement.devices), decision.now)
 
     def _go_on(self, job: Job, search: _Search, decision: Decision) -> bool:
         assert job.placement is not None
@@ -192,7 +190,7 @@ class CoreTuning(Reaction):
             why = "train it as fast as more do" if search.by_speed else "keep its GPUs busiest"
             reason = f"{best} were found to {why}"
         elif search.tuner.measurements == 0:
-            reason = f"so many suited earlier runs of {search.owner or 'its owner'}"
+            reason = f"so many suited earlier runs of {job.request.owner or 'its owner'}"
         else:
             what = "it trains faster" if search.by_speed else "its GPUs are busier"
             reason = f"to see whether {what} than with {best}"
@@ -200,26 +198,3 @@ class CoreTuning(Reaction):
         if more:
             search.restart(decision.now)
         return more < 0
-
-
-def _tunable(job: Job, decision: Decision, keeps_asked: bool) -> bool:
-    placement = job.placement
-    if placement is None or placement.others or not placement.devices or not placement.cpus:
-        return False
-    if (
-        keeps_asked
-        and job.request.cpus is not None
-        and not (decision.can_stop(job) and _all_stop(placement.node, decision))
-    ):
-        return False
-    return job.status is Status.TRAINING and job.behind is None and placement.node in decision.state.nodes
-
-
-def _all_stop(node: str, decision: Decision) -> bool:
-    """Whether all that runs on a node may be stopped."""
-    state = decision.state
-    return not state.firm_count or all(
-        job.request.preemptible
-        for job in state.running.values()
-        if job.placement is not None and node in job.placement.nodes
-    )
