@@ -7,6 +7,7 @@ import pytest
 from prefect_gpu.papers.baselines.by_placer import even, first_fit, hived, kubernetes_default, pack, random_nodes
 from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
+from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import HeadOfLine
@@ -19,7 +20,6 @@ from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRat
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
-from prefect_gpu.scheduling.interference.spreading import EvenSpread
 from prefect_gpu.scheduling.order import orders
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.placement.spread import RoundRobin, Spread

@@ -15,14 +15,13 @@ import numpy.typing as npt
 from prefect_gpu.papers.deepshare.contended import draw, predicted_table
 from prefect_gpu.papers.deepshare.network import Starts
 from prefect_gpu.papers.deepshare.observation import Encoding, Observation, profiles
+from prefect_gpu.papers.deepshare.reward import BRANCHES, reward
 from prefect_gpu.papers.deepshare.world_in_rounds import GPUS_PER_NODE, NODES, ROUND_S, RoundCluster, RoundJob
 from prefect_gpu.scheduling.interference.sensitivity import (
-    BRANCHES,
     LEAST_RATIO,
     Key,
     Running,
     SensitivityTable,
-    reward,
 )
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 

@@ -19,11 +19,11 @@ from functools import partial
 
 from prefect_gpu.papers.deepshare import profiles as deepshare
 from prefect_gpu.papers.deepshare.contended import DURATION_S, JOBS, shuffled
+from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds
-from prefect_gpu.scheduling.interference.spreading import EvenSpread
 from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Estimate, Request

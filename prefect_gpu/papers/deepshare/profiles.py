@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from prefect_gpu.papers.deepshare.composed import Composed
+from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import HeadOfLine
@@ -22,7 +23,6 @@ from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import MOST_STOPS, SLOWDOWN_LIMIT, PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Policy
-from prefect_gpu.scheduling.interference.spreading import EvenSpread
 from prefect_gpu.scheduling.order.orders import LeastService, Order
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing

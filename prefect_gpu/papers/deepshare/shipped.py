@@ -16,8 +16,8 @@ import numpy as np
 
 from prefect_gpu.papers.deepshare.network import WEIGHTS, Array, Network, Starts
 from prefect_gpu.papers.deepshare.observation import Encoding
+from prefect_gpu.papers.deepshare.reward import BRANCHES
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
-from prefect_gpu.scheduling.interference.sensitivity import BRANCHES
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

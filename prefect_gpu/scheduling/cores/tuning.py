@@ -146,8 +146,8 @@ class CoreTuning(Reaction):
         cores = len(placement.cpus)
         search = self._searches.get(job.id)
         if search is None:
-            tuner = KneeTuner(*self._range(job, decision))
-            search = self._searches[job.id] = _Search(tuner, job, len(placement.devices), decision.now)
+            knee = KneeTuner(*self._range(job, decision))
+            search = self._searches[job.id] = _Search(knee, job, len(placement.devices), decision.now)
         tuner = search.tuner
         if not isinstance(tuner, KneeTuner):
             return False

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
 FLOOR = 0.35
 LEAST_RATIO = 0.6
-BRANCHES: Mapping[str, float] = {"A": 0.3, "B": 0.4, "C": 0.5, "D": 0.6, "E": 0.7}
-"""W1, the weight of contention in the reward, of each branch (§VI); W2 is the rest."""
-
 LINK_BYTES_PER_S = 5e9
 _HALF_PRESSURE = 0.1  # a job that sends at a tenth of the link's rate exerts half of the full pressure
 _STRETCH = 2.0  # two jobs of full pressure make communication take this much longer again
@@ -201,28 +198,6 @@ class SensitivityTable:
     def among(self, own: Key, others: Iterable[Key]) -> float:
         """The throughput ratio among several co-located jobs: the worst counts; 1 alone."""
         return min((self.ratio(own, other) for other in others), default=1.0)
-
-
-def sensitivity(ratio: float) -> float:
-    """CS = ideal ÷ contended throughput (§III), at least 1 where the ratio is at most 1."""
-    if not ratio > 0:
-        raise ValueError(f"ratio is {ratio}: give contended ÷ ideal throughput, above 0")
-    return 1 / ratio
-
-
-def reward(ratios: Sequence[float], utilisation: Sequence[float], w1: float = BRANCHES["B"]) -> float:
-    """−W1·CS + W2·Util (eq. 2): the mean sensitivity of the running jobs against the mean utilisation of the GPUs.
-
-    Args:
-        ratios: Throughput ratio of each running job; without any, CS counts as 0.
-        utilisation: Of each GPU of the cluster, 0 to 1.
-        w1: Weight of contention, 0 to 1; W2 = 1 − W1.
-    """
-    if not 0 <= w1 <= 1:
-        raise ValueError(f"w1 is {w1}: give a weight from 0 to 1, such as a value of BRANCHES")
-    contention = sum(map(sensitivity, ratios)) / len(ratios) if ratios else 0.0
-    used = sum(utilisation) / len(utilisation) if utilisation else 0.0
-    return -w1 * contention + (1 - w1) * used
 
 
 @dataclass(frozen=True)

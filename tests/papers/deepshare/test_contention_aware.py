@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
 from prefect_gpu.papers.deepshare.observation import Encoding
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
@@ -19,7 +20,6 @@ from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Start
 from prefect_gpu.scheduling.interference.snapshot import Policy, Speeds, View
-from prefect_gpu.scheduling.interference.spreading import EvenSpread
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue, Quotas

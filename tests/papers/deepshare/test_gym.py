@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 from prefect_gpu.papers.deepshare.contended import draw
 from prefect_gpu.papers.deepshare.gym import ContentionEnv, StartsEnv
-from prefect_gpu.scheduling.interference.sensitivity import BRANCHES
+from prefect_gpu.papers.deepshare.reward import BRANCHES
 
 
 def small(**options: Any) -> ContentionEnv:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from prefect_gpu.papers.deepshare.contended import MIXES
+from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.mixes import SIZES, Truth, draw, run
-from prefect_gpu.scheduling.interference.spreading import EvenSpread
 
 
 @pytest.mark.parametrize("mix", MIXES)

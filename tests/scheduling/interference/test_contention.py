@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.interference.sensitivity import (
-    BRANCHES,
     Candidate,
     Key,
     Running,
@@ -18,8 +17,6 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     Traffic,
     choose_start,
     predicted_ratio,
-    reward,
-    sensitivity,
 )
 
 FSDP, GNN, MOE = Key("FSDP", 8, 4), Key("GNN", 4, 2), Key("MoE", 4, 4)
@@ -42,13 +39,6 @@ TRAFFIC = {
     "FSDP": Traffic(2672.40e6, 7.32),
     "MoE": Traffic(929.48e6, 13.79),
 }
-
-
-def test_sensitivity_is_ideal_over_contended_throughput() -> None:
-    assert sensitivity(1.0) == 1.0
-    assert sensitivity(0.5) == 2.0
-    with pytest.raises(ValueError, match="ratio is 0"):
-        sensitivity(0)
 
 
 def test_a_measured_pair_is_looked_up_and_has_a_direction() -> None:
@@ -101,16 +91,6 @@ def test_predictions_follow_the_paper_s_findings() -> None:
 def test_a_faster_link_makes_contention_milder() -> None:
     slow, fast = (predicted_ratio(TRAFFIC["MoE"], TRAFFIC["FSDP"], link) for link in (1.25e9, 25e9))
     assert slow < fast < 1
-
-
-def test_the_reward_weighs_contention_against_use() -> None:
-    assert BRANCHES == {"A": 0.3, "B": 0.4, "C": 0.5, "D": 0.6, "E": 0.7}
-    assert reward([1.0, 0.5], [1.0, 0.5, 0.0, 0.5], 0.4) == pytest.approx(-0.4 * 1.5 + 0.6 * 0.5)
-    assert reward([], [0.0], 0.4) == 0.0
-    assert reward([], [], 0.4) == 0.0
-    # The more contention weighs, the less an idle cluster costs.
-    assert reward([0.5], [1.0], 0.3) > reward([1.0], [0.5], 0.3)
-    assert reward([0.5], [1.0], 0.7) < reward([1.0], [0.5], 0.7)
 
 
 def pairs(nodes: int = 4) -> list[frozenset[int]]:
@@ -221,7 +201,6 @@ def test_a_start_that_is_wanted_is_made_if_it_is_nearly_as_good_as_the_best() ->
         (lambda: SensitivityTable(floor=0.0), "floor is 0"),
         (lambda: SensitivityTable({(FSDP, GNN): 0.0}), "ratio of .* is 0"),
         (lambda: predicted_ratio(TRAFFIC["LM"], TRAFFIC["LM"], 0.0), "link_bytes_per_s is 0"),
-        (lambda: reward([], [], 1.5), "w1 is 1.5"),
         (lambda: choose_start([Candidate(3, A, [ALL], 0.0)], [], FREE, SensitivityTable()), "job 3 is 0"),
         (lambda: choose_start([Candidate(3, Key("A", 3, 2), pairs(), 1.0)], [], FREE, SensitivityTable()), "evenly"),
     ],

@@ -29,7 +29,7 @@ from prefect_gpu.papers.deepshare.contended import MIXES, draw
 from prefect_gpu.papers.deepshare.gym import MOST_ROUNDS, StartsEnv
 from prefect_gpu.papers.deepshare.learning.network import StartPolicy
 from prefect_gpu.papers.deepshare.network import NOTHING, Array, Network
-from prefect_gpu.scheduling.interference.sensitivity import BRANCHES
+from prefect_gpu.papers.deepshare.reward import BRANCHES
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 
 EPISODES = 200
