@@ -46,27 +46,12 @@ class GrowthWatch:
     Attributes:
         category: The job's category now.
         confirmed: Whether it stayed converged, with less growth still, at the last look.
-        converged_at: Since when it is converged, or None; ``migrated_at``: when it was marked migrated, or None.
+        growth: Growth in the last interval as a fraction; None before there were two.
+        converged_at: Since when it is converged, or None.
+        migrated_at: For the caller to set, once Algorithm 2 has decided about the job, whether it moves or stays: that
+            happens only once. It is watched no more.
         rebalanced: For the caller to set, once Algorithm 3 has moved the job.
     """
-
-    __slots__ = (
-        "_count",
-        "_due_at",
-        "_growth",
-        "_high",
-        "_last_at",
-        "_low",
-        "_sum",
-        "_value",
-        "alpha",
-        "category",
-        "confirmed",
-        "converged_at",
-        "interval_s",
-        "migrated_at",
-        "rebalanced",
-    )
 
     def __init__(self, alpha: float = ALPHA, interval_s: float = INTERVAL_S) -> None:
         if not 0 < alpha < 1:
@@ -80,7 +65,7 @@ class GrowthWatch:
         self.converged_at: float | None = None
         self.migrated_at: float | None = None
         self.rebalanced = False
-        self._growth: float | None = None
+        self.growth: float | None = None
         self._value: float | None = None
         self._low = math.inf
         self._high = -math.inf
@@ -90,11 +75,6 @@ class GrowthWatch:
         self._count = 0
 
     @property
-    def growth(self) -> float | None:
-        """Growth in the last interval as a fraction; None before there were two."""
-        return self._growth
-
-    @property
     def marked_at(self) -> float | None:
         """From when the converged duration counts: the decision of Algorithm 2, else the entry into CC."""
         return self.converged_at if self.migrated_at is None else self.migrated_at
@@ -102,8 +82,8 @@ class GrowthWatch:
     def observe(self, t_s: float, value: float) -> Category:
         """Take a reported value; once an interval is over, categorise the run anew.
 
-        Values that are not finite, that are older than the last one, or that come after the job was marked migrated
-        (it is watched no more) change nothing.
+        Values that are not finite, that are older than the last one, or that come after Algorithm 2 has decided change
+        nothing.
 
         Args:
             t_s: When the value was reported, in seconds on any one clock.
@@ -133,16 +113,6 @@ class GrowthWatch:
         """
         return self.confirmed and self.migrated_at is None and progressing + watching >= least
 
-    def mark_migrated(self, now_s: float) -> None:
-        """Algorithm 2 has decided about the job, whether it moves or stays: it is decided about only once.
-
-        Raises:
-            ValueError: It had been decided before.
-        """
-        if self.migrated_at is not None:
-            raise ValueError(f"the job was marked migrated at {self.migrated_at}: it migrates at most once")
-        self.migrated_at = now_s
-
     def _close(self, now_s: float) -> None:
         value = self._sum / self._count
         self._sum, self._count = 0.0, 0
@@ -153,8 +123,8 @@ class GrowthWatch:
         if previous is None:
             return
         scale = max(self._high - self._low, 0.1 * max(abs(self._high), abs(self._low)))
-        before, growth = self._growth, abs(value - previous) / scale if scale else 0.0
-        self._growth = growth
+        before, growth = self.growth, abs(value - previous) / scale if scale else 0.0
+        self.growth = growth
         if growth > self.alpha:
             self.category = Category.PROGRESSING
             self.converged_at = None
@@ -196,21 +166,14 @@ def choose_host(
         weights: w_pc > w_wc > w_cc > 0.
 
     Raises:
-        ValueError: ``own`` is not among ``counts``, a use is missing, or the weights do not fall.
+        ValueError: The weights do not fall.
     """
-    if own not in counts:
-        raise ValueError(
-            f"own is {own!r}, which is not among the workers {list(counts)}: count the job's own worker too"
-        )
     if not weights[0] > weights[1] > weights[2] > 0:
         raise ValueError(f"weights are {weights}: they must fall from progressing to converged, like {WEIGHTS}")
     least = min(count.score(weights) for count in counts.values())
     candidates = [worker for worker, count in counts.items() if count.score(weights) == least]
     if own in candidates:
         return own
-    missing = [worker for worker in candidates if worker not in use]
-    if missing:
-        raise ValueError(f"use lacks {missing}: give the current use of every worker")
     return min(candidates, key=lambda worker: use[worker])
 
 
@@ -251,15 +214,10 @@ def rebalance(workers: Sequence[str], jobs: Iterable[Converged], now_s: float) -
         workers: All workers, idle ones included.
         jobs: Every active job.
         now_s: The current time, in seconds on the clock of ``marked_at``.
-
-    Raises:
-        ValueError: A job is on an unknown worker.
     """
     jobs = list(jobs)
     load = dict.fromkeys(workers, 0)
     for job in jobs:
-        if job.worker not in load:
-            raise ValueError(f"job {job.id!r} is on {job.worker!r}, which is not among the workers {list(load)}")
         load[job.worker] += 1
     if not load:
         return []

@@ -142,7 +142,7 @@ class Speculation(Reaction):
         counts = {host: self._counts(state, host) for host in hosts}
         use = {host: sum(self._use.get(other.id, 1.0) for other in state.occupants(host)) for host in hosts}
         chosen = choose_host(own, counts, use, self._weights)
-        watch.mark_migrated(decision.now)
+        watch.migrated_at = decision.now
         if chosen != own:
             scores = [counts[host].score(self._weights) for host in (own, chosen)]
             reason = f"it has converged and makes way: {own} has score {scores[0]:g}, {chosen} {scores[1]:g}"

@@ -138,12 +138,10 @@ def test_a_run_asks_to_move_only_if_more_than_one_other_still_learns() -> None:
 def test_a_job_is_decided_about_once_and_then_watched_no_more() -> None:
     watched, _ = watch([1.0, 0.0, 0.008, 0.012, 0.014])
     assert watched.marked_at == watched.converged_at == 90.0
-    watched.mark_migrated(130.0)
+    watched.migrated_at = 130.0
     assert watched.marked_at == 130.0
     assert not watched.asks_reallocation(5, 5)
     assert watched.observe(150.0, 99.0) is CC
-    with pytest.raises(ValueError, match="at most once"):
-        watched.mark_migrated(140.0)
 
 
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 1.0}, {"interval_s": 0.0}])
@@ -220,12 +218,8 @@ def test_choosing_a_host(case: str) -> None:
     assert choose_host("a", workers, use) == expected
 
 
-def test_choosing_a_host_refuses_what_it_cannot_judge() -> None:
+def test_choosing_a_host_refuses_weights_that_do_not_fall() -> None:
     workers = counts(a=(2, 0, 1), b=(0, 0, 0))
-    with pytest.raises(ValueError, match="own is 'z'"):
-        choose_host("z", workers, {})
-    with pytest.raises(ValueError, match="use lacks \\['b'\\]"):
-        choose_host("a", workers, {})
     with pytest.raises(ValueError, match="must fall"):
         choose_host("a", workers, {"b": 0.0}, weights=(1, 1.5, 2))
 
@@ -281,11 +275,6 @@ BALANCE = {
 def test_rebalancing(case: str) -> None:
     workers, jobs, expected = BALANCE[case]
     assert rebalance(workers, jobs, 100.0) == expected
-
-
-def test_rebalancing_refuses_a_job_on_an_unknown_worker() -> None:
-    with pytest.raises(ValueError, match="'a' is on 'x'"):
-        rebalance(["w"], on("x", a=1), 100.0)
 
 
 workers_and_jobs = st.integers(1, 6).flatmap(
