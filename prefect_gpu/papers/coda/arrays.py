@@ -77,12 +77,7 @@ class Arrays:
         wide = _wide_nodes(nodes, wide_gpus)
         self._books: dict[str, Book] = {}
         for node in nodes:
-            reserved = reserved_cores.get(node.id, 0)
-            if node.id in self._books:
-                raise ValueError(f"node {node.id!r} is given twice: give each node once")
-            if not 0 <= reserved <= node.cores:
-                raise ValueError(f"reserved_cores of {node.id!r} is {reserved}: give 0 to {node.cores}, all its cores")
-            self._books[node.id] = Book(node, reserved, node.id in wide)
+            self._books[node.id] = Book(node, reserved_cores.get(node.id, 0), node.id in wide)
         self._held: dict[str, tuple[Ask, tuple[str, ...]]] = {}
 
     def divide(self, reserved_cores: Mapping[str, int], wide_gpus: int) -> None:
@@ -96,26 +91,6 @@ class Arrays:
         for name, book in self._books.items():
             book.reserved, book.wide = reserved_cores.get(name, 0), name in wide
 
-    @property
-    def wide_nodes(self) -> tuple[str, ...]:
-        """The nodes of the 4-GPU sub-array."""
-        return tuple(name for name, book in self._books.items() if book.wide)
-
-    def free(self, node: str) -> tuple[int, int]:
-        """Free (GPUs, cores) of a node.
-
-        Raises:
-            ValueError: There is no such node.
-        """
-        book = self._books.get(node)
-        if book is None:
-            raise ValueError(f"node is {node!r}, which is none of {list(self._books)}")
-        return book.free_gpus, book.free_cores
-
-    def held(self) -> dict[str, tuple[str, ...]]:
-        """The nodes of each job that holds something."""
-        return {job: nodes for job, (_, nodes) in self._held.items()}
-
     def find(self, ask: Ask, allowed: Callable[[str], bool] | None = None) -> Offer | None:
         """How a job can start now, or None. All of its instances or none; changes nothing.
 
@@ -126,12 +101,7 @@ class Arrays:
         Args:
             ask: What the job asks.
             allowed: Says of a node whether the job may go there; None: all.
-
-        Raises:
-            ValueError: The job holds something already.
         """
-        if ask.id in self._held:
-            raise ValueError(f"job {ask.id!r} holds {self._held[ask.id][1]} already: release it first")
         trial = _Trial(self._books, self._held)
         nodes: list[str] = []
         aborted: list[str] = []
@@ -165,22 +135,6 @@ class Arrays:
         moved = tuple((job, there) for job, there in places if there != self._held[job][1])
         return Offer(tuple(nodes), tuple(aborted), moved, overflows)
 
-    def start(self, ask: Ask, offer: Offer) -> None:
-        """Enter what an offer says: the jobs that give back, and the one that starts.
-
-        Raises:
-            ValueError: The books have changed since, and the job does not fit any more.
-        """
-        if self.find(ask) != offer:
-            raise ValueError(f"the offer for job {ask.id!r} is out of date: ask for a new one")
-        moving = [(self._held[job][0], nodes) for job, nodes in offer.moved]
-        for job in (*offer.aborted, *(job for job, _ in offer.moved)):
-            self.release(job)
-        self._enter(ask, offer.nodes)
-        for smaller, nodes in moving:
-            if nodes:
-                self._enter(smaller, nodes)
-
     def release(self, job: str) -> None:
         """A job has ended, or gives everything back; nothing happens if it held nothing."""
         ask_nodes = self._held.pop(job, None)
@@ -197,9 +151,6 @@ class Arrays:
             self._books[node].put(ask)
         if known:
             self._held[known[0][1].id] = (known[0][1], tuple(node for node, _ in known))
-
-    def _enter(self, ask: Ask, nodes: tuple[str, ...]) -> None:
-        self.enter([(node, ask) for node in nodes])
 
     @staticmethod
     def _elsewhere(ask: Ask, trial: _Trial) -> tuple[str, ...]:
