@@ -8,9 +8,8 @@ A package with policies of its own runs the same suites (they need pytest and Hy
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +19,16 @@ from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.instructions import Finish, Instruction, Launch, Move, OpenGate, Preempt, SetCores
-from prefect_gpu.scheduling.model.instructions import SetShare as Share
+from prefect_gpu.scheduling.model.instructions import (
+    Finish,
+    Instruction,
+    Launch,
+    Move,
+    OpenGate,
+    Preempt,
+    SetCores,
+    SetShare,
+)
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
@@ -199,7 +206,7 @@ _NEEDED: dict[type, Callable[[Abilities], bool]] = {
     Move: lambda able: able.preemption is not Preemption.NONE,
     OpenGate: lambda able: able.gates,
     SetCores: lambda able: able.cores,
-    Share: lambda able: able.shares,
+    SetShare: lambda able: able.shares,
     Finish: lambda able: able.finishes,
 }
 
@@ -251,6 +258,22 @@ class _World:
             self.send(about[verb])
 
 
+def _twice(
+    profile: Callable[[], Profile],
+    jobs: list[tuple[Request, Estimate]],
+    happenings: list[tuple[str, int, float]],
+    everything: bool,
+) -> Iterator[_World]:
+    """Two worlds in which the same happens, one after the other; what is said in both must be the same."""
+    played = []
+    for _ in range(2):
+        world = _World(profile(), _ABLE if everything else Abilities())
+        world.play(jobs, happenings)
+        yield world
+        played.append(world.said)
+    assert played[0] == played[1], "the same events have the same answers"
+
+
 class ReactionConformance:
     """What a reaction must be: within the books and the world's abilities, explained, and the same every time."""
 
@@ -263,13 +286,8 @@ class ReactionConformance:
         happenings: list[tuple[str, int, float]],
         everything: bool,
     ) -> None:
-        able = _ABLE if everything else Abilities()
-        played = []
-        for _ in range(2):
-            world = _World(Profile("conformance", reactions=(make(),)), able)
-            world.play(jobs, happenings)
-            played.append(copy.copy(world.said))
-        assert played[0] == played[1], "the same events have the same answers"
+        for _ in _twice(lambda: Profile("conformance", reactions=(make(),)), jobs, happenings, everything):
+            pass
 
 
 class AllocationConformance:
@@ -284,11 +302,10 @@ class AllocationConformance:
         happenings: list[tuple[str, int, float]],
         everything: bool,
     ) -> None:
-        able = _ABLE if everything else Abilities()
-        played = []
-        for _ in range(2):
-            world = _World(Profile("conformance", allocation=make(), patience_s=60.0), able)
-            world.play(jobs, happenings)
+        def profile() -> Profile:
+            return Profile("conformance", allocation=make(), patience_s=60.0)
+
+        for world in _twice(profile, jobs, happenings, everything):
             for _ in range(400):
                 said = len(world.said)
                 left = [job for job in world.scheduler.state.jobs.values() if job.status is not Status.WAITING]
@@ -301,5 +318,3 @@ class AllocationConformance:
             possible = world.scheduler.state.capability.possible
             stuck = [job for job in world.scheduler.state.jobs.values() if possible(job.request)]
             assert not stuck, f"{[job.label for job in stuck]} never ran, though there was room in the end"
-            played.append(copy.copy(world.said))
-        assert played[0] == played[1], "the same events have the same answers"
