@@ -17,18 +17,9 @@ from hypothesis import strategies as st
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model import instructions as to
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.instructions import (
-    Finish,
-    Instruction,
-    Launch,
-    Move,
-    OpenGate,
-    Preempt,
-    SetCores,
-    SetShare,
-)
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
@@ -202,12 +193,12 @@ class SharingConformance:
 
 _ABLE = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 _NEEDED: dict[type, Callable[[Abilities], bool]] = {
-    Preempt: lambda able: able.preemption is not Preemption.NONE,
-    Move: lambda able: able.preemption is not Preemption.NONE,
-    OpenGate: lambda able: able.gates,
-    SetCores: lambda able: able.cores,
-    SetShare: lambda able: able.shares,
-    Finish: lambda able: able.finishes,
+    to.Preempt: lambda able: able.preemption is not Preemption.NONE,
+    to.Move: lambda able: able.preemption is not Preemption.NONE,
+    to.OpenGate: lambda able: able.gates,
+    to.SetCores: lambda able: able.cores,
+    to.SetShare: lambda able: able.shares,
+    to.Finish: lambda able: able.finishes,
 }
 
 
@@ -216,7 +207,7 @@ class _World:
 
     def __init__(self, profile: Profile, able: Abilities) -> None:
         self.scheduler, self.able, self.now = Scheduler(profile, able), able, 0.0
-        self.said: list[Instruction] = []
+        self.said: list[to.Instruction] = []
         self.send(ev.NodesChanged(NODES))
 
     def send(self, event: ev.Event) -> None:
@@ -313,7 +304,7 @@ class AllocationConformance:
                     world.tell("stop" if job.status is Status.STOPPING else "end", job, 1.0)
                 world.now += 1000.0
                 world.tell("wait", None, 1.0)
-                if not left and not any(isinstance(one, Launch) for one in world.said[said:]):
+                if not left and not any(isinstance(one, to.Launch) for one in world.said[said:]):
                     break
             possible = world.scheduler.state.capability.possible
             stuck = [job for job in world.scheduler.state.jobs.values() if possible(job.request)]
