@@ -8,9 +8,8 @@ A package with policies of its own runs the same suites (they need pytest and Hy
 
 from __future__ import annotations
 
-import copy
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +17,9 @@ from hypothesis import strategies as st
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.base import Allocation
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model import instructions as to
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.instructions import Finish, Instruction, Launch, Move, OpenGate, Preempt, SetCores
-from prefect_gpu.scheduling.model.instructions import SetShare as Share
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
@@ -195,12 +193,12 @@ class SharingConformance:
 
 _ABLE = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 _NEEDED: dict[type, Callable[[Abilities], bool]] = {
-    Preempt: lambda able: able.preemption is not Preemption.NONE,
-    Move: lambda able: able.preemption is not Preemption.NONE,
-    OpenGate: lambda able: able.gates,
-    SetCores: lambda able: able.cores,
-    Share: lambda able: able.shares,
-    Finish: lambda able: able.finishes,
+    to.Preempt: lambda able: able.preemption is not Preemption.NONE,
+    to.Move: lambda able: able.preemption is not Preemption.NONE,
+    to.OpenGate: lambda able: able.gates,
+    to.SetCores: lambda able: able.cores,
+    to.SetShare: lambda able: able.shares,
+    to.Finish: lambda able: able.finishes,
 }
 
 
@@ -209,7 +207,7 @@ class _World:
 
     def __init__(self, profile: Profile, able: Abilities) -> None:
         self.scheduler, self.able, self.now = Scheduler(profile, able), able, 0.0
-        self.said: list[Instruction] = []
+        self.said: list[to.Instruction] = []
         self.send(ev.NodesChanged(NODES))
 
     def send(self, event: ev.Event) -> None:
@@ -251,6 +249,22 @@ class _World:
             self.send(about[verb])
 
 
+def _twice(
+    profile: Callable[[], Profile],
+    jobs: list[tuple[Request, Estimate]],
+    happenings: list[tuple[str, int, float]],
+    everything: bool,
+) -> Iterator[_World]:
+    """Two worlds in which the same happens, one after the other; what is said in both must be the same."""
+    played = []
+    for _ in range(2):
+        world = _World(profile(), _ABLE if everything else Abilities())
+        world.play(jobs, happenings)
+        yield world
+        played.append(world.said)
+    assert played[0] == played[1], "the same events have the same answers"
+
+
 class ReactionConformance:
     """What a reaction must be: within the books and the world's abilities, explained, and the same every time."""
 
@@ -263,13 +277,8 @@ class ReactionConformance:
         happenings: list[tuple[str, int, float]],
         everything: bool,
     ) -> None:
-        able = _ABLE if everything else Abilities()
-        played = []
-        for _ in range(2):
-            world = _World(Profile("conformance", reactions=(make(),)), able)
-            world.play(jobs, happenings)
-            played.append(copy.copy(world.said))
-        assert played[0] == played[1], "the same events have the same answers"
+        for _ in _twice(lambda: Profile("conformance", reactions=(make(),)), jobs, happenings, everything):
+            pass
 
 
 class AllocationConformance:
@@ -284,11 +293,10 @@ class AllocationConformance:
         happenings: list[tuple[str, int, float]],
         everything: bool,
     ) -> None:
-        able = _ABLE if everything else Abilities()
-        played = []
-        for _ in range(2):
-            world = _World(Profile("conformance", allocation=make(), patience_s=60.0), able)
-            world.play(jobs, happenings)
+        def profile() -> Profile:
+            return Profile("conformance", allocation=make(), patience_s=60.0)
+
+        for world in _twice(profile, jobs, happenings, everything):
             for _ in range(400):
                 said = len(world.said)
                 left = [job for job in world.scheduler.state.jobs.values() if job.status is not Status.WAITING]
@@ -296,10 +304,8 @@ class AllocationConformance:
                     world.tell("stop" if job.status is Status.STOPPING else "end", job, 1.0)
                 world.now += 1000.0
                 world.tell("wait", None, 1.0)
-                if not left and not any(isinstance(one, Launch) for one in world.said[said:]):
+                if not left and not any(isinstance(one, to.Launch) for one in world.said[said:]):
                     break
             possible = world.scheduler.state.capability.possible
             stuck = [job for job in world.scheduler.state.jobs.values() if possible(job.request)]
             assert not stuck, f"{[job.label for job in stuck]} never ran, though there was room in the end"
-            played.append(copy.copy(world.said))
-        assert played[0] == played[1], "the same events have the same answers"

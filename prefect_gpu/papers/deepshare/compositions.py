@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 MOST = 20_000  # compositions; those of 18 classes on 16 devices are 17,065
-_MOST_STEPS = 200
+_TAKEN_IN = 100  # compositions at a time
+_TOLERANCE = 1e-7  # of the solver
 _SHORTLIST = 500  # compositions that are valued beside other groups and wide jobs
 _IMPOSSIBLE = -1e9
 _ROUNDING = 1e-9
@@ -95,34 +96,28 @@ class Compositions:
     def prices(self, work_s: Floats) -> Floats:
         """What a second of each class's work costs, in seconds of a group, if all is done in the best company.
 
-        The dual prices of the linear programme "the least time in which compositions do all the work", by the simplex
-        method over all compositions. (As in cutting stock; Gilmore & Gomory, 1961.) It begins with every class for
-        itself, and stops after a fixed number of steps at the latest: the prices are then still those of a plan that
-        does all the work.
+        The duals of the linear programme "the least time in which compositions do all the work". It begins with few
+        compositions, and takes in those that are worth more than their time at the duals so far. (As in cutting stock;
+        Gilmore & Gomory, 1961.)
 
         Args:
             work_s: Seconds of work left of each class; classes without any cost nothing.
         """
-        active = np.flatnonzero(work_s > 0)
+        from scipy.optimize import linprog  # a third of a second, which no other profile should wait for
+
+        active, idle = np.flatnonzero(work_s > 0), np.flatnonzero(work_s <= 0)
         prices = np.zeros(len(work_s))
-        idle = np.flatnonzero(work_s <= 0)
-        rows = np.flatnonzero(~self.rates[:, idle].any(axis=1))
-        rates = self.rates[np.ix_(rows, active)]
         if not len(active):
             return prices
-        alone = (rates > 0).sum(axis=1) == 1
-        basis = np.array([int(np.argmax(np.where(alone, rates[:, at], -1.0))) for at in range(len(active))])
-        work = work_s[active]
-        for _ in range(_MOST_STEPS):
-            columns = rates[basis].T
-            price = np.linalg.solve(columns.T, np.ones(len(active)))
-            values = rates @ price
-            enters = int(np.argmax(np.round(values, DECIMALS)))
-            if values[enters] <= 1 + _ROUNDING:
-                break
-            steps, times = np.linalg.solve(columns, np.stack([rates[enters], work], axis=1)).T
-            limits = np.where(steps > _ROUNDING, times / np.where(steps > _ROUNDING, steps, 1.0), np.inf)
-            basis[int(np.argmin(np.round(limits / work.max(), DECIMALS)))] = enters
+        rates = self.rates[np.ix_(np.flatnonzero(~self.rates[:, idle].any(axis=1)), active)]
+        work = work_s[active] / work_s.max() * 1e3  # far above the solver's tolerances, whatever there is to do
+        looked_at, before = np.unique(rates.argmax(axis=0)), 0
+        while len(looked_at) > before:
+            before = len(looked_at)
+            price = -linprog(np.ones(before), A_ub=-rates[looked_at].T, b_ub=-work).ineqlin.marginals
+            values = np.round(rates @ price, DECIMALS)
+            dear = np.flatnonzero(values > 1 + _TOLERANCE)
+            looked_at = np.union1d(looked_at, dear[np.argsort(-values[dear], kind="stable")[:_TAKEN_IN]])
         prices[active] = np.round(np.maximum(price, 0.0), DECIMALS)
         return prices
 
