@@ -214,12 +214,13 @@ def test_looking_ahead_changes_nothing_whatever_the_profile(profile: str) -> Non
         for what in happenings:
             outside.step(what)
         state, now = outside.scheduler.state, outside.now
-        before = deepcopy([(vars(job), job.id) for job in state.jobs.values()])
+        learned = [vars(one) for one in vars(state.learned).values()]
+        before = deepcopy([(vars(job), job.id) for job in state.jobs.values()]), deepcopy(learned)
         due = outside.scheduler.next_due()
         found = forecast(outside.scheduler, now)
         assert forecast(outside.scheduler, now) == found
         state.check_invariants()
-        assert [(vars(job), job.id) for job in state.jobs.values()] == before
+        assert ([(vars(job), job.id) for job in state.jobs.values()], learned) == before
         assert outside.scheduler.next_due() == due
         assert set(found) == set(state.jobs)
         for job in state.jobs.values():

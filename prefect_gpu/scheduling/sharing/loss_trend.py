@@ -34,48 +34,39 @@ class LossTrend:
             then, with more small growth is overlooked.
 
     Attributes:
-        growth: The latest; None before three intervals.
         level: Where the line ends now, without the noise; None before three intervals.
         noise: Standard deviation of an interval's value about the line.
         covered: The range of the lines' ends so far: what the run has learned.
-        intervals: How many have ended with a report in them.
     """
 
     def __init__(self, interval_s: float = 30.0, *, errors: float = 1.0) -> None:
         if not 0 < interval_s < math.inf:
             raise ValueError(f"interval_s is {interval_s}: give seconds above 0, such as 30")
         self.interval_s = interval_s
-        self.growth: float | None = None
+        self._errors = errors
         self.level: float | None = None
         self.noise = 0.0
         self.covered = 0.0
-        self._errors = errors
-        self.intervals = 0
         self._reported: list[float] = []
         self._values: deque[float] = deque(maxlen=_WINDOW)
         self._low = math.inf
         self._high = -math.inf
         self._began_at: float | None = None
         self._last_at = -math.inf
-        self._last_step = -math.inf
 
-    def observe(self, step: float, value: float, at: float) -> float | None:
-        """Take a reported value.
-
-        A value that is not finite (or beyond 1e300), or that is older than the last one by its time, changes nothing.
-        If the step goes back (the run resumed from a checkpoint), what it covers again is passed over until it is new.
+    def observe(self, at: float, value: float) -> float | None:
+        """Take a reported value; one that is not finite (or beyond 1e300), or older than the last one, changes nothing.
 
         Args:
-            step: Of the run, in any unit that rises while it trains.
-            value: Loss, accuracy or whatever else it improves.
             at: Seconds on any one clock.
+            value: Loss, accuracy or whatever else it improves.
 
         Returns:
-            The growth, if this report ends an interval and there were enough; else None. :attr:`growth` keeps it.
+            The growth, if this report ends an interval and there were enough; else None.
         """
-        if not (abs(value) <= _HUGE and self._last_at <= at < math.inf and step > self._last_step):
+        if not (abs(value) <= _HUGE and self._last_at <= at < math.inf):
             return None
-        self._last_at, self._last_step = at, step
+        self._last_at = at
         ended = None
         if self._began_at is None:
             self._began_at = at
@@ -92,7 +83,6 @@ class LossTrend:
     def _close(self) -> float | None:
         self._values.append(statistics.median(self._reported))
         self._reported.clear()
-        self.intervals += 1
         if len(self._values) < _LEAST:
             return None
         values = list(self._values)
@@ -106,8 +96,7 @@ class LossTrend:
         off = statistics.median(abs(value - level - slope * at) for at, value in numbered)
         self.noise = _TO_STD * off
         error = self._errors * self.noise * math.sqrt(12.0 / (len(values) ** 3 - len(values)))
-        self.growth = min(1.0, max(0.0, abs(slope) - error) / covered) if covered > 0 else 0.0
-        return self.growth
+        return min(1.0, max(0.0, abs(slope) - error) / covered) if covered > 0 else 0.0
 
 
 def _slope(numbered: list[tuple[int, float]]) -> float:

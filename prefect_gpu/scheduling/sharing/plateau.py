@@ -92,7 +92,7 @@ class Plateau:
         self._reports.append((at, value))
         if len(self._reports) > _KEPT:
             self._reports = self._reports[::2]
-        growth = self._growth.observe(at, value, at)
+        growth = self._growth.observe(at, value)
         if growth is not None:
             self._look(growth)
         if self._has_left():
@@ -102,8 +102,8 @@ class Plateau:
     def _look_anew(self, interval_s: float) -> None:
         """More is known of how long the run will take: what it reported, in other intervals."""
         self._growth = LossTrend(interval_s, errors=_ERRORS)
-        for at, value in self._reports:
-            self._growth.observe(at, value, at)
+        for report in self._reports:
+            self._growth.observe(*report)
 
     def _look(self, growth: float) -> None:
         moved, noise = self._moved()
