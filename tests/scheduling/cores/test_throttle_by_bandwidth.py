@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT, CpuJob, throttle
+from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT, CpuJob, ThrottleByBandwidth, throttle
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities
+from prefect_gpu.scheduling.model.instructions import SetCores
+from prefect_gpu.scheduling.profiles import Profile
+from tests.scheduling.world import World, asks, node
 
 DROPPED, CALM, NO_TRAINING = {"disturbed": True}, {"disturbed": False}, {"disturbed": False, "training": False}
 
@@ -85,3 +90,15 @@ def test_contention_that_stays_is_throttled_in_a_bounded_number_of_steps(jobs: l
         ]
     else:
         pytest.fail("it never came to rest")
+
+
+@pytest.mark.parametrize("utilisation", [0.1, 0.35, 0.6, 0.9])  # 0.35 + 0.05 - 0.35 is less than 0.05
+def test_a_run_that_was_never_seen_undisturbed_counts_as_disturbed(utilisation: float) -> None:
+    profile = Profile("test", reactions=(ThrottleByBandwidth(),))
+    world = World(node("n", 8), profile=profile, abilities=Abilities(cores=True))
+    world.submit("training", request=asks(cpus=2))
+    world.submit("flow", request=asks(0, cpus=4))
+    world.train("training")
+    world.handle(ev.PressureMeasured("n", 0.9))
+    said = world.handle(ev.UtilisationMeasured("training", utilisation))
+    assert [(one.job, len(one.cpus)) for one in said if isinstance(one, SetCores)] == [("flow", 2)]
