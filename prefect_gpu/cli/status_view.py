@@ -13,18 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from prefect_gpu.cli.common import plural
+from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.sparkline import sparkline
 from prefect_gpu.units import format_bytes, format_seconds
 
-_STYLES = {
-    "launching": "bright_black",
-    "preparing": "yellow",
-    "gate": "magenta",
-    "training": "bold blue",
-    "saving": "green",
-    "ending": "bright_black",
-}
-_WORDS = {"gate": "at the gate"}
 _QUEUE_SHOWN = 12
 _FINISHED_SHOWN = 5
 _CURVE = 16  # characters
@@ -123,7 +115,7 @@ def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
     phase = run["phase"] or "ending"
-    words = Text(_WORDS.get(phase, phase), _STYLES.get(phase, ""))
+    words = Text(PHASES[phase].lower, PHASES[phase].style) if phase in PHASES else Text(phase)
     if run["gated"] and run["behind"]:
         words.append(f" behind {run['behind']}", "bright_black")
     if run["finishing"]:

@@ -12,6 +12,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from prefect_gpu.phases import PHASES
+from prefect_gpu.reporting.spans import REPORTED, phase_seconds
 from prefect_gpu.storage.row import HistoryRow
 
 _WIDE = 100
@@ -23,14 +25,14 @@ def results_table(rows: Sequence[HistoryRow], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1 + int(wide), 0, 0), pad_edge=False, show_edge=False)
     table.add_column("Run")  # the only one that gives way on a narrow screen
     table.add_column("Device", no_wrap=True)
-    for title in ("Waited", "Prepared", "Trained", "Saved", "Loss"):
+    for title in ("Waited", *(PHASES[phase].past.capitalize() for phase in REPORTED), "Loss"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         cells = [
             Text(row.run_name or row.run_id, no_wrap=True, overflow="ellipsis"),
             Text(", ".join(row.devices)),
         ]
-        cells += [Text(_seconds(value)) for value in (row.waited_s, row.prepared_s, row.trained_s, row.saved_s)]
+        cells += [Text(_seconds(value)) for value in (row.waited_s, *phase_seconds(row).values())]
         if row.outcome == "completed":
             cells.append(Text("–" if row.final_loss is None else f"{row.final_loss:.4f}"))
         else:

@@ -6,8 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting import style
-from prefect_gpu.reporting.spans import PHASES, Bar, Outage, Span, Timeline
+from prefect_gpu.reporting.spans import TOLD, Bar, Outage, Span, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,14 +109,14 @@ def _draw_outage(axes: Axes, outage: Outage, height: tuple[float, float], right:
 def _draw_bar(axes: Axes, bar: Bar, y: float, points_per_second: float) -> None:
     for span in bar.spans:
         axes.barh(
-            y, span.seconds, left=span.start, height=_TRACK_HEIGHT, color=style.COLOURS[span.phase], zorder=2, lw=0
+            y, span.seconds, left=span.start, height=_TRACK_HEIGHT, color=PHASES[span.phase].colour, zorder=2, lw=0
         )
     axes.barh(
         y, bar.end - bar.start, left=bar.start, height=_TRACK_HEIGHT, fill=False, zorder=3,
-        edgecolor=style.FAILED_COLOUR if bar.failed else "0.25", linewidth=2.2 if bar.failed else 0.7,
+        edgecolor=FAILED.colour if bar.failed else "0.25", linewidth=2.2 if bar.failed else 0.7,
     )  # fmt: skip
     if bar.failed:
-        axes.plot([bar.end], [y], marker="X", markersize=9, color=style.FAILED_COLOUR, zorder=5, mec="white")
+        axes.plot([bar.end], [y], marker="X", markersize=9, color=FAILED.colour, zorder=5, mec="white")
     longest = max(bar.spans, key=lambda span: span.seconds)
     room = int(longest.seconds * points_per_second / 4.6)  # so wide is a letter of 8 points
     _write_inside(axes, bar, longest, y, room)
@@ -135,7 +136,7 @@ def _write_inside(axes: Axes, bar: Bar, span: Span, y: float, room: int) -> None
         return  # half a word helps nobody
     axes.text(
         (span.start + span.end) / 2, y, "\n".join(kept), ha="center", va="center", fontsize=8, zorder=4,
-        color=style.ink_on(span.phase), linespacing=1.0, clip_on=True, parse_math=False,
+        color=PHASES[span.phase].ink, linespacing=1.0, clip_on=True, parse_math=False,
     )  # fmt: skip
 
 
@@ -178,9 +179,9 @@ def _draw_legend(figure: Any, timeline: Timeline, y: float) -> None:
     from matplotlib.patches import Patch
 
     used = {span.phase for bar in timeline.bars for span in bar.spans}
-    handles = [Patch(color=style.COLOURS[phase], label=style.MEANING[phase]) for phase in PHASES if phase in used]
+    handles = [Patch(color=PHASES[one].colour, label=PHASES[one].legend) for one in TOLD if one in used]
     if any(bar.failed for bar in timeline.bars):
-        handles.append(Patch(facecolor="white", edgecolor=style.FAILED_COLOUR, lw=2.2, label="Did not complete"))
+        handles.append(Patch(facecolor="white", edgecolor=FAILED.colour, lw=2.2, label="Did not complete"))
     if timeline.outages:
         handles.append(Patch(facecolor="0.93", edgecolor=style.OUTAGE_COLOUR, hatch="////", label=style.OUTAGE_MEANING))
     handles.append(Patch(color=style.WAITING_COLOUR, alpha=0.75, label="Waiting for a device"))
