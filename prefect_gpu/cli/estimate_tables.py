@@ -18,8 +18,8 @@ from prefect_gpu.reporting import accuracy as figures
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prefect_gpu.estimation.curve import Speed
     from prefect_gpu.estimation.explanation import Deduced, Explanation, Neighbour
+    from prefect_gpu.estimation.throughput.scaling_curve import Speed
 
 _LABELS = {
     r.LAUNCHING_S: "preparing",

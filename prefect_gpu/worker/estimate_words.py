@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from prefect_gpu.estimation import runs as r
-from prefect_gpu.estimation.online import Outlook
+from prefect_gpu.estimation.online.training import Outlook
 from prefect_gpu.estimation.runs import Interval, RunEstimate
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.accuracy import read_estimate
