@@ -46,17 +46,11 @@ class Sensitivity:
     what was measured, one that was not is what both do to others, and a new program is as others are on average.
 
     Observations may be of several neighbours at once: their effects add up. Ratios above 1 are noise and count as 1.
-
-    Args:
-        coverage: How often the intervals are meant to hold, 0 to 1.
+    Intervals are meant to hold in nine of ten cases.
     """
 
-    def __init__(self, coverage: float = 0.9) -> None:
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage is {coverage}: give a fraction between 0 and 1, such as 0.9")
-        self.coverage = coverage
+    def __init__(self) -> None:
         self._observed: list[tuple[Party, tuple[Party, ...], float]] = []
-        self._counts: dict[tuple[Party, Party], int] = {}
         self._fitted: _Fitted | None = None
 
     def observe(self, program: Party, neighbours: Iterable[Party], ratio: float) -> None:
@@ -78,13 +72,7 @@ class Sensitivity:
         self._observed.append((program, beside, math.log(min(max(ratio, LEAST_RATIO), 1.0))))
         if len(self._observed) > MOST_OBSERVATIONS:
             del self._observed[0]
-        for neighbour in beside:
-            self._counts[program, neighbour] = self._counts.get((program, neighbour), 0) + 1
         self._fitted = None
-
-    def count(self, program: Party, neighbour: Party) -> int:
-        """Measurements of this very pair, whoever else was there."""
-        return self._counts.get((program, neighbour), 0)
 
     def predict(self, program: Party, *neighbours: Party) -> Interval:
         """Its throughput beside these neighbours ÷ alone: above 0, at most 1. Alone it is 1.
@@ -96,7 +84,7 @@ class Sensitivity:
         if self._fitted is None:
             self._fitted = _Fitted(self._observed)
         mean, std = self._fitted.predict(program, neighbours)
-        wide = NormalDist().inv_cdf(0.5 + self.coverage / 2) * std
+        wide = NormalDist().inv_cdf(0.95) * std
         median, low, high = (min(1.0, max(LEAST_RATIO, math.exp(at))) for at in (mean, mean - wide, mean + wide))
         return Interval(median, low, high)
 

@@ -1,4 +1,4 @@
-"""f_M(R): the form, what is learned over programs, predictions on resources that were not tried, and trials."""
+"""f_M(R): the form, what is learned over programs, and predictions on resources that were not tried."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.estimation_public import gpus as public
 from prefect_gpu.estimation.runs import Interval
-from prefect_gpu.estimation.throughput import NO_PRIOR, Setup, Throughput, Tried, learn_prior, worth_a_trial
+from prefect_gpu.estimation.throughput import NO_PRIOR, Setup, Throughput, Tried, learn_prior
 from prefect_gpu.estimation.throughput import step_time as form
 from prefect_gpu.estimation.throughput.setups import Columns, merged
 from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign
@@ -23,7 +23,6 @@ from tests.components import traces_folder
 from tests.support import examples
 
 KINDS: dict[str | None, int] = {None: 0, "fast": 1, "slow": 2}
-GIB = float(1 << 30)
 
 
 def _true(setup: Setup, log_shape: Iterable[float] = (-2.5, -2.5, -1.0, -2.0, -1.0, 0.7), step_s: float = 2.0) -> float:
@@ -57,8 +56,6 @@ SHAPES = st.tuples(*(st.floats(mean - 0.8, mean + 0.8) for mean in (-2.5, -2.5, 
         (lambda: Tried(Setup(), 0.0), "steps_per_s is 0.0: leave out"),
         (lambda: Tried(Setup(), math.inf), "steps_per_s is inf"),
         (lambda: Tried(Setup(), 1.0, 0), "runs is 0"),
-        (lambda: Throughput(coverage=1.0), "coverage is 1.0"),
-        (lambda: Throughput(_tried(_on(1))).as_tuple(2, quantile=0.0), "quantile is 0.0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(make: object, named: str) -> None:
@@ -151,34 +148,21 @@ def test_nothing_tried_is_known_to_no_order_of_magnitude_and_not_handed_to_the_s
     assert function.as_tuple(8) == ()
 
 
-def test_it_is_zero_where_memory_does_not_hold_the_local_batch() -> None:
-    function = Throughput(_tried(_on(4), _on(8)), memory_bytes=lambda samples: GIB * (2 + samples / 4))
-    assert function.predict(_on(1), 16 * GIB) == Interval(0.0, 0.0, 0.0)  # 64 samples: 18 GiB
-    assert function.predict(_on(2), 16 * GIB).median > 0
-    assert function.predict(_on(1)).median > 0  # a GPU of unknown memory
-    rates = function.as_tuple(4, device_memory_bytes=16 * GIB)
-    assert rates[0] == 0.0
-    assert min(rates[1:]) > 0
-    assert Throughput(_tried(_on(1)), memory_bytes=20 * GIB).as_tuple(2, device_memory_bytes=16 * GIB) == (0.0, 0.0)
-
-
 def test_the_scheduler_gets_a_cautious_rate_for_each_count() -> None:
     function = Throughput(_tried(_on(1), _on(2), _on(4)))
-    rates = function.as_tuple(32, gpus_per_node=8)
+    rates = function.as_tuple(8)
     assert Estimate(throughput=rates).throughput == rates
-    assert len(rates) == 32
+    assert len(rates) == 8
     for gpus, rate in enumerate(rates, 1):
         predicted = function.predict(_on(gpus))
         assert predicted.low < rate < predicted.median
     assert rates[3] == pytest.approx(function.predict(_on(4)).median, rel=0.06)
-    # Nobody has seen it on two nodes: sixteen GPUs are not handed out on a guess while another run can use them.
-    proven = Throughput(_tried(_on(1), _on(4), _on(8), _on(16), _on(32), log_shape=(-6.0, -6.0, -1.0, -6.0, -1.0, 0.7)))
-    jobs = [
-        ElasticJob("guess", 1, 16, (0.0, *function.as_tuple(16, gpus_per_node=8))),
-        ElasticJob("proven", 1, 16, (0.0, *proven.as_tuple(16, gpus_per_node=8))),
-    ]
-    given_gpus = assign(jobs, 16)
-    assert given_gpus["guess"] <= 8 <= given_gpus["proven"]
+    # Nobody has seen the one on more than one GPU: more are not handed out on a guess while the other can use them.
+    guess = Throughput(_tried(_on(1)))
+    proven = Throughput(_tried(_on(1), _on(4), _on(8), log_shape=(-6.0, -6.0, -1.0, -6.0, -1.0, 0.7)))
+    jobs = [ElasticJob(name, 1, 8, (0.0, *one.as_tuple(8))) for name, one in (("guess", guess), ("proven", proven))]
+    given_gpus = assign(jobs, 8)
+    assert given_gpus["guess"] < given_gpus["proven"]
 
 
 def test_kinds_of_gpus_differ_by_what_other_programs_saw() -> None:
@@ -238,56 +222,6 @@ def test_absurd_measurements_give_intervals_all_the_same(tried: list[Tried]) -> 
     for setup in (Setup(), Setup(64, 8, "a", 1e12), Setup(3, 3, "c", 1e-12)):
         predicted = function.predict(setup)
         assert 0 < predicted.low <= predicted.median <= predicted.high < math.inf
-    assert worth_a_trial(function, Setup(), [Setup(2)], steps_left=100, trial_s=1).worth_s >= 0
-
-
-class TestTrials:
-    """Is a trial of a few steps worth it?"""
-
-    known = Throughput(_tried(_on(1), _on(2)))
-    candidates = (_on(1), _on(2), _on(4), _on(8), _on(16))
-
-    def test_with_little_left_to_do_it_is_not(self) -> None:
-        advice = worth_a_trial(self.known, _on(2), self.candidates, steps_left=30, trial_s=60.0)
-        assert advice.setup is None
-        assert advice.worth_s == 0.0
-        assert "less than the 60 s" in advice.reason
-
-    def test_with_much_left_to_do_it_is_and_what_is_known_is_not_tried_again(self) -> None:
-        advice = worth_a_trial(self.known, _on(2), self.candidates, steps_left=100_000, trial_s=60.0)
-        assert advice.setup is not None
-        assert advice.setup.gpus > 2
-        assert advice.worth_s > 60.0
-        assert f"{advice.setup.gpus} GPUs" in advice.reason
-
-    def test_it_is_worth_less_the_longer_it_takes(self) -> None:
-        worth = [
-            worth_a_trial(self.known, _on(2), self.candidates, steps_left=20_000, trial_s=trial_s).worth_s
-            for trial_s in (0.0, 100.0, 1e9)
-        ]
-        assert worth == sorted(worth, reverse=True)
-        assert worth[0] > 0 == worth[2]
-
-    def test_what_does_not_fit_and_where_it_runs_are_no_candidates(self) -> None:
-        function = Throughput(_tried(_on(2)), memory_bytes=lambda samples: GIB * samples)
-        advice = worth_a_trial(
-            function, _on(2), [_on(1), _on(2)], steps_left=1e9, trial_s=0.0, device_memory_bytes=40 * GIB
-        )
-        assert (advice.setup, advice.reason) == (None, "no other resources could be tried")
-
-    def test_it_is_worth_what_drawing_the_speed_says(self) -> None:
-        rates, stds = self.known.log_rates([_on(2), _on(8)])
-        drawn = np.exp(-np.random.default_rng(0).normal(rates[1], stds[1], 400_000)) * 10_000
-        now = math.exp(-rates[0]) * 10_000
-        expected = np.maximum(0, now - drawn).mean() - max(0.0, now - drawn.mean())
-        advice = worth_a_trial(self.known, _on(2), [_on(8)], steps_left=10_000, trial_s=0.0)
-        assert advice.worth_s == pytest.approx(expected, rel=0.05)
-
-    @pytest.mark.parametrize("named", ["steps_left", "trial_s"])
-    def test_negative_amounts_are_refused(self, named: str) -> None:
-        amounts = {"steps_left": 1.0, "trial_s": 1.0, named: -1.0}
-        with pytest.raises(ValueError, match=f"{named} is -1"):
-            worth_a_trial(self.known, _on(1), [], **amounts)
 
 
 @pytest.mark.needs("traces")
