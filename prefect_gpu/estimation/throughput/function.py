@@ -66,8 +66,8 @@ class Throughput:
     def as_tuple(self, max_gpus: int) -> tuple[float, ...]:
         """Steps per second on 1, 2, 3 … GPUs of a node of the kind that was tried last, and with that batch.
 
-        :class:`~prefect_gpu.scheduling.model.jobs.Estimate` has them so. It is a lower quantile: where it was tried that
-        is close to the median, and where it is a guess, a GPU is not handed out for a speed-up that nothing shows.
+        :class:`~prefect_gpu.scheduling.model.jobs.Estimate` has them so. It is a lower quantile: where it was tried
+        that is close to the median, and where it is a guess, a GPU is not handed out for a speed-up that nothing shows.
 
         Args:
             max_gpus: Length of the tuple. It is empty if nothing was tried.
