@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.accuracy import Comparison, judge
 from prefect_gpu.phases import named
 from prefect_gpu.reporting import accuracy as figures
+from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
 from prefect_gpu.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -91,11 +91,8 @@ def amount(target: str, value: float) -> str:
 
 def table_of(first: str, *others: str) -> Table:
     """A plain table; all columns but the first have numbers, and only the first and the last give way."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, caption_justify="left")
-    table.add_column(first)
-    for title in others:
-        table.add_column(title, justify="right", no_wrap=title != others[-1])
-    return table
+    *figures, last = others
+    return plain_table((first, WORDS), *each(FIGURES, *figures), (last, {"justify": "right"}), caption_justify="left")
 
 
 def heading(screen: Console, text: str) -> None:

@@ -108,18 +108,15 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
 
 
 def _show_contention(rows: Sequence[ContentionRow]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
 
     screen = common.console()
     if not rows:
         screen.print("No run on several nodes has been measured beside another one yet.")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in ("Measured", "Flow", "Placed", "Beside", "Placed"):
-        table.add_column(title)
-    table.add_column("Slower", justify="right", no_wrap=True)
+    table = plain_table(*each(WORDS, "Measured", "Flow", "Placed", "Beside", "Placed"), ("Slower", FIGURES))
     for row in rows:
         table.add_row(
             datetime.fromtimestamp(row.measured_at).strftime("%Y-%m-%d %H:%M"),
@@ -137,20 +134,20 @@ def _placed(gpus: int, nodes: int) -> str:
 
 
 def _table(rows: Sequence[HistoryRow], width: int) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
 
     # In 80 columns every column still finds room, without the time of the end.
     wide = width >= _WIDE
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
-    if wide:
-        table.add_column("Ended", no_wrap=True)
-    for title in ("Run", "Flow", "Device"):
-        table.add_column(title)  # only these three give way where there is too little room
-    for title in ("Waited", *(PHASES[phase].past.capitalize() for phase in REPORTED), "Steps", "Loss"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("Outcome", no_wrap=True)
+    phases = (PHASES[phase].past.capitalize() for phase in REPORTED)
+    table = plain_table(
+        *each(WHOLE, *(["Ended"] if wide else [])),
+        *each(WORDS, "Run", "Flow", "Device"),
+        *each(FIGURES, "Waited", *phases, "Steps", "Loss"),
+        ("Outcome", WHOLE),
+        gap=int(wide),
+    )
     for row in rows:
         names = (_name(row), row.flow_name, _device(row))
         cells = [Text(name, no_wrap=True, overflow="ellipsis") for name in names]

@@ -13,7 +13,7 @@ from prefect_gpu.estimation.accuracy import Comparison, Series, series, window_f
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TRAINING_S
 from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting.accuracy import COVERAGE, NAMES, percent
-from prefect_gpu.reporting.figure import new_figure
+from prefect_gpu.reporting.figure import frame, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,5 +119,4 @@ def _colour(target: str) -> str:
 def _plain(axes: Axes) -> None:
     axes.grid(color="0.9", zorder=0.5)
     axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    frame(axes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting import style
+from prefect_gpu.reporting.figure import frame, new_figure
 from prefect_gpu.reporting.spans import TOLD, Bar, Outage, Span, Timeline
 
 if TYPE_CHECKING:
@@ -22,17 +23,12 @@ def write_png(timeline: Timeline, path: Path, *, title: str = "What the devices 
     """Draw the timeline into a file.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        MissingLibrary: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    # Without pyplot: its global state and its choice of a window system are of no use for a file.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     tracks = sum(len(lane.tracks) for lane in timeline.lanes)
     lanes_height, queue_height = 0.55 * tracks + 0.4 * len(timeline.lanes) + 0.2 * len(timeline.nodes), 1.1
-    figure = Figure(figsize=(_WIDTH, lanes_height + queue_height + 2.1), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH, lanes_height + queue_height + 2.1)
     height = figure.get_figheight()
     lanes, queue = figure.subplots(
         2, 1, sharex=True,
@@ -81,8 +77,7 @@ def _draw_lanes(axes: Axes, timeline: Timeline) -> None:
     axes.set_xlim(left - margin, right + margin)
     axes.tick_params(left=False, bottom=False, labelbottom=False)
     axes.grid(axis="x", color="0.87", zorder=0.5)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    frame(axes)
 
 
 def _draw_nodes(axes: Axes, heights: dict[str, tuple[float, float]]) -> None:
@@ -150,8 +145,7 @@ def _draw_queue(axes: Axes, timeline: Timeline) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=2))
     axes.set_ylabel("runs\nwaiting", rotation=0, ha="right", va="center", fontsize=11)
     axes.grid(color="0.87", zorder=0.5)
-    for name, side in axes.spines.items():
-        side.set_visible(name == "bottom")
+    frame(axes, "bottom")
 
 
 def _draw_time_axis(axes: Axes, timeline: Timeline) -> None:
