@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks._claims import Claim, at_most, report
+from prefect_gpu.demo.lab.sandbox import Sandbox
 from prefect_gpu.reporting.spans import phase_spans
-from prefect_gpu.sandbox import Sandbox
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 

@@ -31,7 +31,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from benchmarks._claims import Claim, at_least, at_most, report
 from benchmarks._demotion_flow import HOST_CORE
-from prefect_gpu.sandbox import Sandbox, SandboxError
+from prefect_gpu.demo.lab.sandbox import Sandbox, SandboxError
 from prefect_gpu.storage.history import History
 
 POOL = "gpus"

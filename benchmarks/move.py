@@ -41,7 +41,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from benchmarks._claims import Claim, at_most, report
 from benchmarks._processes import notes
-from prefect_gpu.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.scheduling.model.instructions import Move
 from prefect_gpu.scheduling.record import replay
 

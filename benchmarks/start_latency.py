@@ -25,7 +25,7 @@ from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from benchmarks._claims import at_least, report
-from prefect_gpu.sandbox import Process, Sandbox
+from prefect_gpu.demo.lab.sandbox import Process, Sandbox
 
 # name, pool type, seconds between polls (None: the default, 10 s)
 CONTENDERS = (("ours", "gpu", None), ("process", "process", None), ("process-fast", "process", "0.1"))

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
+from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.reporting.timeline import write_timeline
-from prefect_gpu.sandbox import Sandbox, wait_until
 from prefect_gpu.storage.history import History
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from prefect_gpu import lab_python
-from prefect_gpu.lab import Lab
+from prefect_gpu.demo.lab import checkout
+from prefect_gpu.demo.lab.docker_nodes import Lab
 
 
 @contextlib.contextmanager
 def started(nodes: int = 3, devices: int = 2) -> Iterator[Lab]:
-    """See :func:`prefect_gpu.lab_python.started`.
+    """See :func:`prefect_gpu.demo.lab.checkout.started`.
 
     Args:
         devices: Virtual devices of each node.
@@ -22,7 +22,7 @@ def started(nodes: int = 3, devices: int = 2) -> Iterator[Lab]:
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-lab-{os.getpid()}"
     labels = {"prefect-gpu.virtual-devices": str(devices), "prefect-gpu.virtual-device-memory": "4GiB"}
-    with lab_python.started(
+    with checkout.started(
         folder, nodes=nodes, prefix=f"pgt{number}", subnet=f"10.77.{number}", labels=labels
     ) as running:
         yield running

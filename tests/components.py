@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu import lab, lab_python
+from prefect_gpu.demo.lab import checkout
+from prefect_gpu.demo.lab.docker_nodes import NEEDED, SHAPING, missing
 from tests import postgres, radosgw, training_image
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -71,12 +72,10 @@ COMPONENTS = {
     "chromium": Component("Chromium", programs(str(CHROMIUM)), frozenset({"browser"})),
     "postgresql": Component("PostgreSQL", postgres.missing, frozenset({"postgres"}), shared=True),
     "s3": Component("an S3 server (Ceph's object gateway)", radosgw.missing, frozenset({"s3"}), shared=True),
-    "engines": Component(
-        "Docker Engines of its own", lab_python.missing, frozenset({"cluster", "gpu_lab"}), shared=True
-    ),
+    "engines": Component("Docker Engines of its own", checkout.missing, frozenset({"cluster", "gpu_lab"}), shared=True),
     "image": Component("Docker Engines that build images", training_image.missing),
     "compose": Component("docker-compose", programs("docker-compose")),
-    "networks": Component("shaped networks", lambda: lab.missing(*lab.NEEDED[1:], *lab.SHAPING)),
+    "networks": Component("shaped networks", lambda: missing(*NEEDED[1:], *SHAPING)),
     "pytorch": Component("PyTorch", packages("torch", extra="frameworks")),
     "frameworks": Component(
         "Lightning, Transformers and Keras",

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import docker
 
-from prefect_gpu import lab
-from prefect_gpu.sandbox import Process
+from prefect_gpu.demo.lab import docker_nodes
+from prefect_gpu.demo.lab.sandbox import Process
 
 IMAGE = "prefect-gpu:lab"
 STANDINS = "prefect-gpu-standins:lab"
@@ -34,14 +34,14 @@ CACHE = Path("/var/tmp/prefect-gpu-images")
 _SOURCES = (".dockerignore", "LICENSE", "README.md", "constraints.txt", "deployments/image", "prefect_gpu",
             "pyproject.toml")  # fmt: skip
 _BASE = "prefect-gpu-base:2"
-_BASE_PACKAGES = (*lab.PYTHON, "ca-certificates", "python3-pip", "python3-venv")
+_BASE_PACKAGES = (*docker_nodes.PYTHON, "ca-certificates", "python3-pip", "python3-venv")
 _LEFT_OUT = "nvidia-nccl-cu12"  # a third of the image, of use with several GPUs alone
 _KEPT = 5  # archives; somebody may be loading an older one
 
 
 def missing() -> list[str]:
     """What this machine lacks to build it, as people would say it; empty if it has all."""
-    return [*lab.missing(), *([] if shutil.which("debootstrap") else ["the program debootstrap"])]
+    return [*docker_nodes.missing(), *([] if shutil.which("debootstrap") else ["the program debootstrap"])]
 
 
 def training_image(packages: str = "") -> Path:
@@ -156,7 +156,7 @@ def _build(client: docker.DockerClient, context: Path, packages: str) -> None:
 
 def _ensure_base(client: docker.DockerClient) -> None:
     if not any(_BASE in image.tags for image in client.images.list()):
-        lab.debian_image(client, _BASE, CACHE / "debian-with-venv.tar", _BASE_PACKAGES)
+        docker_nodes.debian_image(client, _BASE, CACHE / "debian-with-venv.tar", _BASE_PACKAGES)
 
 
 def _save(client: docker.DockerClient, image: str, archive: Path) -> None:
@@ -186,7 +186,7 @@ def _builder() -> Iterator[docker.DockerClient]:
             yield client
     finally:
         process.terminate(timeout_s=30.0)
-        for pid in lab._pids_of(folder):  # its containerd, if it was killed
+        for pid in docker_nodes._pids_of(folder):  # its containerd, if it was killed
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

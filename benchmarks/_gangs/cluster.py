@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._gangs.pool import CORES, CORES_ASKED, ROOT, Gang, NamespaceDriver, Outcome, Pool, logger
-from prefect_gpu.lab import Lab, debian_image
+from prefect_gpu.demo.lab.docker_nodes import Lab, debian_image
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
 from prefect_gpu.scheduling.model.cluster import Device, Node

@@ -33,7 +33,7 @@ from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.training.protocol import ENV_CPUS
 
 if TYPE_CHECKING:
-    from prefect_gpu.lab import Lab
+    from prefect_gpu.demo.lab.docker_nodes import Lab
     from prefect_gpu.runtime.drivers.handle import ProcessHandle
     from prefect_gpu.scheduling.model.jobs import Job
     from prefect_gpu.scheduling.sharing.rules import Sharing

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks._gangs.cluster import Cluster
 from benchmarks._gangs.pool import Fixed, Gang, Pool, Program
 from benchmarks.contention_live.workload import WORKERS
-from prefect_gpu.estimation.contention import remembered
+from prefect_gpu.estimation.interference.network import remembered
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.training import protocol

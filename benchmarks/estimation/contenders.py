@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from prefect_gpu.estimation.estimator import Estimator
-from prefect_gpu.estimation.features import flatten
-from prefect_gpu.estimation.regressors import make_regressor
+from prefect_gpu.estimation.program.features import flatten
+from prefect_gpu.estimation.program.regressors import make_regressor
 from prefect_gpu.estimation.runs import FinishedRun, Interval
 
 _ID_LIKE = 20  # different texts in a column from which on the contenders are spared it

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.estimation.contenders import submitted
 from prefect_gpu.estimation.estimator import Estimator
-from prefect_gpu.estimation.online import Training
+from prefect_gpu.estimation.online.training import Training
 from prefect_gpu.estimation.runs import MARKS, TRAINING_S, FinishedRun
 
 

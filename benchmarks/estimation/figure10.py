@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.estimation.contenders import ours, plain, r2, rmse
-from prefect_gpu.estimation.regressors import REGRESSORS
+from prefect_gpu.estimation.program.regressors import REGRESSORS
 from prefect_gpu.estimation.runs import CPU_CORES, LAUNCHING_S, MEMORY_BYTES, SAVING_S, STEP_S, TRAINING_S, FinishedRun
 
 MEASURED = (TRAINING_S, STEP_S, LAUNCHING_S, SAVING_S, MEMORY_BYTES, CPU_CORES)

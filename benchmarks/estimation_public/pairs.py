@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from prefect_gpu.estimation.sensitivity import Party, Sensitivity
+from prefect_gpu.estimation.interference.sensitivity import Party, Sensitivity
 
 Pairs = list[tuple[Party, Party, float]]
 

@@ -20,9 +20,9 @@ from prefect.flows import Flow
 
 from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
-from prefect_gpu.lab import Lab
-from prefect_gpu.lab_python import IMAGE
-from prefect_gpu.sandbox import Process, Sandbox
+from prefect_gpu.demo.lab.checkout import IMAGE
+from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.demo.lab.sandbox import Process, Sandbox
 from tests.radosgw import S3Server
 
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"

@@ -2,7 +2,7 @@
 
 Runs whose memory grows with their batch, one after the other on a shared device. Each is granted what the pool knows:
 a little more than the largest run so far, which is too little for the next batch. A run that runs out of memory is
-noted as one that would have needed 1.5 times what it had reached (:mod:`prefect_gpu.estimation.memory`), submitted
+noted as one that would have needed 1.5 times what it had reached (``estimation/program/memory.py``), submitted
 again alike, and granted that.
 
 What it cannot tell: how good the estimates are before anything fails (:mod:`benchmarks.estimation` measures that; here
@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks._claims import Claim, at_most
 from benchmarks.gpu.pool import Job, Outcome
 from benchmarks.gpu.scale import Part, Scale
-from prefect_gpu.estimation.features import flatten
-from prefect_gpu.estimation.memory import least_memory, submission_key
+from prefect_gpu.estimation.program.features import flatten
+from prefect_gpu.estimation.program.memory import least_memory, submission_key
 from prefect_gpu.estimation.runs import MEMORY_BYTES, FinishedRun, Known
 from prefect_gpu.scheduling.model.jobs import Request
 

@@ -20,7 +20,7 @@ from prefect.flows import Flow
 from benchmarks.sweep.figures import Marks, read_marks
 from benchmarks.sweep.flows import ENV_FOLDER
 from benchmarks.sweep.trainings import Training
-from prefect_gpu.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 
 OURS, PROCESS = "gpus", "process"  # names of the pools
 FASTEST_POLL = "0.5"  # each poll takes some of the host's one core; see --poll

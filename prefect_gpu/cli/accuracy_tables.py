@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from prefect_gpu.cli import common
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.accuracy import Comparison, judge
+from prefect_gpu.phases import named
 from prefect_gpu.reporting import accuracy as figures
+from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
 from prefect_gpu.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def show_accuracy(screen: Console, compared: Sequence[Comparison], *, runs: bool
             "completed: prefect-gpu estimate FLOW shows how.",
         )
         return
-    table = table_of("Flow", "Runs", "Training", "Newest", "Within", "To end", "Memory", "Within")
+    table = table_of("Flow", "Runs", named("training"), "Newest", "Within", "To end", "Memory", "Within")
     shown = judged[1 : _MOST_FLOWS + 1]
     for one in shown:
         table.add_row(Text(one.program or "", no_wrap=True, overflow="ellipsis"), *figures.cells(one))
@@ -45,9 +46,9 @@ def show_accuracy(screen: Console, compared: Sequence[Comparison], *, runs: bool
         say(screen, f"{len(judged) - 1 - len(shown)} flows with fewer runs are left out; --json has them all.")
     say(
         screen,
-        "Training, To end, Memory: median error of what was expected before a run trained, as a part of what was "
-        f"measured. Newest: of the newest {figures.WINDOW} runs. Within: runs within the interval that they were "
-        f"given; {figures.COVERAGE:.0%} are meant to be.",
+        f"{named('training')}, To end, Memory: median error of what was expected before a run trained, as a part "
+        f"of what was measured. Newest: of the newest {figures.WINDOW} runs. Within: runs within the interval that "
+        f"they were given; {figures.COVERAGE:.0%} are meant to be.",
         style="dim",
     )
     if runs:
@@ -58,7 +59,7 @@ def show_runs(screen: Console, compared: Sequence[Comparison], names: Mapping[st
     """The newest runs that had been estimated: what was expected, what was measured."""
     newest = sorted(compared, key=lambda one: (-one.ended_at, one.run_id))[:_MOST_RUNS]
     heading(screen, f"The newest {common.plural(len(newest), 'run')} that had been estimated")
-    table = table_of("Run", "Expected", "Training", "Off", "Expected", "Memory", "Off")
+    table = table_of("Run", "Expected", named("training"), "Off", "Expected", "Memory", "Off")
     for one in newest:
         cells: list[str | Text] = []
         for target in (r.TRAINING_S, r.MEMORY_BYTES):
@@ -90,11 +91,8 @@ def amount(target: str, value: float) -> str:
 
 def table_of(first: str, *others: str) -> Table:
     """A plain table; all columns but the first have numbers, and only the first and the last give way."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, caption_justify="left")
-    table.add_column(first)
-    for title in others:
-        table.add_column(title, justify="right", no_wrap=title != others[-1])
-    return table
+    *figures, last = others
+    return plain_table((first, WORDS), *each(FIGURES, *figures), (last, {"justify": "right"}), caption_justify="left")
 
 
 def heading(screen: Console, text: str) -> None:

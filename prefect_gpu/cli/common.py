@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
     from prefect_gpu.runtime.telemetry import Finding
     from prefect_gpu.settings import GpuSettings
+    from prefect_gpu.storage.history import History
     from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
+T = TypeVar("T")
 _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
 _PIPE_WIDTH = 160  # without a terminal nothing is gained by squeezing a table into 80 columns
 
@@ -83,17 +86,8 @@ def read_history(url: str, **chosen: Any) -> tuple[list[HistoryRow], int]:
     Args:
         chosen: Which rows, as for :meth:`prefect_gpu.storage.history.History.rows`.
     """
-    from prefect_gpu.storage.history import History, HistoryError, sqlite_path
-
-    try:
-        path = sqlite_path(url)
-        if path is not None and not path.exists():
-            # Opening would create it, and perhaps as a user whose file the worker may then not write.
-            return [], 0
-        with History(url) as opened:
-            return opened.rows(**chosen), opened.count()
-    except HistoryError as error:
-        fail(str(error))
+    nothing: tuple[list[HistoryRow], int] = ([], 0)
+    return _from_history(url, lambda opened: (opened.rows(**chosen), opened.count()), nothing)
 
 
 def read_contention(url: str, **chosen: Any) -> list[ContentionRow]:
@@ -102,16 +96,34 @@ def read_contention(url: str, **chosen: Any) -> list[ContentionRow]:
     Args:
         chosen: Which rows, as for :meth:`prefect_gpu.storage.history.History.contention`.
     """
+    return _from_history(url, lambda opened: opened.contention(**chosen), [])
+
+
+def _from_history(url: str, read: Callable[[History], T], nothing: T) -> T:
     from prefect_gpu.storage.history import History, HistoryError, sqlite_path
 
     try:
         path = sqlite_path(url)
         if path is not None and not path.exists():
-            return []
+            # Opening would create it, and perhaps as a user whose file the worker may then not write.
+            return nothing
         with History(url) as opened:
-            return opened.contention(**chosen)
+            return read(opened)
     except HistoryError as error:
         fail(str(error))
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """End the command with a reason if a picture cannot be drawn, or not be written."""
+    from prefect_gpu.reporting.figure import MissingLibrary
+
+    try:
+        yield
+    except (MissingLibrary, ValueError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename} cannot be written: {error.strerror}. Name a file that this user may write.")
 
 
 def print_json(value: Any) -> None:

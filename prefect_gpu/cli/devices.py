@@ -22,9 +22,7 @@ def devices(
     Ends with code 1 if no run could be given a device here.
     """
     settings = common.load_settings()
-    from rich import box
-    from rich.table import Table
-
+    from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, plain_table
     from prefect_gpu.runtime.telemetry import take_inventory
     from prefect_gpu.units import format_bytes
 
@@ -45,15 +43,10 @@ def devices(
     )
     if node.devices:
         real = any(not device.virtual for device in node.devices)
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-        table.add_column("Device", no_wrap=True)
-        table.add_column("Kind")
-        table.add_column("Memory", justify="right", no_wrap=True)
+        columns = [("Device", WHOLE), ("Kind", WORDS), ("Memory", FIGURES)]
         if real:
-            table.add_column("GPU", justify="right", no_wrap=True)
-            table.add_column("Near cores", no_wrap=True)
-            table.add_column("In use", justify="right", no_wrap=True)
-            table.add_column("Busy", justify="right", no_wrap=True)
+            columns += [("GPU", FIGURES), ("Near cores", WHOLE), ("In use", FIGURES), ("Busy", FIGURES)]
+        table = plain_table(*columns)
         for device in node.devices:
             # The beginning of a UUID is enough for CUDA_VISIBLE_DEVICES; --json has it whole.
             shown = device.id if screen.width >= _WIDE else device.id[:12]

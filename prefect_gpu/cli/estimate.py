@@ -212,15 +212,10 @@ def _explain(rows: Sequence[HistoryRow], known: Known, neighbours: int, max_gpus
 
 def _draw(compared: Sequence[Comparison], path: Path, flow: str | None, *, quiet: bool) -> None:
     from prefect_gpu.reporting.accuracy_png import write_accuracy_png
-    from prefect_gpu.reporting.timeline import MissingLibrary
 
     if not compared:
         common.fail("No run that had been estimated has completed yet: there is nothing to draw.")
-    try:
+    with common.drawing():
         write_accuracy_png(compared, path, title="How good estimates have been" + (f": {flow}" if flow else ""))
-    except MissingLibrary as error:
-        common.fail(str(error))
-    except OSError as error:
-        common.fail(f"{path} cannot be written: {error.strerror}. Name a file that this user may write.")
     if not quiet:
         typer.echo(f"Wrote {common.plural(len(compared), 'run')} to {path}.")

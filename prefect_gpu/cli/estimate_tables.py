@@ -12,19 +12,20 @@ from prefect_gpu.cli import common
 from prefect_gpu.cli.accuracy_tables import amount, heading, say, show_runs, table_of
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.accuracy import TOTAL_S, Accuracy, Comparison, Score, judge
+from prefect_gpu.phases import named
 from prefect_gpu.reporting import accuracy as figures
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prefect_gpu.estimation.curve import Speed
     from prefect_gpu.estimation.explanation import Deduced, Explanation, Neighbour
+    from prefect_gpu.estimation.throughput.scaling_curve import Speed
 
 _LABELS = {
-    r.LAUNCHING_S: "Launching",
-    r.TRAINING_S: "Training",
+    r.LAUNCHING_S: "preparing",
+    r.TRAINING_S: "training",
     r.STEP_S: "  one step",
-    r.SAVING_S: "Saving",
+    r.SAVING_S: "saving",
     r.MEMORY_BYTES: "Memory, peak",
     r.UTILISATION: "Device in use",
     r.UTILISATION_STD: "  its deviation",
@@ -90,7 +91,7 @@ def _intervals(found: r.RunEstimate) -> Table:
     for target, label in _LABELS.items():
         one = found.targets.get(target)
         if one is not None:
-            table.add_row(label, *(amount(target, value) for value in (one.median, one.low, one.high)))
+            table.add_row(named(label), *(amount(target, value) for value in (one.median, one.low, one.high)))
         if target == r.SAVING_S and r.TRAINING_S in found.targets:
             total = sum(found.targets[phase].median for phase in _PHASES if phase in found.targets)
             table.add_row("Start to end", amount(TOTAL_S, total), "", "", style="bold")
@@ -117,7 +118,7 @@ def _show_matters(screen: Console, explained: Explanation) -> None:
     for target in shown:
         shares = explained.matters[target].items()
         words = ", ".join(f"{name} {share:.0%}" for name, share in list(shares)[:6] if share >= 0.01)
-        grid.add_row(_LABELS[target].strip().capitalize(), Text(words))
+        grid.add_row(named(_LABELS[target]).strip().capitalize(), Text(words))
     screen.print(grid)
 
 
@@ -134,7 +135,7 @@ def _speeds(speeds: Sequence[Speed]) -> Table:
 
 
 def _neighbours(neighbours: Sequence[Neighbour], names: Mapping[str, str]) -> Table:
-    table = table_of("Run", "Distance", "Training", "Memory", "Its differences")
+    table = table_of("Run", "Distance", named("training"), "Memory", "Its differences")
     table.columns[-1].justify = "left"
     for one in neighbours:
         differing = list(one.differing.items())
@@ -163,7 +164,7 @@ def _show_how_good(screen: Console, explained: Explanation, compared: Sequence[C
     if not groups:
         return
     heading(screen, "How good such estimates have been (median error)")
-    table = table_of("", "Runs", "Training", "Within", "Memory", "Within")
+    table = table_of("", "Runs", named("training"), "Within", "Memory", "Within")
     for name, scores in groups:
         training, memory = scores.get(r.TRAINING_S), scores.get(r.MEMORY_BYTES)
         count = max(one.runs for one in (training, memory) if one is not None)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from prefect_gpu.cli import common
+from prefect_gpu.phases import PHASES
+from prefect_gpu.reporting.spans import REPORTED, phase_seconds
 from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow
 
 if TYPE_CHECKING:
@@ -106,18 +108,15 @@ def _show(rows: Sequence[HistoryRow], total: int, url: str) -> None:
 
 
 def _show_contention(rows: Sequence[ContentionRow]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
+
+    from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
 
     screen = common.console()
     if not rows:
         screen.print("No run on several nodes has been measured beside another one yet.")
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in ("Measured", "Flow", "Placed", "Beside", "Placed"):
-        table.add_column(title)
-    table.add_column("Slower", justify="right", no_wrap=True)
+    table = plain_table(*each(WORDS, "Measured", "Flow", "Placed", "Beside", "Placed"), ("Slower", FIGURES))
     for row in rows:
         table.add_row(
             datetime.fromtimestamp(row.measured_at).strftime("%Y-%m-%d %H:%M"),
@@ -135,25 +134,24 @@ def _placed(gpus: int, nodes: int) -> str:
 
 
 def _table(rows: Sequence[HistoryRow], width: int) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    # In 80 columns every column still finds room, with shorter titles and without the time of the end.
+    from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
+
+    # In 80 columns every column still finds room, without the time of the end.
     wide = width >= _WIDE
-    phases = ("Waited", "Prepared", "Trained", "Saved") if wide else ("Wait", "Prep", "Train", "Save")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(wide), 0, 0), pad_edge=False, show_edge=False)
-    if wide:
-        table.add_column("Ended", no_wrap=True)
-    for title in ("Run", "Flow", "Device"):
-        table.add_column(title)  # only these three give way where there is too little room
-    for title in (*phases, "Steps", "Loss"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("Outcome", no_wrap=True)
+    phases = (PHASES[phase].past.capitalize() for phase in REPORTED)
+    table = plain_table(
+        *each(WHOLE, *(["Ended"] if wide else [])),
+        *each(WORDS, "Run", "Flow", "Device"),
+        *each(FIGURES, "Waited", *phases, "Steps", "Loss"),
+        ("Outcome", WHOLE),
+        gap=int(wide),
+    )
     for row in rows:
         names = (_name(row), row.flow_name, _device(row))
         cells = [Text(name, no_wrap=True, overflow="ellipsis") for name in names]
-        cells += [Text(_seconds(value)) for value in (row.waited_s, row.prepared_s, row.trained_s, row.saved_s)]
+        cells += [Text(_seconds(value)) for value in (row.waited_s, *phase_seconds(row).values())]
         cells.append(Text("–" if row.steps_done is None else str(row.steps_done)))
         cells.append(Text("–" if row.final_loss is None else f"{row.final_loss:.4g}"))
         cells.append(Text(row.outcome, style=_OUTCOME_STYLES[row.outcome]))

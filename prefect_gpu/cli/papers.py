@@ -74,15 +74,12 @@ def _find(name: str, known: Iterable[str]) -> str:
 
 
 def _show(comparisons: Sequence[Comparison]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in ("Paper", "Setting", "Metric (better than)"):
-        table.add_column(title)
-    for title in ("As printed", "Here", "adaptive"):
-        table.add_column(title, justify="right")
+    from prefect_gpu.reporting.tables import WORDS, each, plain_table
+
+    columns = each(WORDS, "Paper", "Setting", "Metric (better than)")
+    table = plain_table(*columns, *each({"justify": "right"}, "As printed", "Here", "adaptive"))
     notes: dict[str, list[str]] = {}
     for one in comparisons:
         printed = _change(one.paper_baseline, one.paper_result, one.paper_improvement)

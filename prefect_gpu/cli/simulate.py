@@ -186,16 +186,12 @@ def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
 
 
 def _show(results: Results, title: str) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from prefect_gpu.reporting.simulated import duration
+    from prefect_gpu.reporting.tables import FIGURES, WORDS, plain_table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", style="dim", no_wrap=True)
+    table = plain_table(("", WORDS), ("", FIGURES), ("", {**FIGURES, "style": "dim"}), show_header=False)
     for name, value in results.summary().items():
         seconds = name.endswith("_s") and name != "jobs_per_s"
         if seconds:
@@ -214,14 +210,9 @@ def _show(results: Results, title: str) -> None:
 def _draw(results: Results, path: Path, nodes: int, gpus_per_node: int, title: str, *, quiet: bool) -> None:
     from prefect_gpu.papers.from_trace import cluster
     from prefect_gpu.reporting.simulated import write_simulation_png
-    from prefect_gpu.reporting.timeline import MissingLibrary
 
-    try:
+    with common.drawing():
         write_simulation_png(results, cluster(nodes, gpus_per_node), path, title=title)
-    except (MissingLibrary, ValueError) as error:
-        common.fail(str(error))
-    except OSError as error:
-        common.fail(f"{path} cannot be written: {error.strerror}. Name a file that this user may write.")
     if not quiet:
         typer.echo(f"Wrote {path}.")
 

@@ -6,27 +6,20 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from prefect_gpu.cli.common import plural
+from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
 from prefect_gpu.units import format_bytes, format_seconds
 
-_STYLES = {
-    "launching": "bright_black",
-    "preparing": "yellow",
-    "gate": "magenta",
-    "training": "bold blue",
-    "saving": "green",
-    "ending": "bright_black",
-}
-_WORDS = {"gate": "at the gate"}
 _QUEUE_SHOWN = 12
 _FINISHED_SHOWN = 5
+_TITLE: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
 _CURVE = 16  # characters
 
 
@@ -54,28 +47,13 @@ def _node_words(node: dict[str, Any]) -> str:
     return str(node["id"]) if node["state"] == "up" else f"{node['id']} ({node['state']})"
 
 
-def _table(title: str, *columns: tuple[str, dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title=title)
-    table.title_justify, table.title_style = "left", "bold"
-    for name, options in columns:
-        table.add_column(name, **options)
-    return table
-
-
 def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float) -> Table:
-    whole, right = {"no_wrap": True}, {"justify": "right", "no_wrap": True}
-    table = _table(
-        "\nDevices",
-        ("Device", whole),
-        ("Run", whole),
-        ("Phase", whole),
+    columns = [
+        *each(WHOLE, "Device", "Run", "Phase"),
         ("Done", {"width": 10}),
-        ("To go", right),
-        ("Share", right),
-        ("Cores", right),
-        ("Loss", {"no_wrap": True}),
-        ("Device idle", right),
-    )
+        *each(FIGURES, "To go", "Share", "Cores"),
+    ]
+    table = plain_table(*columns, ("Loss", WHOLE), ("Device idle", FIGURES), title="\nDevices", **_TITLE)
     several = len(told["nodes"]) > 1
     instances = [
         (run, rank, part["node"], part["devices"])
@@ -123,7 +101,7 @@ def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
     phase = run["phase"] or "ending"
-    words = Text(_WORDS.get(phase, phase), _STYLES.get(phase, ""))
+    words = Text(PHASES[phase].lower, PHASES[phase].style) if phase in PHASES else Text(phase)
     if run["gated"] and run["behind"]:
         words.append(f" behind {run['behind']}", "bright_black")
     if run["finishing"]:
@@ -151,9 +129,8 @@ def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
 def _queue(told: dict[str, Any], now: float) -> RenderableType:
     if not told["queued"]:
         return Text("\nNobody waits.", "bright_black")
-    whole, right = {"no_wrap": True}, {"justify": "right", "no_wrap": True}
-    title = f"\nQueue: {plural(told['queued'], 'run')}"
-    table = _table(title, ("#", right), ("Run", whole), ("Why it waits", {}), ("Expected start", right))
+    columns = [("#", FIGURES), ("Run", WHOLE), ("Why it waits", WORDS), ("Expected start", FIGURES)]
+    table = plain_table(*columns, title=f"\nQueue: {plural(told['queued'], 'run')}", **_TITLE)
     for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
         start = run["expected_start"]
         reason = run["reason"] or "it has just come"
@@ -167,10 +144,9 @@ def _queue(told: dict[str, Any], now: float) -> RenderableType:
 
 
 def _finished(over: list[dict[str, Any]]) -> Table:
-    whole, right = {"no_wrap": True}, {"justify": "right", "no_wrap": True}
-    count = f"\nFinished: {plural(len(over), 'run')}"
-    columns = (("Ended", whole), ("Run", whole), ("Outcome", whole), ("Trained", right), ("Device idle before", right))
-    table = _table(count, *columns, ("Best loss", right))
+    columns = each(FIGURES, PHASES["training"].past.capitalize(), "Device idle before", "Best loss")
+    title = f"\nFinished: {plural(len(over), 'run')}"
+    table = plain_table(*each(WHOLE, "Ended", "Run", "Outcome"), *columns, title=title, **_TITLE)
     for run in over[:_FINISHED_SHOWN]:
         good = run["outcome"] == "completed"
         trained = [(end or run["ended"]) - start for phase, start, end in run["spans"] if phase == "training"]

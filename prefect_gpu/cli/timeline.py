@@ -28,16 +28,12 @@ def timeline(
     if png is None and html is None:
         common.fail("Say what to write: --png FILE, --html FILE, or both.", code=2)
     url = common.load_settings().resolved_history_url
-    from prefect_gpu.reporting.timeline import MissingLibrary, write_timeline
+    from prefect_gpu.reporting.timeline import write_timeline
 
     since = None if hours is None else time.time() - hours * _HOUR_S
     rows, total = common.read_history(url, limit=limit, flow_name=flow, since=since)
-    try:
+    with common.drawing():
         drawn = write_timeline(rows, png=png, html=html, without_device=all_runs)
-    except MissingLibrary as error:
-        common.fail(str(error))
-    except OSError as error:
-        common.fail(f"{error.filename} cannot be written: {error.strerror}. Name a file that this user may write.")
     if drawn is None:
         common.fail("No run of this kind has held a device yet." if total else "No run has finished yet.")
     where = " and ".join(str(path) for path in (png, html) if path is not None)

@@ -130,8 +130,8 @@ def _write(trained: Trained, out: Path, more: dict[str, Any]) -> None:
 
 
 def _draw(trained: Trained, path: Path) -> None:
+    from prefect_gpu.reporting.figure import MissingLibrary
     from prefect_gpu.reporting.learning_png import write_learning_png
-    from prefect_gpu.reporting.timeline import MissingLibrary
 
     try:
         write_learning_png(trained.record(), path)
@@ -140,13 +140,10 @@ def _draw(trained: Trained, path: Path) -> None:
 
 
 def _report(scores: dict[str, Any]) -> Any:
-    from rich import box
-    from rich.table import Table
+    from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("On unseen job sets")
-    for title in ("running [s]", "completion [s]", "makespan [s]", "ratio", "in use"):
-        table.add_column(title, justify="right")
+    columns = each(FIGURES, "running [s]", "completion [s]", "makespan [s]", "ratio", "in use")
+    table = plain_table(("On unseen job sets", WORDS), *columns, gap=2)
     for name, one in scores.items():
         times = [f"{one[column]:,.0f}" for column in ("running_s", "completion_s", "makespan_s")]
         table.add_row(name, *times, f"{one['ratio']:.3f}", f"{one['used']:.3f}")

@@ -103,15 +103,9 @@ def what_if(
 
 
 def _show(past: Past, control: Figures, changed: Figures, heads: list[str]) -> None:
-    from rich import box
-    from rich.table import Table
+    from prefect_gpu.reporting.tables import WORDS, each, plain_table
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("")
-    table.add_column("Recorded", justify="right")
-    for head in heads:
-        table.add_column(head, justify="right")
-    table.add_column("Change", justify="right")
+    table = plain_table(("", WORDS), *each({"justify": "right"}, "Recorded", *heads, "Change"))
     for name, label in _LABELS.items():
         before, after = getattr(control, name), getattr(changed, name)
         if name == "never_started" and not (before or after):

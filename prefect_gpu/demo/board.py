@@ -14,11 +14,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from prefect_gpu.phases import PHASES
+from prefect_gpu.reporting import style
 from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.units import format_seconds
 
-PHASE_STYLES = {"Preparing": "yellow", "Training": "bold blue", "Saving": "green", "Starting": "yellow"}
-_PHASE_OF_STATE = {"Preparing": "Preparing", "Prepared": "Preparing", "Training": "Training", "Saving": "Saving"}
+_PHASE_OF_STATE = {"Preparing": "preparing", "Prepared": "gate", "Training": "training", "Saving": "saving"}
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Seen:
 
     @property
     def phase(self) -> str:
-        """What it does, for people."""
-        return _PHASE_OF_STATE.get(self.state, "Starting")
+        """The phase that it is in, one of :data:`~prefect_gpu.phases.PHASES`."""
+        return _PHASE_OF_STATE.get(self.state, "launching")
 
     @property
     def waits(self) -> bool:
@@ -95,7 +96,7 @@ class Board:
             return
         for run in runs:
             waits = run.waits and bool(run.why)  # without a reason yet, it may be granted a device in a moment
-            word = "waits" if waits else "trains" if run.phase == "Training" else ""
+            word = "waits" if waits else "trains" if run.phase == "training" else ""
             if word and not run.final and run.flow_name not in self._quiet and self._told.get(run.run_id) != word:
                 self._told[run.run_id] = word
                 where = f"on {', '.join(run.devices)}" if run.devices else run.why
@@ -133,7 +134,7 @@ class Board:
     def _picture(self, runs: list[Seen]) -> RenderableType:
         table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, show_edge=False)
         table.add_column("Device", no_wrap=True, ratio=2)
-        table.add_column("does", no_wrap=True, width=10)
+        table.add_column("does", no_wrap=True, width=max(len(phase.word) for phase in PHASES.values()))
         table.add_column("for the run", no_wrap=True, overflow="ellipsis", ratio=5)
         table.add_column("progress", width=14)
         table.add_column("loss as it falls", no_wrap=True, overflow="ellipsis", ratio=4)
@@ -144,9 +145,10 @@ class Board:
                 does = Text("node down", style="red") if device in self._away else Text("idle", style="dim")
                 table.add_row(device, does, "", "", "")
                 continue
-            percent = 100.0 if run.phase == "Saving" else run.percent
+            phase = PHASES[run.phase]
+            percent = 100.0 if run.phase == "saving" else run.percent
             table.add_row(
-                device, Text(run.phase, style=PHASE_STYLES[run.phase]), Text(run.name),
+                device, Text(phase.word, style=phase.style), Text(run.name),
                 ProgressBar(total=100, completed=percent), Text(run.curve, style="cyan"),
             )  # fmt: skip
         parts: list[RenderableType] = [table]
@@ -162,8 +164,4 @@ class Board:
 
 def spent(row: HistoryRow) -> str:
     """Where a run's time went, and its loss, in one line."""
-    spans = (("waited", row.waited_s), ("prepared", row.prepared_s), ("trained", row.trained_s), ("saved", row.saved_s))
-    words = [f"{word} {format_seconds(seconds)}" for word, seconds in spans if seconds is not None]
-    if row.final_loss is not None:
-        words.append(f"loss {row.final_loss:.3g}")
-    return ", ".join(words)
+    return style.spent(row) + (f", loss {row.final_loss:.3g}" if row.final_loss is not None else "")

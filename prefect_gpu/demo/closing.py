@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from prefect_gpu.phases import PHASES
+from prefect_gpu.reporting.spans import REPORTED, phase_seconds
+from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
 from prefect_gpu.storage.row import HistoryRow
 
 _WIDE = 100
@@ -20,17 +22,15 @@ _WIDE = 100
 def results_table(rows: Sequence[HistoryRow], width: int) -> Table:
     """One line per training, in order of their start. Seconds."""
     wide = width >= _WIDE
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1 + int(wide), 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("Run")  # the only one that gives way on a narrow screen
-    table.add_column("Device", no_wrap=True)
-    for title in ("Waited", "Prepared", "Trained", "Saved", "Loss"):
-        table.add_column(title, justify="right", no_wrap=True)
+    phases = (PHASES[phase].past.capitalize() for phase in REPORTED)
+    columns = [("Run", WORDS), ("Device", WHOLE), *each(FIGURES, "Waited", *phases, "Loss")]
+    table = plain_table(*columns, gap=1 + int(wide))
     for row in rows:
         cells = [
             Text(row.run_name or row.run_id, no_wrap=True, overflow="ellipsis"),
             Text(", ".join(row.devices)),
         ]
-        cells += [Text(_seconds(value)) for value in (row.waited_s, row.prepared_s, row.trained_s, row.saved_s)]
+        cells += [Text(_seconds(value)) for value in (row.waited_s, *phase_seconds(row).values())]
         if row.outcome == "completed":
             cells.append(Text("–" if row.final_loss is None else f"{row.final_loss:.4f}"))
         else:

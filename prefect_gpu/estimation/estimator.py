@@ -1,8 +1,8 @@
 """What a run will need, learned from the runs that have finished (Liquid §4 and §6.1).
 
-Each program has a model of its own (:mod:`~prefect_gpu.estimation.program`) once some of its runs have finished; of
-programs that are new, a model across all programs says what it can (:mod:`~prefect_gpu.estimation.across`). How wide
-the intervals must be is measured on runs that were left out (:mod:`~prefect_gpu.estimation.calibration`).
+Each program has a model of its own (``program/model.py``) once some of its runs have finished; of programs that are
+new, a model across all programs says what it can (``program/cross_program.py``). How wide the intervals must be is
+measured on runs that were left out (``program/calibration.py``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from datetime import datetime
 
 import numpy as np
 
-from prefect_gpu.estimation import kriging
-from prefect_gpu.estimation.across import AcrossPrograms
-from prefect_gpu.estimation.calibration import Calibration, reach
-from prefect_gpu.estimation.common import learn_slopes
-from prefect_gpu.estimation.curve import throughput_of
-from prefect_gpu.estimation.features import flatten, plain_name
-from prefect_gpu.estimation.memory import as_needed, least_memory, submission_key
-from prefect_gpu.estimation.program import Prediction, ProgramModel
+from prefect_gpu.estimation.program.calibration import Calibration, reach
+from prefect_gpu.estimation.program.cross_program import CrossProgramModel
+from prefect_gpu.estimation.program.features import flatten, plain_name
+from prefect_gpu.estimation.program.gaussian_process import LEAST_RUNS, MOST_RUNS
+from prefect_gpu.estimation.program.memory import as_needed, least_memory, submission_key
+from prefect_gpu.estimation.program.model import Prediction, ProgramModel
+from prefect_gpu.estimation.program.shared_slopes import shared_slopes
 from prefect_gpu.estimation.runs import MEMORY_BYTES, NOTHING_KNOWN, TARGETS, FinishedRun, Interval, Known, RunEstimate
 from prefect_gpu.estimation.scales import from_scale, is_logarithmic, to_scale
+from prefect_gpu.estimation.throughput.scaling_curve import throughput_of
 
 _SELF_RELIANT = 60  # runs from which on a program needs nothing that was learned from others
 _ODD_WIDENS = 0.5  # each odd thing about a submission makes its intervals wider by this part
@@ -69,15 +69,15 @@ class Estimator:
             name: [as_needed(run) for run in of_program if run.measured and (run.completed or run.out_of_memory)]
             for name, of_program in sorted(grouped.items())
         }
-        telling = {name: of_program[-kriging.MOST_RUNS :] for name, of_program in telling.items() if of_program}
+        telling = {name: of_program[-MOST_RUNS:] for name, of_program in telling.items() if of_program}
         usual = usual_spreads(list(telling.values()))
-        slopes = common_slopes(list(telling.values()))
+        slopes = shared_slopes(list(telling.values()))
         self.programs: dict[str, ProgramModel] = {
             name: self._model(name, of_program, usual, slopes, before) for name, of_program in telling.items()
         }
         self.learned_from = sum(len(of_program) for of_program in telling.values())
         self.calibration = Calibration(self.programs, usual, coverage)
-        self.across = AcrossPrograms(self.programs, seed)
+        self.cross_program = CrossProgramModel(self.programs, seed)
 
     @staticmethod
     def _model(
@@ -98,7 +98,7 @@ class Estimator:
         if model is None or not model.models:
             return self._of_unseen(known)
         row, facts, warnings = model.row(known)
-        few = model.completed < kriging.LEAST_RUNS
+        few = model.completed < LEAST_RUNS
         reaches = self.calibration.few if few else self.calibration.known
         widened = 1.0 + _ODD_WIDENS * len(warnings)
         predicted = model.predict(row, facts)
@@ -123,38 +123,18 @@ class Estimator:
 
     def _of_unseen(self, known: Known) -> RunEstimate:
         facts, warnings = flatten(known)
-        predicted = self.across.predict(facts)
+        predicted = self.cross_program.predict(facts)
         if not predicted:
             return replace(NOTHING_KNOWN, coverage=self.coverage, warnings=tuple(warnings))
         widened = 1.0 + _ODD_WIDENS * len(warnings)
         found = {}
         for target, mean in predicted.items():
-            errors = self.across.left_out.get(target)
+            errors = self.cross_program.left_out.get(target)
             if errors is not None:
                 width = reach(errors, self.coverage, 4 * _SPREAD_BEFORE[is_logarithmic(target)])
                 found[target] = _interval(target, Prediction(mean, width), widened)
         basis = f"runs of {len(self.programs)} other programs; none of {known.program} has finished yet"
         return RunEstimate(found, 0, basis, self.coverage, tuple(warnings))
-
-
-def common_slopes(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, dict[str, float]]:
-    """By target, what sizes do to it in all programs alike."""
-    facts = [[flatten(run.known)[0] for run in runs] for runs in programs]
-    facts = [[{name: one[name] for name in one if name[0] != "@"} for one in of_program] for of_program in facts]
-    found = {}
-    for target in TARGETS:
-        telling = [[at for at, run in enumerate(runs) if target in run.measured] for runs in programs]
-        found[target] = learn_slopes(
-            [
-                (
-                    [facts[place][at] for at in rows],
-                    np.array([to_scale(target, programs[place][at].measured[target]) for at in rows]),
-                )
-                for place, rows in enumerate(telling)
-                if rows
-            ]
-        )
-    return found
 
 
 def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]:
@@ -164,7 +144,7 @@ def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]
         spreads = []
         for runs in programs:
             values = [to_scale(target, run.measured[target]) for run in runs if target in run.measured]
-            if len(values) >= kriging.LEAST_RUNS:
+            if len(values) >= LEAST_RUNS:
                 spreads.append(float(np.std(values)))
         found[target] = max(0.05, float(np.median(spreads))) if spreads else _SPREAD_BEFORE[is_logarithmic(target)]
     return found

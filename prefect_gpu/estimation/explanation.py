@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prefect_gpu.estimation import kriging
 from prefect_gpu.estimation.accuracy import Score
-from prefect_gpu.estimation.curve import Speed, speeds_on
-from prefect_gpu.estimation.features import Value, flatten, plain_name
-from prefect_gpu.estimation.program import STEPS, ProgramModel
+from prefect_gpu.estimation.program.features import Value, flatten, plain_name
+from prefect_gpu.estimation.program.gaussian_process import LEAST_RUNS
+from prefect_gpu.estimation.program.model import STEPS, ProgramModel
 from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TRAINING_S, Known, RunEstimate
 from prefect_gpu.estimation.scales import is_logarithmic
+from prefect_gpu.estimation.throughput.scaling_curve import Speed, speeds_on
 
 if TYPE_CHECKING:
     from prefect_gpu.estimation.estimator import Estimator
@@ -100,11 +100,11 @@ def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5, max
     estimate = estimator.estimate(known)
     model = estimator.programs.get(known.program)
     if model is None or not model.models:
-        return Explanation(known, estimate, regressors=dict(estimator.across.chosen))
+        return Explanation(known, estimate, regressors=dict(estimator.cross_program.chosen))
     matters = {
         target: {name: share for name, share in model.relevance(target) if share >= _LEAST_SHARE}
         for target in model.models
-        if len(model.rows(target)) >= kriging.LEAST_RUNS
+        if len(model.rows(target)) >= LEAST_RUNS
     }
     return Explanation(
         known,
@@ -164,7 +164,7 @@ def _left_out(model: ProgramModel, reaches: Mapping[str, float]) -> dict[str, Sc
     found = {}
     for target, fitted in model.models.items():
         measured = np.array([model.runs[at].measured[target] for at in model.rows(target)])
-        if len(measured) < kriging.LEAST_RUNS:
+        if len(measured) < LEAST_RUNS:
             continue  # leaving one of a few out says nothing
         within = np.abs(fitted.left_out) <= reaches[target] * fitted.left_out_std
         # What is left out is measured minus predicted: of logarithms, the logarithm of their ratio.

@@ -1,4 +1,4 @@
-"""The page's web application: four files and two questions, nothing that changes anything.
+"""The page's web application: a few files and two questions, nothing that changes anything.
 
 The page is not protected by a password. It tells names of runs, flows, nodes and devices, losses and the scheduler's
 reasons; no parameters, no results, no tokens. It answers to this machine only, unless the worker is told another
@@ -22,6 +22,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from prefect_gpu.phases import FAILED, PHASES
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -72,7 +74,9 @@ def page_app(source: Source, *, names: Iterable[str] = ()) -> ASGIApp:
     routes = [Route("/api/overview", overview), Route("/api/runs/{number:int}", details)]
     for path in sorted(_STATIC.iterdir()):
         if path.suffix in _TYPES:
-            routes.append(Route("/" if path.name == "index.html" else f"/{path.name}", _file(path)))
+            at = "/" if path.name == "index.html" else f"/{path.name}"
+            routes.append(Route(at, _always(path.read_bytes(), path.suffix)))
+    routes += [Route("/phases.css", _always(phases_css(), ".css")), Route("/phases.js", _always(phases_js(), ".js"))]
     allowed = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
     return Starlette(routes=routes, middleware=[Middleware(_Guard, names=frozenset(allowed))])
 
@@ -94,11 +98,25 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _file(path: Path) -> Any:
-    content, kind = path.read_bytes(), _TYPES[path.suffix]
+def phases_css() -> str:
+    """The colours of the phases as variables: ``--training``, and ``--on-training`` for what is written on it."""
+    shown = {**PHASES, "failed": FAILED}
+    light = "".join(f"--{name}: {phase.colour}; --on-{name}: {phase.ink}; " for name, phase in shown.items())
+    dark = "".join(f"--{name}: {phase.dark}; --on-{name}: {phase.dark_ink}; " for name, phase in shown.items())
+    chips = "".join(f".{name} {{ background: var(--{name}); color: var(--on-{name}); }}\n" for name in shown)
+    return f":root {{ {light}}}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark}}} }}\n{chips}"
 
+
+def phases_js() -> str:
+    """The words for the phases, as a module."""
+    words = {name: phase.word for name, phase in PHASES.items()}
+    past = {name: phase.past for name, phase in PHASES.items() if phase.past}
+    return f"export const PHASES = {json.dumps(words)};\nexport const PAST = {json.dumps(past)};\n"
+
+
+def _always(content: bytes | str, suffix: str) -> Any:
     async def send(_: Request) -> Response:
-        return Response(content, media_type=kind)
+        return Response(content, media_type=_TYPES[suffix])
 
     return send
 

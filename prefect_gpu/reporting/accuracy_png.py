@@ -11,14 +11,14 @@ import numpy as np
 
 from prefect_gpu.estimation.accuracy import Comparison, Series, series, window_for
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TRAINING_S
+from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting.accuracy import COVERAGE, NAMES, percent
-from prefect_gpu.reporting.figure import new_figure
-from prefect_gpu.reporting.style import COLOURS, FAILED_COLOUR
+from prefect_gpu.reporting.figure import frame, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DRAWN = {TRAINING_S: (COLOURS["training"], "o"), MEMORY_BYTES: (FAILED_COLOUR, "D")}
+_MARKERS = {TRAINING_S: "o", MEMORY_BYTES: "D"}
 _TICKS = {
     0.001: "0.1%",
     0.003: "0.3%",
@@ -53,7 +53,7 @@ def write_accuracy_png(compared: Sequence[Comparison], path: Path, *, title: str
     )  # fmt: skip
     ends = np.sort([one.ended_at for one in compared])
     window = window_for(len(compared))
-    found = {target: its for target in _DRAWN if len((its := series(compared, target, window)).at)}
+    found = {target: its for target in _MARKERS if len((its := series(compared, target, window)).at)}
     _draw_errors(errors, found, ends)
     _draw_held(held, found, ends, coverage)
     _draw_axis(held, ends)
@@ -65,7 +65,7 @@ def write_accuracy_png(compared: Sequence[Comparison], path: Path, *, title: str
 
 def _draw_errors(axes: Axes, found: Mapping[str, Series], ends: np.ndarray) -> None:
     for target, its in found.items():
-        colour, marker = _DRAWN[target]
+        colour, marker = _colour(target), _MARKERS[target]
         place = np.searchsorted(ends, its.at, side="right")
         some = slice(None, None, 1 + len(place) // _MOST_DOTS)
         axes.scatter(
@@ -86,7 +86,7 @@ def _draw_errors(axes: Axes, found: Mapping[str, Series], ends: np.ndarray) -> N
 def _draw_held(axes: Axes, found: Mapping[str, Series], ends: np.ndarray, coverage: float) -> None:
     for target, its in found.items():
         if its.within is not None:
-            axes.plot(np.searchsorted(ends, its.at, side="right"), its.within, color=_DRAWN[target][0], lw=2, zorder=3)
+            axes.plot(np.searchsorted(ends, its.at, side="right"), its.within, color=_colour(target), lw=2, zorder=3)
     axes.axhline(coverage, color="0.25", lw=1, ls=(0, (4, 3)), zorder=2, label=f"{coverage:.0%} are meant to be")
     axes.legend(loc="lower right", frameon=False, fontsize=10)
     axes.set_ylim(0, 1.06)
@@ -112,8 +112,11 @@ def _draw_axis(axes: Axes, ends: np.ndarray) -> None:
     axes.set_xlabel("finished runs, oldest first, and when they ended", fontsize=11)
 
 
+def _colour(target: str) -> str:
+    return PHASES["training"].colour if target == TRAINING_S else FAILED.colour
+
+
 def _plain(axes: Axes) -> None:
     axes.grid(color="0.9", zorder=0.5)
     axes.tick_params(length=0)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    frame(axes)

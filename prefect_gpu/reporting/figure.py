@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prefect_gpu.reporting.timeline import MissingLibrary
-
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+class MissingLibrary(RuntimeError):
+    """A picture needs a library that is not installed. The message says how to get it."""
 
 
 def new_figure(width: float, height: float, *, dpi: int = 110) -> Figure:
@@ -26,3 +29,9 @@ def new_figure(width: float, height: float, *, dpi: int = 110) -> Figure:
     figure = Figure(figsize=(width, height), dpi=dpi)
     FigureCanvasAgg(figure)
     return figure
+
+
+def frame(axes: Axes, *sides: str) -> None:
+    """Draw only these sides of the frame: ``"bottom"``, ``"left"`` ..."""
+    for name, side in axes.spines.items():
+        side.set_visible(name in sides)

@@ -7,8 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting import style
-from prefect_gpu.reporting.spans import PHASES, Bar, Lane, Span, Timeline
+from prefect_gpu.reporting.spans import TOLD, Bar, Lane, Span, Timeline
 from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.units import format_seconds
 
@@ -99,13 +100,13 @@ def _add_lanes(figure: Any, timeline: Timeline, clock: bool) -> tuple[dict[float
         for track in lane.tracks:
             placed += [(y, lane, bar) for bar in track]
             y += 1
-    for phase in PHASES:
+    for phase in TOLD:
         shown = [(y, lane, bar, span) for y, lane, bar in placed for span in bar.spans if span.phase == phase]
         if shown:
             figure.add_bar(
-                orientation="h", name=style.MEANING[phase], marker_color=style.COLOURS[phase], width=0.8,
+                orientation="h", name=PHASES[phase].legend, marker_color=PHASES[phase].colour, width=0.8,
                 marker_line={
-                    "color": [style.FAILED_COLOUR if bar.failed else "#333" for *_, bar, _ in shown],
+                    "color": [FAILED.colour if bar.failed else "#333" for *_, bar, _ in shown],
                     "width": [2.5 if bar.failed else 0.6 for *_, bar, _ in shown],
                 },
                 y=[y for y, *_ in shown],
@@ -113,7 +114,7 @@ def _add_lanes(figure: Any, timeline: Timeline, clock: bool) -> tuple[dict[float
                 x=[span.seconds * (1000 if clock else 1) for *_, span in shown],
                 text=[_inside(bar, span) for *_, bar, span in shown],
                 textposition="inside", insidetextanchor="middle", textangle=0, constraintext="inside", cliponaxis=True,
-                textfont={"color": style.ink_on(phase), "size": 11},
+                textfont={"color": PHASES[phase].ink, "size": 11},
                 hovertext=[_hover(lane, bar, span) for _, lane, bar, span in shown], hoverinfo="text",
                 row=1, col=1,
             )  # fmt: skip
@@ -161,9 +162,8 @@ def _inside(bar: Bar, span: Span) -> str:
 def _hover(lane: Lane, bar: Bar, span: Span) -> str:
     row = bar.row
     lines = [f"<b>{escape(style.bar_title(bar))}</b> ({escape(row.flow_name)})", f"on {escape(lane.label)}"]
-    times = (("waited", row.waited_s), ("prepared", row.prepared_s), ("trained", row.trained_s), ("saved", row.saved_s))
-    lines.append(", ".join(f"{word} {format_seconds(seconds)}" for word, seconds in times if seconds is not None))
-    lines.append(f"here: {span.phase}, {format_seconds(span.seconds)}")
+    lines.append(style.spent(row))
+    lines.append(f"here: {PHASES[span.phase].lower}, {format_seconds(span.seconds)}")
     if row.final_loss is not None:
         steps = f" after {row.steps_done} steps" if row.steps_done is not None else ""
         lines.append(f"loss {row.final_loss:.4g}{steps}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.reporting.figure import new_figure
+from prefect_gpu.reporting.figure import frame, new_figure
 
 _PANELS = (
     ("reward a round", {"reward": "reward"}, 1.0),
@@ -40,8 +40,7 @@ def write_learning_png(record: Mapping[str, Any], path: Path) -> None:
         axes.set_xlabel("1,000 steps", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(color="0.9")
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        frame(axes, "bottom", "left")
         if len(columns) > 1:
             axes.legend(frameon=False, fontsize=8)
     words = f"W1 = {record['w1']}, seed {record['seed']}: validation sets; dashed: the weights that were chosen"

@@ -6,8 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting import style
-from prefect_gpu.reporting.spans import PHASES, Bar, Outage, Span, Timeline
+from prefect_gpu.reporting.figure import frame, new_figure
+from prefect_gpu.reporting.spans import TOLD, Bar, Outage, Span, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,17 +23,12 @@ def write_png(timeline: Timeline, path: Path, *, title: str = "What the devices 
     """Draw the timeline into a file.
 
     Raises:
-        ImportError: matplotlib is not installed.
+        MissingLibrary: matplotlib is not installed.
         OSError: The file cannot be written.
     """
-    # Without pyplot: its global state and its choice of a window system are of no use for a file.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     tracks = sum(len(lane.tracks) for lane in timeline.lanes)
     lanes_height, queue_height = 0.55 * tracks + 0.4 * len(timeline.lanes) + 0.2 * len(timeline.nodes), 1.1
-    figure = Figure(figsize=(_WIDTH, lanes_height + queue_height + 2.1), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(_WIDTH, lanes_height + queue_height + 2.1)
     height = figure.get_figheight()
     lanes, queue = figure.subplots(
         2, 1, sharex=True,
@@ -80,8 +77,7 @@ def _draw_lanes(axes: Axes, timeline: Timeline) -> None:
     axes.set_xlim(left - margin, right + margin)
     axes.tick_params(left=False, bottom=False, labelbottom=False)
     axes.grid(axis="x", color="0.87", zorder=0.5)
-    for side in axes.spines.values():
-        side.set_visible(False)
+    frame(axes)
 
 
 def _draw_nodes(axes: Axes, heights: dict[str, tuple[float, float]]) -> None:
@@ -108,14 +104,14 @@ def _draw_outage(axes: Axes, outage: Outage, height: tuple[float, float], right:
 def _draw_bar(axes: Axes, bar: Bar, y: float, points_per_second: float) -> None:
     for span in bar.spans:
         axes.barh(
-            y, span.seconds, left=span.start, height=_TRACK_HEIGHT, color=style.COLOURS[span.phase], zorder=2, lw=0
+            y, span.seconds, left=span.start, height=_TRACK_HEIGHT, color=PHASES[span.phase].colour, zorder=2, lw=0
         )
     axes.barh(
         y, bar.end - bar.start, left=bar.start, height=_TRACK_HEIGHT, fill=False, zorder=3,
-        edgecolor=style.FAILED_COLOUR if bar.failed else "0.25", linewidth=2.2 if bar.failed else 0.7,
+        edgecolor=FAILED.colour if bar.failed else "0.25", linewidth=2.2 if bar.failed else 0.7,
     )  # fmt: skip
     if bar.failed:
-        axes.plot([bar.end], [y], marker="X", markersize=9, color=style.FAILED_COLOUR, zorder=5, mec="white")
+        axes.plot([bar.end], [y], marker="X", markersize=9, color=FAILED.colour, zorder=5, mec="white")
     longest = max(bar.spans, key=lambda span: span.seconds)
     room = int(longest.seconds * points_per_second / 4.6)  # so wide is a letter of 8 points
     _write_inside(axes, bar, longest, y, room)
@@ -135,7 +131,7 @@ def _write_inside(axes: Axes, bar: Bar, span: Span, y: float, room: int) -> None
         return  # half a word helps nobody
     axes.text(
         (span.start + span.end) / 2, y, "\n".join(kept), ha="center", va="center", fontsize=8, zorder=4,
-        color=style.ink_on(span.phase), linespacing=1.0, clip_on=True, parse_math=False,
+        color=PHASES[span.phase].ink, linespacing=1.0, clip_on=True, parse_math=False,
     )  # fmt: skip
 
 
@@ -149,8 +145,7 @@ def _draw_queue(axes: Axes, timeline: Timeline) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=2))
     axes.set_ylabel("runs\nwaiting", rotation=0, ha="right", va="center", fontsize=11)
     axes.grid(color="0.87", zorder=0.5)
-    for name, side in axes.spines.items():
-        side.set_visible(name == "bottom")
+    frame(axes, "bottom")
 
 
 def _draw_time_axis(axes: Axes, timeline: Timeline) -> None:
@@ -178,9 +173,9 @@ def _draw_legend(figure: Any, timeline: Timeline, y: float) -> None:
     from matplotlib.patches import Patch
 
     used = {span.phase for bar in timeline.bars for span in bar.spans}
-    handles = [Patch(color=style.COLOURS[phase], label=style.MEANING[phase]) for phase in PHASES if phase in used]
+    handles = [Patch(color=PHASES[one].colour, label=PHASES[one].legend) for one in TOLD if one in used]
     if any(bar.failed for bar in timeline.bars):
-        handles.append(Patch(facecolor="white", edgecolor=style.FAILED_COLOUR, lw=2.2, label="Did not complete"))
+        handles.append(Patch(facecolor="white", edgecolor=FAILED.colour, lw=2.2, label="Did not complete"))
     if timeline.outages:
         handles.append(Patch(facecolor="0.93", edgecolor=style.OUTAGE_COLOUR, hatch="////", label=style.OUTAGE_MEANING))
     handles.append(Patch(color=style.WAITING_COLOUR, alpha=0.75, label="Waiting for a device"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prefect_gpu.reporting.figure import new_figure
+from prefect_gpu.reporting.figure import frame, new_figure
 from prefect_gpu.reporting.style import WAITING_COLOUR
 from prefect_gpu.simulation.results import Results, Span
 from prefect_gpu.simulation.run import Outcome
@@ -99,7 +99,7 @@ def draw_completion_times(axes: Axes, finished: Sequence[Outcome]) -> None:
         "Completion times: the part of the jobs that end within so long after their submission", fontsize=11, loc="left"
     )
     axes.grid(color="0.9")
-    _bare(axes)
+    frame(axes, "bottom", "left")
 
 
 def duration(seconds: float) -> str:
@@ -133,7 +133,7 @@ def draw_devices(
         what = "device" if len(labels) == len(names) else "node" if len(labels) == len(nodes) else "group of nodes"
         axes.set_title(f"Use of each {what}, over time", fontsize=11, loc="left")
     axes.set_xlim(0, (end - start) / scale)
-    _bare(axes)
+    frame(axes, "bottom", "left")
 
 
 def rows_of(nodes: Sequence[Node]) -> tuple[list[str], dict[str, tuple[int, float]]]:
@@ -194,7 +194,7 @@ def draw_queue(axes: Axes, lengths: Sequence[tuple[float, int]], start: float, e
     axes.set_ylim(0, max(1.2, counts.max() * 1.1))
     axes.set_title("Waiting jobs", fontsize=11, loc="left")
     axes.grid(color="0.9")
-    _bare(axes)
+    frame(axes, "bottom", "left")
 
 
 def _draw_lanes(axes: Axes, timeline: Sequence[Span], names: Sequence[str], start: float, scale: float) -> None:
@@ -214,8 +214,3 @@ def _draw_lanes(axes: Axes, timeline: Sequence[Span], names: Sequence[str], star
             )
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.4, -0.6)
-
-
-def _bare(axes: Axes) -> None:
-    for name, side in axes.spines.items():
-        side.set_visible(name in ("bottom", "left"))

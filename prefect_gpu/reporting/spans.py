@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from prefect_gpu.storage.row import HistoryRow
 
-#: The phases in their order. ``running`` is a run that reported no phases, ``ending`` the time between a run's last
-#: report and the end of its process.
-PHASES = ("preparing", "training", "saving", "running", "ending")
+#: The phases that a history can tell, in their order; :data:`~prefect_gpu.phases.PHASES` says what they are.
+TOLD = ("preparing", "training", "saving", "running", "ending")
+REPORTED = TOLD[:3]
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,18 @@ def _held(row: HistoryRow, without_device: bool) -> Iterator[tuple[str, str]]:
             yield node, device
 
 
+def phase_seconds(row: HistoryRow) -> dict[str, float | None]:
+    """How long a run was in each phase that it reported, in their order."""
+    return dict(zip(REPORTED, (row.prepared_s, row.trained_s, row.saved_s), strict=True))
+
+
 def phase_spans(row: HistoryRow) -> tuple[Span, ...]:
     """The phases of a run from its grant to its end; empty if it was never granted a place."""
     if row.granted_at is None:
         return ()
     spans: list[Span] = []
     at, end = row.granted_at, max(row.ended_at, row.granted_at)
-    for phase, seconds in (("preparing", row.prepared_s), ("training", row.trained_s), ("saving", row.saved_s)):
+    for phase, seconds in phase_seconds(row).items():
         if seconds is not None and at < end:
             spans.append(Span(phase, at, min(end, at + seconds)))
             at = spans[-1].end

@@ -1,40 +1,19 @@
-"""Colours and words that the pictures share."""
+"""What the timeline's pictures share: sentences, and the colours of what is no phase."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from prefect_gpu.reporting.spans import Bar, Lane, Timeline
+from prefect_gpu.phases import PHASES
+from prefect_gpu.reporting.spans import TOLD, Bar, Lane, Timeline, phase_seconds
+from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.units import format_seconds
 
-# From the palette of Okabe and Ito, which people with any kind of colour blindness can tell apart. The three phases
-# differ in brightness too, so that a printout in grey still shows them.
-COLOURS = {
-    "preparing": "#E69F00",
-    "training": "#0072B2",
-    "saving": "#56C8A0",
-    "running": "#7A7A9A",
-    "ending": "#C8C8C8",
-}
 WAITING_COLOUR = "#CC79A7"
-FAILED_COLOUR = "#D55E00"
 OUTAGE_COLOUR = "#B8B8B8"
 OUTAGE_MEANING = "Node is down"
 
-MEANING = {
-    "preparing": "Preparing: start, load code and data",
-    "training": "Training",
-    "saving": "Saving",
-    "running": "Running (reports no phases)",
-    "ending": "Process ends",
-}
-
 _CLOCK_FROM_S = 900.0
-
-
-def ink_on(phase: str) -> str:
-    """The colour of writing on a phase's colour."""
-    return "white" if phase in ("training", "running") else "black"
 
 
 def uses_clock(timeline: Timeline) -> bool:
@@ -72,12 +51,20 @@ def lane_note(lane: Lane, timeline: Timeline) -> str:
     shares = {
         phase: lane.share([phase], timeline.start, timeline.end) for phase in ("training", "running", "preparing")
     }
-    shares["idle"] = 1.0 - lane.share(COLOURS, timeline.start, timeline.end)
-    words = [f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.005 or name == "training"]
-    return "\n".join(words)
+    words = [
+        f"{share:.0%} {PHASES[name].lower}" for name, share in shares.items() if share >= 0.005 or name == "training"
+    ]
+    idle = 1.0 - lane.share(TOLD, timeline.start, timeline.end)
+    return "\n".join([*words, f"{idle:.0%} idle"] if idle >= 0.005 else words)
 
 
 def bar_title(bar: Bar) -> str:
     """The run's name, with the number of the attempt if it is not the first."""
     name = bar.row.run_name or bar.row.flow_name
     return name if bar.row.attempt == 1 else f"{name} #{bar.row.attempt}"
+
+
+def spent(row: HistoryRow) -> str:
+    """Where a run's time went: ``waited 3.0 s, prepared 2.1 s, trained 40 s``."""
+    told = [("waited", row.waited_s), *((PHASES[phase].past, s) for phase, s in phase_seconds(row).items())]
+    return ", ".join(f"{word} {format_seconds(seconds)}" for word, seconds in told if seconds is not None)

@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from prefect_gpu.reporting.figure import MissingLibrary
 from prefect_gpu.reporting.spans import Outage, Timeline, build_timeline
 from prefect_gpu.storage.row import HistoryRow
 
 TITLE = "What the devices did"
-
-
-class MissingLibrary(RuntimeError):
-    """A picture needs a library that is not installed. The message says how to get it."""
 
 
 def write_timeline(

@@ -45,7 +45,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class PastRun:
-    """What the submitter of a run knew (see :class:`~prefect_gpu.estimation.durations.Submission`)."""
+    """What the submitter of a run knew (see :class:`~prefect_gpu.estimation.online.durations.Submission`)."""
 
     model: str
     gpus: int

@@ -35,7 +35,7 @@ class RunRecord:
         behind: The run that it waits for; None once its gate is open.
         weight: Its share of its devices, 1 if it gives way to nobody.
         speeds: Of an elastic run, what it did on each number of devices, in this launch and those before; see
-            :class:`~prefect_gpu.estimation.speeds.Measured`.
+            :class:`~prefect_gpu.estimation.throughput.speeds.Measured`.
         leaving: Why it is being stopped to carry on later or elsewhere; empty if it is not.
     """
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from prefect_gpu.estimation.runs import MARKS
-from prefect_gpu.estimation.speeds import Measured
 from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS
+from prefect_gpu.estimation.throughput.speeds import Measured
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of

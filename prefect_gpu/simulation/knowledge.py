@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable
 
-from prefect_gpu.estimation.durations import OnlineDurations, Submission
+from prefect_gpu.estimation.online.durations import OnlineDurations, Submission
 
 _Kind = tuple[str, int, "int | None"]
 

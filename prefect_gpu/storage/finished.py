@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 
 from prefect_gpu.estimation import runs as r
-from prefect_gpu.estimation.contention import Communication
+from prefect_gpu.estimation.interference.network import Communication
 from prefect_gpu.estimation.runs import FinishedRun, Known
-from prefect_gpu.estimation.speeds import speeds_of
 from prefect_gpu.estimation.submission import RESUMED_AT, SPEEDS, declared_of
+from prefect_gpu.estimation.throughput.speeds import speeds_of
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.storage.row import ContentionRow, HistoryRow
 

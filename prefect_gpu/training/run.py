@@ -18,23 +18,19 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from prefect_gpu.training import checks, cpus
+from prefect_gpu.training.attachment import Attachment, free_link
 from prefect_gpu.training.best import BestKeeper
-from prefect_gpu.training.caps import ran_out
 from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
-from prefect_gpu.training.link import EXIT_FLUSH_SECONDS, HEARD_OF_SECONDS, Link, process_link, wait_alone, wait_at_gate
+from prefect_gpu.training.link import wait_alone, wait_at_gate
 from prefect_gpu.training.mailbox import Mailbox
 from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import (
-    CHECKPOINT,
     ENV_CHECKPOINTS,
     ENV_KEEP_BEST,
     ENV_RESTORES_ONLY,
     FINISHED,
-    OUT_OF_MEMORY,
-    PHASE,
     PREPARING,
-    PROGRESS,
     SAVING,
     TRAINING,
 )
@@ -127,15 +123,8 @@ class TrainingRun:
         self.step = 0
         self._keep_best = keep_best
         self._best: BestKeeper | None = None
-        self._about = {
-            name: value
-            for name, value in (
-                ("steps", steps),
-                ("batch_size", batch_size),
-                ("features", checks.features(features)),
-            )
-            if value is not None
-        }
+        about = {"steps": steps, "batch_size": batch_size, "features": checks.features(features)}
+        self._about: dict[str, Any] = {name: value for name, value in about.items() if value is not None}
         self._checkpoint_every = checkpoint_every
         self._on_nonfinite = on_nonfinite
         self._warned_nonfinite = False
@@ -144,10 +133,10 @@ class TrainingRun:
         self._loop_step: int | None = None  # the step that steps() is in, counted from 1
         self._progress = Progress(steps)
         self._mailbox = Mailbox()
-        self._link: Link | None = None
-        self._client: Any = None  # self._link.client; report() looks at it every time
+        self._told = Attachment(None, self._progress, self._about)
+        self._client: Any = None  # of the link; report() looks at it every time
         self._on_cores: list[Callable[[int], object]] = []
-        self._saver = Saver(None, None, self._on_saved)
+        self._saver = Saver(None, None, self._told.saved)
         self._pacer = Pacer(self._mailbox, lambda: 0.0)
 
     # Phases
@@ -161,28 +150,22 @@ class TrainingRun:
                 "training_run() inside another training_run(): one training at a time. Leave the outer with block "
                 "first, or report both to one run object."
             )
-        _current.set(self)
-        place = os.environ.get(ENV_CHECKPOINTS)
-        link = process_link()
-        if link is not None and link.owner is not None and not link.owner._ended:
-            logger.warning(
-                "Another training_run() is active in another thread of this process: this one is not reported, and "
-                "saves no checkpoints."
-            )
-            link = place = None
+        link, taken = free_link()
+        place = None if taken else os.environ.get(ENV_CHECKPOINTS)
         saves = os.environ.get(ENV_RESTORES_ONLY) != "1"
-        store = open_store(place) if place else None
-        self._saver = Saver(store, self._checkpoint_every, self._on_saved, saves=saves)
-        self._saver.on_cores = self._on_cores
         keep = os.environ.get(ENV_KEEP_BEST) == "1" if self._keep_best is None else self._keep_best
         if keep and saves:
             name = f"best-{keep}" if isinstance(keep, str) else "best"
             self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
+        store = open_store(place) if place else None
+        _current.set(self)  # only now: a store that cannot be opened must not be in the next try's way
         if link is not None:
             link.owner = self
-            self._link, self._client, self._mailbox = link, link.client, link.mailbox
+            self._told = Attachment(link, self._progress, self._about)
+            self._client, self._mailbox = link.client, link.mailbox
             self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
-            link.client.source = self._progress
+        self._saver = Saver(store, self._checkpoint_every, self._told.saved, saves=saves)
+        self._saver.on_cores = self._on_cores
         self._enter_phase(PREPARING)
         if link is not None:
             if link.exhausted:  # the preparation may need more memory, too, than it was granted
@@ -196,12 +179,8 @@ class TrainingRun:
     ) -> None:
         self._ended = True
         _current.set(None)
-        self._send_progress()
-        link = self._link
-        if link is not None and link.caps.limit_bytes is not None and ran_out(error):
-            self._run_out(link, error)
-        if self._client is not None and isinstance(error, Exception):
-            self._client.heard_of(HEARD_OF_SECONDS)  # a failure of a process that was given up is not the run's
+        self._told.progress()
+        self._told.ended(error)
 
     def ready(self) -> None:
         """Preparation is done: wait for the device if the pool wants that, and begin training.
@@ -215,7 +194,7 @@ class TrainingRun:
             return
         if self._phase != PREPARING:
             raise TrainingRunError("ready() after saving() has begun: call training_run() again for another training.")
-        link = self._link
+        link = self._told.link
         if link is not None and not (self._mailbox.gate.is_set() and link.lock.try_acquire()):
             self._enter_phase(PREPARING, waiting=True)
             wait_at_gate(link)
@@ -245,15 +224,13 @@ class TrainingRun:
         """
         if self._phase is None:
             raise TrainingRunError("saving() before training: use it after `with training_run(...) as run:`.")
-        self._send_progress()
-        if self._link is not None:
-            self._link.lock.release()
+        self._told.progress()
+        if self._told.link is not None:
+            self._told.link.lock.release()
         self._enter_phase(SAVING)
         yield
         self._enter_phase(FINISHED)
-        # A controller out of reach for long is not waited for here: the end of the process tries once more.
-        if self._client is not None and self._client.broken_seconds() < EXIT_FLUSH_SECONDS:
-            self._client.flush(EXIT_FLUSH_SECONDS)
+        self._told.finished()
 
     # The loop
 
@@ -466,20 +443,7 @@ class TrainingRun:
 
     def _enter_phase(self, phase: str, **more: Any) -> None:
         self._phase = phase
-        if self._client is not None:
-            self._client.post(PHASE, {"phase": phase, "step": self.step, **self._about, **more})
-
-    def _send_progress(self) -> None:
-        """Before a change of phase: what was reported in the old phase must arrive before the new one."""
-        if self._client is not None:
-            data = self._progress.take()
-            if data is not None:
-                self._client.post(PROGRESS, data)
-
-    def _on_saved(self, data: dict[str, Any]) -> None:
-        self._send_progress()
-        if self._client is not None:
-            self._client.post(CHECKPOINT, data)
+        self._told.phase(phase, self.step, **more)
 
     def _nonfinite(self, loss: float, step: int) -> None:
         self._progress.put_nonfinite(step)
@@ -504,22 +468,10 @@ class TrainingRun:
             )
         raise TrainingRunError("report() after saving() has begun: report while training.")
 
-    def _run_out(self, link: Link, error: BaseException | None) -> None:
-        """The limit was too small: should this process try again, it waits for its devices to be alone on them."""
-        granted = link.caps.limit_bytes
-        link.exhausted = True
-        link.caps.relax()
-        link.client.post(OUT_OF_MEMORY, {"error": f"{type(error).__name__}: {error}"[:500]})
-        logger.warning(
-            "Memory ran out within the %s bytes that this run was granted of a device that it shares. If it is tried "
-            "again, it waits until it has the device alone.",
-            granted,
-        )
-
     def _detach(self) -> None:
         """In a forked child: this copy of the run reports nothing, and leaves the parent's checkpoints alone."""
-        self._link = self._client = None
-        self._mailbox = Mailbox()
-        self._saver = Saver(None, None, self._on_saved)
+        self._told = Attachment(None, self._progress, self._about)
+        self._client, self._mailbox = None, Mailbox()
+        self._saver = Saver(None, None, self._told.saved)
         self._best = None
         self._progress.unlock()

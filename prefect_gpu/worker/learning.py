@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.estimation.contention import remembered, traffic_of
+from prefect_gpu.estimation.interference.network import remembered, traffic_of
 from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.controller import Controller

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from prefect_gpu.sandbox import Sandbox
+from prefect_gpu.demo.lab.sandbox import Sandbox
 from tests.live.pool import LivePool, work_pool
 from tests.radosgw import S3Server, s3_server
 

@@ -11,9 +11,9 @@ import pytest
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.flows import Flow
 
-from prefect_gpu import lab
-from prefect_gpu.lab_python import IMAGE, environment, volumes
-from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.demo.lab import docker_nodes
+from prefect_gpu.demo.lab.checkout import IMAGE, environment, volumes
+from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
 from tests import radosgw
 from tests.live.pool import LivePool
 
@@ -39,7 +39,7 @@ async def submit(pool: LivePool, **parameters: Any) -> UUID:
 
 
 async def test_blocks_are_all_that_a_worker_on_a_swarm_is_told(
-    pool: LivePool, cluster: lab.Lab, s3: radosgw.S3Server, tmp_path: Path
+    pool: LivePool, cluster: docker_nodes.Lab, s3: radosgw.S3Server, tmp_path: Path
 ) -> None:
     first, second, third = (node.name for node in cluster.nodes)
     endpoint_url = s3.endpoint_url.replace("127.0.0.1", cluster.gateway)

@@ -15,7 +15,7 @@ from prefect.flows import Flow
 
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
-from prefect_gpu.sandbox import Sandbox, wait_until
+from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.from_blocks import read_blocks
 from tests.live.pool import LivePool

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu import lab_python
 from prefect_gpu.demo.board import Seen
 from prefect_gpu.demo.cluster import show
 from prefect_gpu.demo.cluster.outage import LostNode
 from prefect_gpu.demo.common import DemoError
-from prefect_gpu.lab import Lab
+from prefect_gpu.demo.lab import checkout
+from prefect_gpu.demo.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
 
@@ -104,7 +104,7 @@ def until(demo: subprocess.Popen[str], words: str) -> None:
 
 def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = ["the program dockerd", "root's rights", "the program debootstrap"]
-    monkeypatch.setattr(lab_python, "missing", lambda: lacking)
+    monkeypatch.setattr(checkout, "missing", lambda: lacking)
     with pytest.raises(DemoError) as raised:
         show.check_machine()
     said = str(raised.value)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu import lab
-from prefect_gpu.sandbox import wait_until
+from prefect_gpu.demo.lab import docker_nodes
+from prefect_gpu.demo.lab.sandbox import wait_until
 from tests import training_image
 
 pytestmark = pytest.mark.needs("compose")
@@ -38,12 +38,12 @@ def test_what_is_not_filled_in_is_named() -> None:
 
 
 @pytest.fixture
-def node() -> Iterator[lab.LabNode]:
+def node() -> Iterator[docker_nodes.LabNode]:
     """An Engine with the images."""
     image, standins = training_image.training_image("prefect-redis optuna pandas"), training_image.standins()
     folder = Path("/var/tmp/prefect-gpu-compose-lab")
     try:
-        with lab.Lab(folder, nodes=1, prefix="pgc", subnet="10.80.0") as running:
+        with docker_nodes.Lab(folder, nodes=1, prefix="pgc", subnet="10.80.0") as running:
             (only,) = running.nodes
             training_image.load(image, only.url)
             training_image.load(standins, only.url, training_image.STANDINS)
@@ -54,7 +54,7 @@ def node() -> Iterator[lab.LabNode]:
 
 @pytest.mark.needs("image")
 @pytest.mark.timeout(1200)
-def test_everything_comes_up_and_trains(node: lab.LabNode, tmp_path: Path) -> None:
+def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Path) -> None:
     engine = {"DOCKER_HOST": node.url, "DOCKER_BUILDKIT": "0"}
     build = ["docker", "build", "--quiet", "--file", "deployments/image/flows.Dockerfile", "--tag", "trainings:1",
              "--build-arg", f"BASE_IMAGE={training_image.IMAGE}", "."]  # fmt: skip

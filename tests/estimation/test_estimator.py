@@ -16,7 +16,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.estimation.estimator import Estimator, _moment
-from prefect_gpu.estimation.regressors import REGRESSORS
+from prefect_gpu.estimation.program.regressors import REGRESSORS
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
     MEMORY_BYTES,
@@ -127,7 +127,7 @@ def test_what_is_taken_over_from_before_is_what_would_be_learned_again(monkeypat
     """Programs with many runs and with few; one has new runs, one has not, one is new; other programs matter too."""
     monkeypatch.setattr("prefect_gpu.estimation.estimator._SELF_RELIANT", 20)  # so that fewer are many
     quick = {name: REGRESSORS[name] for name in ("decision-tree", "linear")}
-    monkeypatch.setattr("prefect_gpu.estimation.across.REGRESSORS", quick)
+    monkeypatch.setattr("prefect_gpu.estimation.program.cross_program.REGRESSORS", quick)
     old = [run for seed, (name, count) in enumerate({"a": 24, "b": 21, "c": 8}.items()) for run in runs_of(
         count, name, seed=seed
     )]  # fmt: skip

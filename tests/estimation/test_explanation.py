@@ -133,7 +133,7 @@ def test_of_a_program_that_is_new_the_choice_across_programs_is_told() -> None:
     ]
     estimator = Estimator(runs)
     found = explain(estimator, _asked())
-    assert found.regressors == estimator.across.chosen and list(found.regressors) == [MEMORY_BYTES]
+    assert found.regressors == estimator.cross_program.chosen and list(found.regressors) == [MEMORY_BYTES]
     assert not found.neighbours and not found.deduced and found.estimate.from_runs == 0
 
 

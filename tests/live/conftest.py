@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from prefect_gpu.sandbox import Sandbox
+from prefect_gpu.demo.lab.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
 from tests.live.pool import LivePool, none_left, work_pool
 

@@ -23,7 +23,7 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.flows import Flow
 from prefect.states import Cancelling, Scheduled
 
-from prefect_gpu.sandbox import Process, Sandbox, SandboxError, wait_until
+from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
 

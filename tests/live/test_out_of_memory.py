@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prefect_gpu.estimation.memory import GROWTH
+from prefect_gpu.estimation.program.memory import GROWTH
 from tests.live.pool import LivePool
 
 MEBIBYTES = 300  # much more than a run has without them

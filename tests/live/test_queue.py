@@ -13,7 +13,7 @@ from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import Scheduled
 
-from prefect_gpu.sandbox import Sandbox, free_port, wait_until
+from prefect_gpu.demo.lab.sandbox import Sandbox, free_port, wait_until
 from tests.live.pool import ALL, COLD, LivePool, eventually, work_pool
 from tests.live.proxy import StreamlessProxy
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from prefect_gpu.sandbox import Process
+from prefect_gpu.demo.lab.sandbox import Process
 from tests.live import leased_worker
 from tests.live.pool import LivePool, eventually
 

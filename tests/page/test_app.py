@@ -23,7 +23,7 @@ def client(server: PageServer) -> httpx.AsyncClient:
 
 async def test_the_page_and_all_that_it_loads_is_there_and_nothing_else(serve: Serve) -> None:
     async with client(await serve(Scene(NOW, []))) as ask:
-        for path in ("/", "/page.css", "/page.js", "/lanes.js", "/curve.js", "/words.js"):
+        for path in ("/", "/page.css", "/page.js", "/phases.css", "/phases.js", "/lanes.js", "/curve.js", "/words.js"):
             answer = await ask.get(path)
             assert answer.status_code == 200, path
             assert "http://" not in answer.text.replace("http://www.w3.org/", ""), "it works without a network"

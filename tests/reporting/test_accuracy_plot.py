@@ -11,7 +11,7 @@ import pytest
 from prefect_gpu.estimation.runs import MEMORY_BYTES, TRAINING_S, Interval
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons, percent, read_estimate
 from prefect_gpu.reporting.accuracy_png import write_accuracy_png
-from prefect_gpu.reporting.timeline import MissingLibrary
+from prefect_gpu.reporting.figure import MissingLibrary
 from tests.reporting.estimates import GIB, estimated
 from tests.reporting.rows import finished
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from prefect_gpu.reporting import style
+from prefect_gpu.reporting.figure import MissingLibrary
 from prefect_gpu.reporting.spans import Outage, build_timeline
-from prefect_gpu.reporting.timeline import MissingLibrary, write_timeline
+from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.history import HistoryRow
 from tests.reporting.rows import BEGIN, finished
 
@@ -79,7 +80,7 @@ def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
     files: dict[str, Any] = {asked: tmp_path / "file"}
-    with pytest.raises(MissingLibrary, match=rf"{library}.*pip install 'prefect-gpu\[demo\]'"):
+    with pytest.raises(MissingLibrary, match=rf"{library}.*pip install 'prefect-gpu\[(demo|plot)\]'"):
         write_timeline([finished("a", 0)], **files)
 
 

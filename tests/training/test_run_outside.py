@@ -243,3 +243,12 @@ def test_a_checkpoint_that_cannot_be_saved_does_not_end_the_training(
         for _ in run.steps():
             run.report(checkpoint=fail)
     assert run.step == 2 and "No space left" in caplog.text
+
+
+def test_a_folder_that_cannot_be_opened_is_not_in_the_next_trys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_CHECKPOINTS, "ftp://nowhere/at-all")
+    with pytest.raises(ValueError, match="ftp"), training_run(steps=1):
+        pass
+    monkeypatch.delenv(ENV_CHECKPOINTS)
+    with training_run(steps=1) as run:
+        assert list(run.steps()) == [0]

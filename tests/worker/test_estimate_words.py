@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.estimation.online import Outlook
+from prefect_gpu.estimation.online.training import Outlook
 from prefect_gpu.estimation.runs import NOTHING_KNOWN, TARGETS, Interval, RunEstimate
 from prefect_gpu.runtime.learning.estimates import as_row
 from prefect_gpu.worker.estimate_words import drift_words, estimate_markdown, estimate_of, launch_line, to_go

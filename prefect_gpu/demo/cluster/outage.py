@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from prefect_gpu.demo.board import Seen
-from prefect_gpu.lab import Lab, LabNode
+from prefect_gpu.demo.lab.docker_nodes import Lab, LabNode
 from prefect_gpu.reporting.spans import Outage
 
 Places = tuple[tuple[str, tuple[str, ...]], ...]
@@ -62,7 +62,7 @@ class LostNode:
             return self._stop(node, runs, places, saved) if node is not None else ""
         if not self.is_away or time.time() < self.outage.start + _AWAY_S:
             return ""
-        train = {run.run_id for run in runs if run.final or run.phase == "Training"}
+        train = {run.run_id for run in runs if run.final or run.phase == "training"}
         elsewhere = {run for run in train if self.name not in _nodes(places.get(run, ()))}
         return self._start() if self.lost <= elsewhere else ""
 

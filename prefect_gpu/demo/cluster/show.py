@@ -13,16 +13,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from prefect_gpu import lab_python
 from prefect_gpu.cli.common import console as make_console
 from prefect_gpu.demo.board import Board, Seen
 from prefect_gpu.demo.cluster.outage import LostNode, Places
 from prefect_gpu.demo.cluster.stage import ClusterStage
 from prefect_gpu.demo.cluster.table import closing_words, results_table
 from prefect_gpu.demo.common import DemoError, check_checkout, explain, look, problem_of, take_folder, timed
-from prefect_gpu.lab import Lab
+from prefect_gpu.demo.lab import checkout
+from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.reporting.timeline import write_timeline
-from prefect_gpu.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.storage.row import HistoryRow
 
 NODES = 3
@@ -83,11 +83,11 @@ class ClusterShow:
                     stack.close()
 
     def _play(self, stack: contextlib.ExitStack) -> int:
-        made = "" if lab_python.image_is_made() else ", and a small Debian image for them, which takes a while once"
+        made = "" if checkout.image_is_made() else ", and a small Debian image for them, which takes a while once"
         labels = {"prefect-gpu.virtual-devices": str(DEVICES), "prefect-gpu.virtual-device-memory": "4GiB"}
         with timed(self._console, f"making {NODES} Docker nodes and a Swarm of them{made}"):
             lab = stack.enter_context(
-                lab_python.started(
+                checkout.started(
                     self._folder / "lab", nodes=NODES, prefix=self._prefix, subnet=self._subnet, labels=labels
                 )
             )
@@ -228,14 +228,14 @@ def check_machine() -> None:
     Raises:
         DemoError: It cannot; the message names all that it lacks.
     """
-    lacking = lab_python.missing()
+    lacking = checkout.missing()
     if not lacking:
         return
     *others, last = lacking
     words = f"{', '.join(others)} and {last}" if others else last
     remedies = []
     if any(word.startswith("the program") for word in lacking):
-        remedies.append(f"On Debian and Ubuntu: apt-get install {' '.join(lab_python.DEBIAN_PACKAGES)}")
+        remedies.append(f"On Debian and Ubuntu: apt-get install {' '.join(checkout.DEBIAN_PACKAGES)}")
     if "root's rights" in lacking:
         remedies.append("Run it as root: sudo make cluster-demo")
     raise DemoError("\n".join([f"It makes Docker nodes on this machine, which lacks {words}.", *remedies]))

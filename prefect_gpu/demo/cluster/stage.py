@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu import lab_python
+from prefect_gpu.demo.lab import checkout
+from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.demo.lab.sandbox import Process
 from prefect_gpu.demo.stage import POOL, Stage
-from prefect_gpu.lab import Lab
-from prefect_gpu.sandbox import Process
 
 _RESULTS_BLOCK = "cluster-demo"
 _MAKE_BLOCK = """
@@ -56,11 +56,11 @@ class ClusterStage(Stage):
             "DOCKER_HOST": lab.nodes[0].url,
             "ADVERTISE": lab.gateway,
             "CHANNEL_HOST": lab.gateway,  # and not all addresses: nobody else has anything to say there
-            "IMAGE": lab_python.IMAGE,
+            "IMAGE": checkout.IMAGE,
             "CHECKPOINTS": str(self.checkpoints),
         }
         everywhere = {
-            "PYTHONPATH": str(lab_python.ROOT),
+            "PYTHONPATH": str(checkout.ROOT),
             "PREFECT_RESULTS_DEFAULT_STORAGE_BLOCK": f"local-file-system/{_RESULTS_BLOCK}",
             # The machine's proxies do not know the lab's addresses.
             **{name: f"{os.environ.get(name, '')},{lab.gateway}".strip(",") for name in ("NO_PROXY", "no_proxy")},
@@ -80,9 +80,9 @@ class ClusterStage(Stage):
         pool = self._get(f"/work_pools/{POOL}")
         template = pool["base_job_template"]
         properties = template["variables"]["properties"]
-        properties["volumes"]["default"] = lab_python.volumes(self.shared, self._output)
+        properties["volumes"]["default"] = checkout.volumes(self.shared, self._output)
         one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a run has one core or two
-        properties["env"]["default"] = lab_python.environment() | one_thread
+        properties["env"]["default"] = checkout.environment() | one_thread
         self._http.patch(f"/work_pools/{POOL}", json={"base_job_template": template}).raise_for_status()
 
     def deploy(self) -> None:

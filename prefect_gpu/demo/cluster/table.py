@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from prefect_gpu.demo.closing import best_model, shown_path
 from prefect_gpu.estimation.submission import RESUMED_AT
+from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
 from prefect_gpu.storage.row import HistoryRow
 
 
@@ -23,14 +23,8 @@ def results_table(rows: Sequence[HistoryRow], results: Mapping[str, Any]) -> Tab
         rows: One per try.
         results: What each run has returned.
     """
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("Run")
-    table.add_column("Nodes, try by try")  # these two give way on a narrow screen
-    for title in ("Tries", "Steps"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("Carried on from", justify="right", no_wrap=True)
-    table.add_column("Outcome", no_wrap=True)
-    table.add_column("Test data right", justify="right")
+    columns = [*each(WORDS, "Run", "Nodes, try by try"), *each(FIGURES, "Tries", "Steps", "Carried on from")]
+    table = plain_table(*columns, ("Outcome", WHOLE), ("Test data right", {"justify": "right"}), gap=2)
     tries: dict[str, list[HistoryRow]] = {}
     for row in rows:
         tries.setdefault(row.run_id, []).append(row)

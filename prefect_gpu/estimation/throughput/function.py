@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -15,6 +15,7 @@ from prefect_gpu.estimation.throughput.setups import Columns, Setup, Tried, merg
 from prefect_gpu.estimation.throughput.step_time import slopes
 
 CAUTIOUS = 0.25  # the quantile of the rate that is handed to the scheduler
+_NINE_IN_TEN = NormalDist().inv_cdf(0.95)  # standard deviations to either side
 _NEAR = 1.0  # a measurement corrects the form at setups up to about so many doublings away
 _WIDEST = 20.0  # standard deviation of a logarithm: wider than any ignorance of a rate
 
@@ -31,25 +32,11 @@ class Throughput:
     Args:
         tried: What was measured, oldest first; setups may occur more than once. Leave out what did not run.
         prior: From :func:`learn_prior`.
-        memory_bytes: Memory that one GPU needs, as a function of its samples of a batch, or a number of bytes
-            whatever the batch; None: unknown.
-        coverage: How often the intervals are meant to hold, 0 to 1.
     """
 
-    def __init__(
-        self,
-        tried: Iterable[Tried] = (),
-        prior: Prior = NO_PRIOR,
-        *,
-        memory_bytes: Callable[[float], float] | float | None = None,
-        coverage: float = 0.9,
-    ) -> None:
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage is {coverage}: give a fraction between 0 and 1, such as 0.9")
+    def __init__(self, tried: Iterable[Tried] = (), prior: Prior = NO_PRIOR) -> None:
         self.tried: tuple[Tried, ...] = tuple(merged(tried))
         self.prior = prior
-        self.coverage = coverage
-        self._memory_bytes = memory_bytes
         setups = [one.setup for one in self.tried]
         self._usual_batch = usual_batch(setups)
         # A kind that nobody has seen has a place of its own, so that its uncertainty is carried along.
@@ -60,69 +47,36 @@ class Throughput:
         covariance[np.diag_indices_from(covariance)] += [NOISE**2 / one.runs for one in self.tried]
         self._inverse = np.linalg.inv(covariance)
 
-    def predict(self, setup: Setup, device_memory_bytes: float | None = None) -> Interval:
-        """Steps per second on these resources; 0 where their memory does not hold the program.
+    def predict(self, setup: Setup) -> Interval:
+        """Steps per second on these resources, with an interval that is meant to hold in nine of ten cases.
 
         Without anything tried the scale itself is unknown: then the interval spans orders of magnitude.
         """
-        return self.predict_all([setup], device_memory_bytes)[0]
+        return self.predict_all([setup])[0]
 
-    def predict_all(self, setups: Sequence[Setup], device_memory_bytes: float | None = None) -> list[Interval]:
+    def predict_all(self, setups: Sequence[Setup]) -> list[Interval]:
         """:meth:`predict` for many setups at once."""
         median, std = self.log_rates(setups)
-        wide = NormalDist().inv_cdf(0.5 + self.coverage / 2)
+        wide = _NINE_IN_TEN * std
         return [
-            Interval(_rate(m), _rate(m - wide * s), _rate(m + wide * s))
-            if self.fits(setup, device_memory_bytes)
-            else Interval(0.0, 0.0, 0.0)
-            for setup, m, s in zip(setups, median.tolist(), std.tolist(), strict=True)
+            Interval(*map(_rate, rates))
+            for rates in zip(median.tolist(), (median - wide).tolist(), (median + wide).tolist(), strict=True)
         ]
 
-    def as_tuple(
-        self,
-        max_gpus: int,
-        like: Setup | None = None,
-        *,
-        gpus_per_node: int | None = None,
-        device_memory_bytes: float | None = None,
-        quantile: float = CAUTIOUS,
-    ) -> tuple[float, ...]:
-        """Steps per second on 1, 2, 3 … GPUs, as :class:`~prefect_gpu.scheduling.model.jobs.Estimate` has them.
+    def as_tuple(self, max_gpus: int) -> tuple[float, ...]:
+        """Steps per second on 1, 2, 3 … GPUs of a node of the kind that was tried last, and with that batch.
 
-        It is a lower quantile: where it was tried that is close to the median, and where it is a guess, a GPU is
-        not handed out for a speed-up that nothing shows.
+        :class:`~prefect_gpu.scheduling.model.jobs.Estimate` has them so. It is a lower quantile: where it was tried
+        that is close to the median, and where it is a guess, a GPU is not handed out for a speed-up that nothing shows.
 
         Args:
-            max_gpus: Length of the tuple.
-            like: Kind and batch size; those tried last if not given.
-            gpus_per_node: GPUs are taken from as few nodes as hold them; None: from one node.
-            device_memory_bytes: Memory of each GPU; None: unknown, so that everything fits.
-            quantile: 0.5 for the median.
-
-        Returns:
-            0 where memory does not hold the program; empty if nothing was tried.
+            max_gpus: Length of the tuple. It is empty if nothing was tried.
         """
-        if not 0 < quantile < 1:
-            raise ValueError(f"quantile is {quantile}: give a fraction between 0 and 1, such as {CAUTIOUS}")
         if not self.tried or max_gpus < 1:
             return ()
-        like = like or self.tried[-1].setup
-        per_node = gpus_per_node or max_gpus
-        setups = [replace(like, gpus=count, nodes=-(-count // per_node)) for count in range(1, max_gpus + 1)]
+        setups = [replace(self.tried[-1].setup, gpus=count, nodes=1) for count in range(1, max_gpus + 1)]
         median, std = self.log_rates(setups)
-        rates = (median + NormalDist().inv_cdf(quantile) * std).tolist()
-        return tuple(
-            _rate(rate) if self.fits(setup, device_memory_bytes) else 0.0
-            for setup, rate in zip(setups, rates, strict=True)
-        )
-
-    def fits(self, setup: Setup, device_memory_bytes: float | None) -> bool:
-        """Whether a GPU holds its part of the batch, as far as is known."""
-        if device_memory_bytes is None or self._memory_bytes is None:
-            return True
-        if not callable(self._memory_bytes):
-            return self._memory_bytes <= device_memory_bytes
-        return self._memory_bytes((setup.batch_size or self._usual_batch) / setup.gpus) <= device_memory_bytes
+        return tuple(_rate(rate) for rate in (median + NormalDist().inv_cdf(CAUTIOUS) * std).tolist())
 
     def log_rates(self, setups: Sequence[Setup]) -> tuple[np.ndarray, np.ndarray]:
         """Logarithms of steps per second, and how uncertain they are: (means, standard deviations)."""

@@ -2,7 +2,8 @@
 
 import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
-import { bytes, called, clock, doing, element, instances, newest, nodesLine, number, PHASES, place, seconds, sentence, spent } from "./words.js";
+import { PAST, PHASES } from "./phases.js";
+import { bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25;
 const $ = (id) => document.getElementById(id);
@@ -56,10 +57,10 @@ function showNumbers(active, over) {
   const idle = pool.devices.reduce((sum, device) => sum + device.idle_s, 0);
   const failed = over.filter((run) => ["failed", "crashed"].includes(run.outcome)).length;
   const told = [
-    [count("training"), "training"],
-    [count("launching") + count("preparing"), "preparing"],
-    [count("gate"), "at the gate"],
-    [count("saving") + count("ending"), "saving"],
+    [count("training"), lower("training")],
+    [count("launching") + count("preparing"), lower("preparing")],
+    [count("gate"), lower("gate")],
+    [count("saving") + count("ending"), lower("saving")],
     [pool.queued, "waiting"],
     [over.filter((run) => run.outcome === "completed").length, "completed"],
     [failed, "failed"],
@@ -127,7 +128,7 @@ function showFinished(over) {
       element("td", {}, element("span", { class: bad ? "chip failed" : "chip plain" }, run.outcome)), element("td", {}, place(run, pool.nodes.length > 1) || "–"),
       ...cells.map((cell) => element("td", { class: "figure" }, cell)));
   });
-  const heads = [["Ended"], ["Run"], ["Outcome"], ["Device"], ["Waited", "figure"], ["At the gate", "figure"], ["Trained", "figure"], ["Device idle before", "figure"], ["Best loss", "figure"]];
+  const heads = [["Ended"], ["Run"], ["Outcome"], ["Device"], ["Waited", "figure"], [PHASES.gate, "figure"], [sentence(PAST.training), "figure"], ["Device idle before", "figure"], ["Best loss", "figure"]];
   const shown = [table(heads, rows)];
   if (over.length > FINISHED_SHOWN) shown.push(element("p", { class: "none" }, `And ${over.length - FINISHED_SHOWN} older ones, in the lanes above; prefect-gpu history has all.`));
   $("finished").replaceChildren(...shown);
@@ -150,8 +151,8 @@ async function showRun(launch) {
   const facts = [
     ["Flow", run.flow || "–"], ["State", run.outcome ?? PHASES[run.phase] ?? "–"], ["Devices", place(run, pool.nodes.length > 1) || "none"],
     ["Memory granted", run.memory_bytes ? bytes(run.memory_bytes) : "whole devices"], ["Cores", String(newest(run.cores, 0))], ["Share of its devices", `${Math.round(weight * 100)} %`],
-    ["Waited", seconds(Math.max(0, run.granted - from))], ["Trained", seconds(spent(run, "training", now()))],
-    ["Prepared behind", run.behind ?? "–"], ["Waited at the gate", seconds(spent(run, "gate", now()))],
+    ["Waited", seconds(Math.max(0, run.granted - from))], [sentence(PAST.training), seconds(spent(run, "training", now()))],
+    ["Prepared behind", run.behind ?? "–"], [PHASES.gate, seconds(spent(run, "gate", now()))],
     ["Device idle before it", seconds(run.idle_before_s)], ["Neighbours", run.neighbours.join(", ") || "none"],
     ["Step", run.step === null ? "–" : `${run.step}${run.steps ? ` of ${run.steps}` : ""}`], ["Best loss", number(run.best_loss)],
     ["Expected end", run.expected_end && !run.outcome ? clock(run.expected_end) : "–"],
@@ -226,7 +227,9 @@ addEventListener("resize", () => lanes.draw(pool, now()));
 addEventListener("hashchange", openLinked);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => lanes.draw(pool, now()));
 
-const legend = [["launching", "starting"], ["preparing", "preparing"], ["gate", "waiting at the gate"], ["training", "training (height: its share)"], ["saving", "saving"], ["idle", "device idle between trainings"]];
+const legend = ["launching", "preparing", "gate", "training", "saving"].map((name) => [name, lower(name)]);
+legend[3][1] += " (height: its share)";
+legend.push(["idle", "device idle between trainings"]);
 $("legend").replaceChildren(...legend.map(([name, words]) => element("span", {}, element("i", { class: name }), words)));
 
 async function refresh() {

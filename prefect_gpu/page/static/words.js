@@ -1,8 +1,6 @@
 // Words and small elements. Text from outside only ever becomes text, never markup.
 
-export const PHASES = {
-  launching: "Launching", preparing: "Preparing", gate: "Waiting at the gate", training: "Training", saving: "Saving", ending: "Ending",
-};
+import { PHASES } from "./phases.js";
 
 /** An element: element("p", {class: "quiet"}, "some text", another). */
 export function element(name, attributes = {}, ...children) {
@@ -34,6 +32,9 @@ export function bytes(value) {
 
 /** With a capital letter. */
 export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** A phase's word within a sentence. */
+export const lower = (phase) => PHASES[phase].charAt(0).toLowerCase() + PHASES[phase].slice(1);
 
 export function number(value) {
   return value === null || value === undefined ? "–" : String(+Number(value).toPrecision(4));

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from prefect_gpu.estimation.online import Outlook, Training
+from prefect_gpu.estimation.online.training import Outlook, Training
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
     MEMORY_BYTES,
@@ -22,8 +22,8 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
-from prefect_gpu.estimation.speeds import assumed, corrected, speeds_of
 from prefect_gpu.estimation.submission import declared_of
+from prefect_gpu.estimation.throughput.speeds import assumed, corrected, speeds_of
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Estimate

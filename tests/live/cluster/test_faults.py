@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.lab import LabNode
+from prefect_gpu.demo.lab.docker_nodes import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, DEADLINE_S, eventually

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from prefect.flows import Flow
 
-from prefect_gpu.lab_python import environment, volumes
+from prefect_gpu.demo.lab.checkout import environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, DEADLINE_S, eventually

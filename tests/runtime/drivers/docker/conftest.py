@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu import lab
+from prefect_gpu.demo.lab import docker_nodes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 
 
@@ -18,6 +18,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine(cluster: lab.Lab) -> Endpoint:
+def engine(cluster: docker_nodes.Lab) -> Endpoint:
     """One of them."""
     return Endpoint(cluster.nodes[1].url)

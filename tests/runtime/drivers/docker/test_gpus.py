@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu import lab_python
-from prefect_gpu.lab import Lab
-from prefect_gpu.lab_python import IMAGE
+from prefect_gpu.demo.lab import checkout
+from prefect_gpu.demo.lab.checkout import IMAGE
+from prefect_gpu.demo.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver, probe
@@ -77,7 +77,7 @@ def gpu_lab() -> Iterator[GpuLab]:
             lab.nodes[RUNTIME].options = (f"--add-runtime=nvidia={toolkit.runtime}",)
             lab.nodes[HOOK].path = toolkit.hook.parent
 
-        with lab_python.started(
+        with checkout.started(
             Path(tempfile.gettempdir()) / f"pgg-{os.getpid()}",
             nodes=2,
             prefix=f"pgg{number}",
@@ -124,8 +124,8 @@ async def seen(
     devices = [Device(uuid, "", GIB) for uuid in gpus]
     assert driver.locks is not None
     own = run_environment(run_id="r", devices=devices, cpus=(), checkpoints="", locks=driver.locks, local=driver.local)
-    spec = make_spec(SEEN, **(lab_python.environment() | own))
-    volumes = tuple(lab_python.volumes(folder))
+    spec = make_spec(SEEN, **(checkout.environment() | own))
+    volumes = tuple(checkout.volumes(folder))
     spec = dataclasses.replace(spec, gpus=gpus, node=node, container=ContainerSpec(image, "never", volumes=volumes))
     report = await (await driver.launch(spec)).wait()
     assert report.returncode == 0, report.tail

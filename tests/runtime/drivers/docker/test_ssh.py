@@ -18,13 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
-from prefect_gpu.lab_python import IMAGE
+from prefect_gpu.demo.lab.checkout import IMAGE
+from prefect_gpu.demo.lab.sandbox import Process, free_port, wait_until
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.conformance import Echo, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, EngineError
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle
 from prefect_gpu.runtime.drivers.docker.ssh import command
-from prefect_gpu.sandbox import Process, free_port, wait_until
 from tests.runtime.drivers.docker.test_engine import runs_of
 
 LOGGER = logging.getLogger("test.driver")

@@ -1,0 +1,1 @@
+"""How much runs slow each other down, learned from those that were co-located."""

@@ -1,0 +1,1 @@
+"""What the finished runs of one program, or of all, say about the next one."""
