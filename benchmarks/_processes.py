@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 ROOT = Path(__file__).parents[1]
 LOGGER = logging.getLogger("benchmarks.processes")
@@ -88,7 +89,7 @@ class Owner:
         env |= self.env[run.run_id]
         return LaunchSpec(run.run_id, run.folder, self.argv, env, ROOT, stream_output=False)
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
         assert run.run_id not in self.over, f"{run.run_id} is settled twice"
         self.over[run.run_id], self.ended_at[run.run_id] = report, time.monotonic()
@@ -114,10 +115,10 @@ class Owner:
     def released(self, run: TrackedRun) -> None:
         """See Host."""
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See Host."""
 
 

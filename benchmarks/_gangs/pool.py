@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +30,8 @@ from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
+from prefect_gpu.storage.row import Outcome as Ending
 from prefect_gpu.training.protocol import ENV_CPUS
 
 if TYPE_CHECKING:
@@ -348,7 +350,7 @@ class Pool:
     def reported(self, run: TrackedRun, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         times = self._times[run.run_id]
         times["ended"] = time.time()
@@ -380,9 +382,9 @@ class Pool:
         if "ended" in self._times[run.run_id]:
             self._over[run.run_id].set()
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
-        self.contention.append(row)
+        self.contention.append(asdict(row))
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See Host."""

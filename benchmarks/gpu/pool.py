@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -30,6 +30,8 @@ from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
+from prefect_gpu.storage.row import Outcome as Ending
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 540.0
@@ -278,7 +280,7 @@ class Pool:
     def reported(self, run: TrackedRun, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         self._tails[run.run_id] = report.tail
         return ("completed", "") if report.returncode == 0 else ("failed", "\n".join(report.tail[-3:]))
@@ -294,9 +296,9 @@ class Pool:
         """See Host."""
         self._over[run.run_id].set()
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See Host."""
-        self._rows[str(row["run_id"])] = row
+        self._rows[row.run_id] = asdict(row)

@@ -49,6 +49,7 @@ from prefect_gpu.scheduling.model.instructions import (
     SetShare,
 )
 from prefect_gpu.scheduling.model.jobs import Status
+from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
@@ -422,9 +423,11 @@ class Controller:
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
             await asyncio.to_thread(self._checkpoints.remove, run.run_id)
         if outcome is not None:
-            node = run.record.placement.node
-            row = run.history_row(outcome=outcome, message=message, report=report, node=node, ended_at=ended_at)
+            devices = self.fleet.named(run.record.placement.all_devices)
             try:
+                row = run.history_row(
+                    outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at
+                )
                 await asyncio.to_thread(self._host.record_history, row)
             except Exception:
                 self._logger.exception("The history row of run %s could not be written", run.record.name)
@@ -528,17 +531,17 @@ class Controller:
         if measured.pair is None or self._closing or not self._leads():
             return
         own, other = measured.pair
-        row = {
-            "run_id": measured.job,
-            "program": own.model,
-            "gpus": own.gpus,
-            "nodes": own.nodes,
-            "beside": other.model,
-            "beside_gpus": other.gpus,
-            "beside_nodes": other.nodes,
-            "slowdown": measured.slowdown,
-            "measured_at": at,
-        }
+        row = ContentionRow(
+            measured.job,
+            program=own.model,
+            gpus=own.gpus,
+            nodes=own.nodes,
+            beside=other.model,
+            beside_gpus=other.gpus,
+            beside_nodes=other.nodes,
+            slowdown=measured.slowdown,
+            measured_at=at,
+        )
 
         async def write() -> None:
             try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 
 class NotOursError(Exception):
@@ -37,7 +38,7 @@ class Host(Protocol):
     def reported(self, run: TrackedRun, kind: str) -> None:
         """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
         """The process is gone: make sure that the run's owner knows how it ended.
 
         Returns:
@@ -58,12 +59,8 @@ class Host(Protocol):
     def released(self, run: TrackedRun) -> None:
         """The launch is over and forgotten; if the run waits again, it may be submitted again."""
 
-    def record_contention(self, row: dict[str, Any]) -> None:
-        """Keep how much a run was slowed down by another one on its nodes (called in a thread).
+    def record_contention(self, row: ContentionRow) -> None:
+        """Keep how much a run was slowed down by another one on its nodes (called in a thread)."""
 
-        Args:
-            row: The fields of :class:`~prefect_gpu.storage.row.ContentionRow`.
-        """
-
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """Keep the row (called in a thread)."""

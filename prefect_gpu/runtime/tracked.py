@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -15,7 +16,9 @@ from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.scheduling.model.instructions import Move, Preempt
+from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
@@ -173,12 +176,16 @@ class TrackedRun:
                 self.training_usage.setdefault(key, _Mean()).add(value)
 
     def history_row(
-        self, *, outcome: str, message: str, report: ExitReport, node: str, ended_at: float
-    ) -> dict[str, Any]:
-        """The fields of the history's row for this launch (see ``storage.history``). Seconds and bytes."""
-        record, times = self.record, self.record.times
-        known = dict(record.known)
-        features = known.pop("features", {})
+        self, *, outcome: Outcome, message: str, report: ExitReport, devices: Sequence[Device], ended_at: float
+    ) -> HistoryRow:
+        """What the history keeps of this launch.
+
+        Args:
+            devices: Those that it had, as far as they are known.
+            ended_at: Unix seconds.
+        """
+        record, times, known = self.record, self.record.times, self.record.known
+        features = known.get("features", {})
         if record.progress.get("first_step"):
             features = features | {RESUMED_AT: record.progress["first_step"]}
         if self._measured is not None:
@@ -192,59 +199,65 @@ class TrackedRun:
         cpu_mean = self._mean("cpu_fraction")
         if cpu_mean is None and report.cpu_seconds is not None and wall:
             cpu_mean = report.cpu_seconds / wall
-        return {
-            **known,
-            "run_id": record.run_id,
-            "attempt": record.attempt,
-            "run_name": record.name,
-            "pool": record.pool,
-            "category": record.request.category,
-            "features": features,
-            "requested_gpus": record.request.gpus,
+        return HistoryRow(
+            run_id=record.run_id,
+            flow_name=str(known.get("flow_name") or ""),
+            outcome=outcome,
+            ended_at=ended_at,
+            attempt=record.attempt,
+            run_name=record.name,
+            deployment=known.get("deployment"),
+            pool=record.pool,
+            worker=known.get("worker"),
+            category=record.request.category,
+            parameters=known.get("parameters") or {},
+            features=features,
+            requested_gpus=record.request.gpus,
             # Where the pool decided that it shares, that is what it was granted, and nobody asked for it.
-            "requested_gpu_memory_bytes": None if self._sized_by_pool else record.request.gpu_memory_bytes,
-            "requested_cpus": record.request.cpus,
-            "node": node,
-            "devices": record.placement.all_devices,
-            "parts": tuple(parts_of(record.placement)),
-            "submitted_at": times.get("submitted"),
-            "granted_at": granted,
-            "started_at": started,
-            "ended_at": ended_at,
+            requested_gpu_memory_bytes=None if self._sized_by_pool else record.request.gpu_memory_bytes,
+            requested_cpus=record.request.cpus,
+            node=record.placement.node,
+            devices=record.placement.all_devices,
+            device_kind=devices[0].kind if devices else None,
+            virtual=any(device.virtual for device in devices),
+            parts=tuple(parts_of(record.placement)),
+            submitted_at=times.get("submitted"),
+            granted_at=granted,
+            started_at=started,
             # A run that is not due yet does not wait for a device.
-            "waited_s": _span(max(times.get("submitted", 0.0), times.get("due", 0.0)) or None, granted),
+            waited_s=_span(max(times.get("submitted", 0.0), times.get("due", 0.0)) or None, granted),
             # Launching ends where training begins (Liquid eq. 1: T_l, then N steps, then T_sa).
-            "prepared_s": _span(
+            prepared_s=_span(
                 times.get("began_again", granted),
                 times.get(WAITING) or training or (None if preparing is None else finished),
             ),
-            "trained_s": _span(training, saving or finished or (ended_at if training else None)),
-            "saved_s": _span(saving, finished or (ended_at if saving else None)),
-            "steps_done": record.progress.get("step"),
-            "pace": {str(mark): seconds for mark, seconds in self._pace.items()} if followed else {},
-            "final_loss": self.losses[-1][1] if self.losses else record.progress.get("loss"),
-            "best_loss": self.best_loss,
+            trained_s=_span(training, saving or finished or (ended_at if training else None)),
+            saved_s=_span(saving, finished or (ended_at if saving else None)),
+            steps_done=record.progress.get("step"),
+            pace={str(mark): seconds for mark, seconds in self._pace.items()} if followed else {},
+            final_loss=self.losses[-1][1] if self.losses else record.progress.get("loss"),
+            best_loss=self.best_loss,
             # Liquid §4 asks for the use while training: launching and saving leave the devices idle.
-            "device_util_mean": self._of_training("device_util").mean,
-            "device_util_std": self._of_training("device_util").std,
-            "device_util_peak": self._peak("device_util"),
-            "device_memory_peak_bytes": _whole(self._peak("device_memory_bytes")),
-            "cpu_mean": cpu_mean,
-            "rss_peak_bytes": report.max_rss_bytes or _whole(self._peak("rss_bytes")),
-            "net_mean_bytes_per_s": self._mean("net_bytes_per_s"),
-            "neighbours": tuple(sorted({str(other.record.known.get("flow_name")) for other in self.company})),
-            "outcome": outcome,
-            "exit_code": report.returncode,
-            "message": message,
-            "warm_start": bool(record.warm),  # a run that never had a process was not started warm
-            "prepared_behind": record.gated,
-            "gate_wait_s": _span(times.get(WAITING), training or ended_at),
-            "device_idle_s": self.device_idle_s,
-            "slowdowns": dict(self.slowdowns),
-            "demoted_s": self.demoted_s(ended_at),
-            "cores": len(record.placement.cpus) or None,
-            "out_of_memory": outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
-        }
+            device_util_mean=self._of_training("device_util").mean,
+            device_util_std=self._of_training("device_util").std,
+            device_util_peak=self._peak("device_util"),
+            device_memory_peak_bytes=_whole(self._peak("device_memory_bytes")),
+            cpu_mean=cpu_mean,
+            rss_peak_bytes=report.max_rss_bytes or _whole(self._peak("rss_bytes")),
+            net_mean_bytes_per_s=self._mean("net_bytes_per_s"),
+            neighbours=tuple(sorted({str(other.record.known.get("flow_name")) for other in self.company})),
+            estimate=known.get("estimate") or {},
+            exit_code=report.returncode,
+            message=message,
+            warm_start=bool(record.warm),  # a run that never had a process was not started warm
+            prepared_behind=record.gated,
+            gate_wait_s=_span(times.get(WAITING), training or ended_at),
+            device_idle_s=self.device_idle_s,
+            slowdowns=dict(self.slowdowns),
+            demoted_s=self.demoted_s(ended_at),
+            cores=len(record.placement.cpus) or None,
+            out_of_memory=outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
+        )
 
     @property
     def _sized_by_pool(self) -> bool:

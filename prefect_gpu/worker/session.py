@@ -37,8 +37,8 @@ from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.profiles import get_live_profile
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.storage.history import History, HistoryRow
-from prefect_gpu.storage.row import ContentionRow
+from prefect_gpu.storage.history import History
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
 from prefect_gpu.worker.control import EngineControl
@@ -401,12 +401,12 @@ class PoolSession:
                 return await self.controller.stop(run.run_id, grace_seconds)
         return False
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
         """See :class:`Host`."""
         await self._must_lead()
         display = self._displays.pop(run.run_id, None)
         if display is not None:
-            await display.close(report, virtual=any(device.virtual for device in self.controller.fleet.devices))
+            await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
         self._control.unregister(run.run_id)
         breaks = self._breaks_at_grant.pop(run.run_id, self._stream.breaks)
         outcome, message = await self._settlement.settle(run, report, api_was_away=self._stream.breaks > breaks)
@@ -440,20 +440,13 @@ class PoolSession:
         """See :class:`Host`."""
         self._intake.doubt(run.run_id)
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See :class:`Host`."""
-        self._history.record_contention(ContentionRow(**row))
+        self._history.record_contention(row)
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See :class:`Host`."""
-        devices = self.controller.fleet.named(row["devices"])
-        self._history.record(
-            HistoryRow(
-                **row,
-                device_kind=devices[0].kind if devices else None,
-                virtual=any(device.virtual for device in devices),
-            )
-        )
+        self._history.record(row)
         if self._learning is not None:
             with suppress(RuntimeError):  # the worker has stopped meanwhile
                 self._loop.call_soon_threadsafe(self._learning.wake)

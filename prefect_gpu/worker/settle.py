@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 import httpx
@@ -24,6 +24,7 @@ from prefect.utilities.engine import propose_state
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
 T = TypeVar("T")
@@ -68,7 +69,7 @@ class Settlement:
         self._client = client
         self._logger = logger
 
-    async def settle(self, run: TrackedRun, report: ExitReport, *, api_was_away: bool) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
         """See :meth:`prefect_gpu.runtime.controller.Host.settle`.
 
         Args:
@@ -87,7 +88,9 @@ class Settlement:
         except ObjectNotFound:
             return "cancelled", "The flow run was deleted while it ran."
 
-    async def _settle(self, run: TrackedRun, report: ExitReport, api_was_away: bool) -> tuple[str | None, str] | None:
+    async def _settle(
+        self, run: TrackedRun, report: ExitReport, api_was_away: bool
+    ) -> tuple[Outcome | None, str] | None:
         """As :meth:`settle`; None if the run came to another state meanwhile, so that it must be looked at again."""
         flow_run = await self._client.read_flow_run(UUID(run.run_id))
         run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
@@ -102,7 +105,7 @@ class Settlement:
         if state.is_final():
             if state.type is StateType.CRASHED:
                 await self._retry(flow_run, state.message or "")
-            return state.type.value.lower(), state.message or ""
+            return _outcome(state), state.message or ""
         if state.type is StateType.PAUSED:
             return None, "suspended"
         if state.type is StateType.SCHEDULED and flow_run.empirical_policy.retry_type != "in_process":
@@ -124,7 +127,7 @@ class Settlement:
         if concluded is not None:
             # The run did report its end; a renaming by a worker that was killed meanwhile came over it.
             await put_back(self._client, flow_run.id, concluded)
-            return concluded.type.value.lower(), concluded.message or ""
+            return _outcome(concluded), concluded.message or ""
         return await self._crash(flow_run, report)
 
     async def _concluded(self, flow_run: FlowRun) -> State | None:
@@ -143,7 +146,7 @@ class Settlement:
         reasons = (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE)
         return Counter(state.message for state in history if state.message in reasons)
 
-    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
+    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[Outcome, str] | None:
         """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
 
         A user may cancel it just now, and an end that somebody else told Prefect must not be overwritten.
@@ -317,6 +320,11 @@ class Settlement:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
         else:
             await self._crash(flow_run, report)
+
+
+def _outcome(state: State) -> Outcome:
+    """What the history calls a final state."""
+    return cast(Outcome, state.type.value.lower())
 
 
 def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:

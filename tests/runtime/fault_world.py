@@ -27,6 +27,7 @@ from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue,
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 PATIENCE_S = 60.0  # a gated run's, for a controller that it cannot reach (training/link.py)
@@ -381,7 +382,7 @@ class _Host:
     def reported(self, run: TrackedRun, kind: str) -> None:
         pass
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
         await self.world.dawdle("settle")
         self.worker.spark()
         assert run.folder not in self.settled, f"{run.run_id} was settled twice by one worker"
@@ -408,10 +409,10 @@ class _Host:
         self.worker.spark()
         self.worker.offer(run.run_id)
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         pass
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         self.worker.spark()
 
 

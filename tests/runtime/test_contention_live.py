@@ -40,9 +40,9 @@ class KeepingHost(RecordingHost):
         self.said.remove(f"launched {run.run_id}")
         return True
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
-        self.history.record_contention(ContentionRow(**row))
+        self.history.record_contention(row)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -100,10 +100,10 @@ async def test_a_run_is_launched_watched_settled_and_remembered(tmp_path: Path) 
         assert bench.host.said == ["prepare a", "launched a", "settle a"]
         [row] = bench.host.rows
         assert bench.folders == [] and bench.places == {}
-        assert row["outcome"] == "completed" and row["message"] == "fine" and row["exit_code"] == 0
-        assert row["run_id"] == "a" and row["devices"] == ("GPU-1",) and row["node"] == "here"
-        assert row["submitted_at"] == 1.0 and row["granted_at"] == 1000.0 and row["ended_at"] == 1060.0
-        assert row["cpu_mean"] == 1.5 and row["rss_peak_bytes"] == 123 and row["warm_start"] is True
+        assert row.outcome == "completed" and row.message == "fine" and row.exit_code == 0
+        assert row.run_id == "a" and row.devices == ("GPU-1",) and row.node == "here"
+        assert row.submitted_at == 1.0 and row.granted_at == 1000.0 and row.ended_at == 1060.0
+        assert row.cpu_mean == 1.5 and row.rss_peak_bytes == 123 and row.warm_start is True
 
 
 async def test_runs_that_share_a_device_are_each_others_neighbours(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ async def test_runs_that_share_a_device_are_each_others_neighbours(tmp_path: Pat
             assert isinstance(handle, MemoryHandle)
             handle.end(0)
         await bench.controller.wait_idle()
-        rows = {row["run_id"]: row for row in bench.host.rows}
-        assert rows["a"]["devices"] == rows["b"]["devices"] != rows["alone"]["devices"]
-        assert {job: row["neighbours"] for job, row in rows.items()} == {"a": ("train",), "b": ("train",), "alone": ()}
+        rows = {row.run_id: row for row in bench.host.rows}
+        assert rows["a"].devices == rows["b"].devices != rows["alone"].devices
+        assert {job: row.neighbours for job, row in rows.items()} == {"a": ("train",), "b": ("train",), "alone": ()}
 
 
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_a_run_cancelled_while_it_is_prepared_starts_no_process(tmp_path: 
         bench.host.preparing.set()
         await bench.controller.wait_idle()
         assert bench.driver.specs == [] and bench.host.said == ["prepare a", "settle a"] and bench.places == {}
-        assert bench.host.rows[0]["warm_start"] is False
+        assert bench.host.rows[0].warm_start is False
 
 
 async def test_a_run_cancelled_while_its_process_is_made_is_stopped_at_once(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_processes_go_on_when_the_worker_ends_and_the_next_adopts_them(tmp
         assert second.places["b"] == ("virtual-0",) and [spec.run_id for spec in second.driver.specs] == ["b"]
         handle.end()
         await until(lambda: second.host.rows)
-        assert second.host.rows[0]["run_id"] == "a" and second.host.rows[0]["granted_at"] == 1000.0
+        assert second.host.rows[0].run_id == "a" and second.host.rows[0].granted_at == 1000.0
 
 
 async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def test_a_run_whose_worker_died_before_it_knew_of_the_process_is_remember
         next(iter(second.driver.world.values())).end()
         await second.controller.wait_idle()
         [row] = second.host.rows
-        assert row["outcome"] == "completed" and row["warm_start"] is True and row["started_at"] == 1000.0
+        assert row.outcome == "completed" and row.warm_start is True and row.started_at == 1000.0
 
 
 async def test_what_was_found_out_while_preparing_outlives_the_worker(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ async def test_what_was_found_out_while_preparing_outlives_the_worker(tmp_path: 
     async with running(tmp_path, bench.driver.world) as second:
         next(iter(second.driver.world.values())).end()
         await second.controller.wait_idle()
-        assert second.host.rows[0]["flow_name"] == "train the model"
+        assert second.host.rows[0].flow_name == "train the model"
 
 
 async def test_a_launch_that_never_came_to_be_is_given_back(tmp_path: Path) -> None:
@@ -455,11 +455,11 @@ async def test_phases_progress_and_usage_reach_the_history(tmp_path: Path) -> No
         handle.end(0, cpu_seconds=1000.0)
         await bench.controller.wait_idle()
         [row] = bench.host.rows
-        assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 5.0)
-        assert (row["steps_done"], row["final_loss"], row["best_loss"]) == (4, 0.6, 0.4)
-        assert (row["cpu_mean"], row["device_util_mean"], row["device_util_peak"]) == (1.0, pytest.approx(0.4), 0.6)
-        assert row["device_memory_peak_bytes"] == 300
-        assert row["features"] == {"tags": ["x"], "steps": 4, "batch_size": 32}
+        assert (row.prepared_s, row.trained_s, row.saved_s) == (20.0, 30.0, 5.0)
+        assert (row.steps_done, row.final_loss, row.best_loss) == (4, 0.6, 0.4)
+        assert (row.cpu_mean, row.device_util_mean, row.device_util_peak) == (1.0, pytest.approx(0.4), 0.6)
+        assert row.device_memory_peak_bytes == 300
+        assert row.features == {"tags": ["x"], "steps": 4, "batch_size": 32}
         assert bench.host.said.count("progress a") == 2 and bench.host.said.count("phase a") == 4
 
 
@@ -479,7 +479,7 @@ async def test_odd_reports_harm_nothing(tmp_path: Path) -> None:
         assert bench.controller.runs["a"].phase == "training"
         handle.end()
         await until(lambda: bench.host.rows)
-        assert bench.host.rows[0]["outcome"] == "completed"
+        assert bench.host.rows[0].outcome == "completed"
 
 
 async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path) -> None:
@@ -500,7 +500,7 @@ async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path
         next(iter(second.driver.world.values())).end()
         await second.controller.wait_idle()
         [row] = second.host.rows
-        assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 10.0)
+        assert (row.prepared_s, row.trained_s, row.saved_s) == (20.0, 30.0, 10.0)
 
 
 ELASTIC = Request(max_gpus=2, preemptible=True)

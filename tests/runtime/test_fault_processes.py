@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.instructions import Launch
 from prefect_gpu.scheduling.model.jobs import Estimate
+from prefect_gpu.storage.row import Outcome
 from tests.runtime.cut import Cut
 from tests.runtime.stand_ins import RecordingHost
 
@@ -80,7 +81,7 @@ class Owner(RecordingHost):
             stream_output=False,
         )
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
         self.sequence.over[run.run_id] = report.returncode
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
