@@ -16,8 +16,8 @@ from typing import Any
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
@@ -83,36 +83,36 @@ class Owner:
         record.known = {"flow_name": "train", "features": {}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_GPU_")}
         env |= self.env[run.run_id]
         return LaunchSpec(run.run_id, run.folder, self.argv, env, ROOT, stream_output=False)
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
         assert run.run_id not in self.over, f"{run.run_id} is settled twice"
         self.over[run.run_id], self.ended_at[run.run_id] = report, time.monotonic()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host."""
         self.left.append((run.run_id, reason))
         return True
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
 
     def record_contention(self, row: ContentionRow) -> None:

@@ -28,9 +28,9 @@ from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
@@ -59,7 +59,7 @@ class Pool:
         driver = ProcessDriver(warm=False, logger=logging.getLogger("benchmark"))
         host: Any = _Nobody()
         self.controller = Controller(host, nodes=(node,), driver=driver, state_dir=folder, pool="gpus", profile="fifo")
-        self.training: list[TrackedRun] = []
+        self.training: list[Launch] = []
         self.took_s: list[float] = []
         self.step = 100
         self._fill(self.controller.chronicle, time.time())
@@ -74,15 +74,15 @@ class Pool:
             record.known = {"flow_name": "train", "features": {"steps": 1000}}
             start = now - (RUNS - number) * 3.5 - 12.0
             record.times = {"submitted": start - 60.0, "granted": start}
-            run = TrackedRun(record, Path("nowhere"))
+            run = Launch(record, Path("nowhere"))
             chronicle.granted(run, start)
             for phase, after in ((protocol.PREPARING, 0.2), (protocol.PREPARING, 1.0), (protocol.TRAINING, 3.0)):
                 run.enter(phase, start + after, {"waiting": after == 1.0, "steps": 1000})
-                chronicle.reported(run, protocol.PHASE, start + after)
+                chronicle.reported(run, protocol.PHASE, start + after, {})
             run.progressed({"losses": [[step, 1.0 / (1 + step)] for step in range(100)], "step": 100, "loss": 0.01})
             if number < RUNS - TRAINING:
                 run.enter(protocol.SAVING, start + 13.0, {})
-                chronicle.reported(run, protocol.PHASE, start + 13.0)
+                chronicle.reported(run, protocol.PHASE, start + 13.0, {})
                 chronicle.ended(run, start + 14.0)
                 chronicle.over(run, start + 14.0, "completed", "")
             else:
@@ -99,7 +99,7 @@ class Pool:
         self.step += 1
         for run in self.training:
             run.progressed({"step": self.step, "loss": 1.0 / self.step})
-            self.controller.chronicle.reported(run, protocol.PROGRESS, time.time())
+            self.controller.chronicle.reported(run, protocol.PROGRESS, time.time(), {})
 
     def overview(self, since: int) -> dict[str, Any]:
         """See :class:`prefect_gpu.page.app.Source`."""

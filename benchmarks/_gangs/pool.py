@@ -19,8 +19,8 @@ from benchmarks._gangs.trainings import ENV_NAMESPACE
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
@@ -323,7 +323,7 @@ class Pool:
         record.known = {"flow_name": gang.program.name, "parameters": {}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         gang = self._gangs[run.run_id]
         self._places[run.run_id] = tuple(part.node for part in run.record.placement.parts)
@@ -341,16 +341,16 @@ class Pool:
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
         return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Ending | None, str]:
+    async def settle(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         times = self._times[run.run_id]
         times["ended"] = time.time()
@@ -366,7 +366,7 @@ class Pool:
         self._failed[run.run_id] = "\n".join((report.cause, *report.tail[-8:]))
         return "failed", self._failed[run.run_id]
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host. It waits again at once: there is nobody else to ask."""
         now, spent = time.time(), self._spent[run.run_id]
         spent.stops += 1
@@ -374,10 +374,10 @@ class Pool:
         logger.info("%s was stopped: %s", run.record.name, reason)
         return True
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         if "ended" in self._times[run.run_id]:
             self._over[run.run_id].set()

@@ -29,8 +29,8 @@ from benchmarks.estimation.table import COLUMNS, PROGRESS
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
@@ -64,7 +64,7 @@ class Collector:
         record.known = {"flow_name": program, "parameters": parameters, "device_kind": "virtual", "virtual": True}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         module, program, parameters = submission(int(run.run_id), self._seed)
         job = {"module": module, "program": program, "parameters": parameters, "notes": str(self._notes(run.run_id))}
@@ -76,28 +76,28 @@ class Collector:
         argv = (sys.executable, "-m", "benchmarks.estimation.programs.execute", "job.json")
         return LaunchSpec(run.run_id, run.folder, argv, env, scratch)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
         self._reports[run.run_id] = report
         return ("completed" if report.returncode == 0 else "failed"), "\n".join(report.tail)[-500:]
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host. Nobody is asked to leave here."""
         return False
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         self.over.set()
 

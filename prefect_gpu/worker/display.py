@@ -12,8 +12,8 @@ from uuid import UUID
 from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.storage.finished import finished_run
 from prefect_gpu.training import protocol
@@ -49,7 +49,7 @@ class RunDisplay:
     def __init__(
         self,
         client: PrefectClient,
-        run: TrackedRun,
+        run: Launch,
         estimates: Estimates,
         warn: Callable[[str], None],
         lane: asyncio.Lock,
@@ -144,7 +144,7 @@ class RunDisplay:
             self._warn(drift_words(factor, estimate_of(kept, self._estimates.of(self._run.run_id)).basis))
 
 
-def _measured(run: TrackedRun, report: ExitReport, devices: Sequence[Device]) -> Mapping[str, float]:
+def _measured(run: Launch, report: ExitReport, devices: Sequence[Device]) -> Mapping[str, float]:
     """By target, what a run that is over needed, as the history will have it; of one that broke off, until then."""
     ended_at = report.ended_at or time.time()
     row = run.history_row(outcome="completed", message="", report=report, devices=devices, ended_at=ended_at)

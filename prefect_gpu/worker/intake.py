@@ -21,7 +21,7 @@ from prefect.workers.base import BaseWorker
 from prefect_gpu.estimation.runs import Known
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
@@ -57,7 +57,7 @@ class Intake:
         pool: PoolView,
         settlement: Settlement,
         *,
-        cancel: Callable[[TrackedRun], Awaitable[None]],
+        cancel: Callable[[Launch], Awaitable[None]],
         host_prefix: str,
         territory: str = "",
         lane: asyncio.Lock,

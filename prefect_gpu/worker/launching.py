@@ -22,8 +22,8 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
@@ -104,7 +104,7 @@ class Launcher:
             times={"submitted": job.submitted_at, "due": job.not_before},
         )
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
         flow_run = self._intake.known[run.run_id]
         configuring = asyncio.ensure_future(persist(lambda: self._configure(flow_run, run), self._logger))
@@ -127,7 +127,7 @@ class Launcher:
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         return self._specify(flow_run, run, configuration, deployment)
 
-    async def _claim(self, flow_run: FlowRun, run: TrackedRun) -> None:
+    async def _claim(self, flow_run: FlowRun, run: Launch) -> None:
         # A later worker recognises its predecessor's claim: by the folder's name, if it has the folder, else by where
         # the run was to start.
         claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._territory))
@@ -146,7 +146,7 @@ class Launcher:
             # A deployment's own limit put it off, say. It is read again once it has been released.
             raise NotOursError(f"Prefect left it {state.name}: {state.message}")
 
-    async def _is_claimed(self, flow_run: FlowRun, run: TrackedRun) -> bool:
+    async def _is_claimed(self, flow_run: FlowRun, run: Launch) -> bool:
         """Whether the run is pending by this launch's claim, as soon as Prefect can be asked."""
         try:
             state = (await persist(lambda: self._client.read_flow_run(flow_run.id), self._logger)).state
@@ -154,7 +154,7 @@ class Launcher:
             return False
         return state is not None and state.is_pending() and run.folder.name in (state.message or "")
 
-    async def _configure(self, flow_run: FlowRun, run: TrackedRun) -> GpuJobConfiguration:
+    async def _configure(self, flow_run: FlowRun, run: Launch) -> GpuJobConfiguration:
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         flow = await self._pool.flow(flow_run.flow_id)
         configuration: GpuJobConfiguration = await GpuJobConfiguration.from_template_and_values(
@@ -180,7 +180,7 @@ class Launcher:
     def _specify(
         self,
         flow_run: FlowRun,
-        run: TrackedRun,
+        run: Launch,
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
     ) -> LaunchSpec:
@@ -209,7 +209,7 @@ class Launcher:
         )
 
     def _specify_container(
-        self, flow_run: FlowRun, run: TrackedRun, configuration: GpuJobConfiguration, settings: GpuSettings
+        self, flow_run: FlowRun, run: Launch, configuration: GpuJobConfiguration, settings: GpuSettings
     ) -> LaunchSpec:
         """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
         own = {name: value for name, value in configuration.env.items() if value is not None}

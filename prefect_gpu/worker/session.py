@@ -29,8 +29,8 @@ from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.launch import Launch, died_of_its_limit
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun, died_of_its_limit
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
@@ -284,12 +284,12 @@ class PoolSession:
         self._breaks_at_grant[run_id] = self._stream.breaks
         return self._launcher.describe(self.controller.scheduler.state.jobs[run_id])
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See :class:`Host`."""
         await self._must_lead()
         return await self._launcher.prepare(run)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See :class:`Host`."""
         assert run.handle is not None
         self._displays[run.run_id] = self._display(run)
@@ -299,7 +299,7 @@ class PoolSession:
         """What Prefect calls a process, ``host:pid``, or a container, ``node:container``, whichever machine leads."""
         return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
 
-    async def _announce(self, run: TrackedRun, pid: int | str) -> None:
+    async def _announce(self, run: Launch, pid: int | str) -> None:
         flow_run = self._intake.known.get(run.run_id)
         place = run.record.placement
         devices = ", ".join(place.all_devices) or "no device"
@@ -319,7 +319,7 @@ class PoolSession:
 
     # -- the controller's host: following and ending ------------------------------------------------------------------
 
-    def _display(self, run: TrackedRun) -> RunDisplay:
+    def _display(self, run: Launch) -> RunDisplay:
         def warn(text: str) -> None:
             flow_run = self._intake.known.get(run.run_id)
             if flow_run is None:  # an adopted run, which is not read again
@@ -339,20 +339,20 @@ class PoolSession:
             waits_for=lambda: self._waits_for(run),
         )
 
-    def _waits_for(self, run: TrackedRun) -> tuple[str | None, float | None]:
+    def _waits_for(self, run: Launch) -> tuple[str | None, float | None]:
         ahead, now = self.controller.runs.get(run.record.behind or ""), time.time()
         outlook = self.controller.estimates.outlook(ahead.run_id, now) if ahead is not None else None
         ends_at = None if outlook is None else now + outlook.remaining_s.median
         return (None if ahead is None else ahead.record.name), ends_at
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See :class:`Host`."""
         if run.run_id not in self._displays:  # an adopted run
             self._displays[run.run_id] = self._display(run)
         if kind in (protocol.PHASE, protocol.PROGRESS):
             self._displays[run.run_id].wake()
 
-    async def _cancel(self, run: TrackedRun) -> None:
+    async def _cancel(self, run: Launch) -> None:
         """Ask the run to end as cancelled; what does not end in time is killed. Returns at once."""
         if run.cancelling:
             return
@@ -401,7 +401,7 @@ class PoolSession:
                 return await self.controller.stop(run.run_id, grace_seconds)
         return False
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See :class:`Host`."""
         await self._must_lead()
         display = self._displays.pop(run.run_id, None)
@@ -415,7 +415,7 @@ class PoolSession:
         self._intake.settled(run.run_id)
         return outcome, message
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See :class:`Host`."""
         await self._must_lead()
         display = self._displays.get(run.run_id)
@@ -430,13 +430,13 @@ class PoolSession:
         self._intake.waits_again(waiting)
         return True
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See :class:`Host`."""
         await self._must_lead()
         await self._settlement.give_back(run)
         self._intake.settled(run.run_id)
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See :class:`Host`."""
         self._intake.doubt(run.run_id)
 

@@ -23,7 +23,7 @@ from prefect.utilities.engine import propose_state
 
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
@@ -69,7 +69,7 @@ class Settlement:
         self._client = client
         self._logger = logger
 
-    async def settle(self, run: TrackedRun, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
+    async def settle(self, run: Launch, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
         """See :meth:`prefect_gpu.runtime.controller.Host.settle`.
 
         Args:
@@ -88,9 +88,7 @@ class Settlement:
         except ObjectNotFound:
             return "cancelled", "The flow run was deleted while it ran."
 
-    async def _settle(
-        self, run: TrackedRun, report: ExitReport, api_was_away: bool
-    ) -> tuple[Outcome | None, str] | None:
+    async def _settle(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
         """As :meth:`settle`; None if the run came to another state meanwhile, so that it must be looked at again."""
         flow_run = await self._client.read_flow_run(UUID(run.run_id))
         run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
@@ -192,7 +190,7 @@ class Settlement:
             await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
         await self._client.set_flow_run_state(flow_run.id, state, force=True)
 
-    async def give_way(self, run: TrackedRun, reason: str) -> FlowRun | None:
+    async def give_way(self, run: Launch, reason: str) -> FlowRun | None:
         """Let a run that was stopped wait again, from where it was. Its retries are left to it: this is none.
 
         Returns:
@@ -219,7 +217,7 @@ class Settlement:
         except ObjectNotFound:
             return None
 
-    async def give_back(self, run: TrackedRun) -> None:
+    async def give_back(self, run: Launch) -> None:
         """Return a run to its queue that an earlier worker claimed but never started."""
 
         async def work() -> None:
@@ -327,7 +325,7 @@ def _outcome(state: State) -> Outcome:
     return cast(Outcome, state.type.value.lower())
 
 
-def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:
+def _why_it_never_began(run: Launch, report: ExitReport, api_was_away: bool) -> str:
     """Why a run that was launched, but never reported that it runs, may simply be started again; empty: it may not."""
     if report.lost:
         return _NODE_LOST

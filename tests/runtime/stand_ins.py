@@ -8,8 +8,8 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
@@ -112,7 +112,7 @@ class RecordingHost:
         record.known = {"flow_name": "train", "features": {"tags": ["x"]}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         self.said.append(f"prepare {run.run_id}")
         self.records_at_prepare.append((run.folder / "record.json").exists())
@@ -123,7 +123,7 @@ class RecordingHost:
         run.record.known |= self.found_out
         return LaunchSpec(run.run_id, run.folder, ("python",), {"MINE": "1"}, run.folder)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
         self.said.append(f"launched {run.run_id}")
 
@@ -131,11 +131,11 @@ class RecordingHost:
         """See Host."""
         self.holds.append(hold)
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
         self.said.append(f"{kind} {run.run_id}")
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
         self.said.append(f"settle {run.run_id}")
         self.reports.append(report)
@@ -143,11 +143,11 @@ class RecordingHost:
             await self.settling.wait()
         return self.outcome
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
         self.said.append(f"unlaunched {run.run_id}")
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         self.free_again.append(run.run_id)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from prefect_gpu.runtime.chronicle import NOT_STARTED, Chronicle
 from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
@@ -23,18 +23,18 @@ from tests.runtime.stand_ins import MemoryHandle
 from tests.runtime.test_controller import Bench, running, until
 
 
-def a_run(run_id: str = "a", behind: str | None = None) -> TrackedRun:
+def a_run(run_id: str = "a", behind: str | None = None) -> Launch:
     place = Placement("here", ("virtual-0",), (0,))
     record = RunRecord(
         run_id, f"name of {run_id}", "pool", "q", "t", Request(), place, gated=bool(behind), behind=behind
     )
     record.known = {"flow_name": "train"}
-    return TrackedRun(record, Path("nowhere"))
+    return Launch(record, Path("nowhere"))
 
 
-def enter(chronicle: Chronicle, run: TrackedRun, phase: str, at: float, **data: Any) -> None:
+def enter(chronicle: Chronicle, run: Launch, phase: str, at: float, **data: Any) -> None:
     run.enter(phase, at, data)
-    chronicle.reported(run, protocol.PHASE, at)
+    chronicle.reported(run, protocol.PHASE, at, data)
 
 
 def row(chronicle: Chronicle, run_id: str = "a") -> dict[str, Any]:
@@ -124,9 +124,9 @@ def test_only_what_changed_is_told_again() -> None:
     chronicle.granted(second, 1.0)
     seen = chronicle.version
     assert not list(chronicle.since(seen))
-    chronicle.reported(second, protocol.USAGE, 2.0)
+    chronicle.reported(second, protocol.USAGE, 2.0, {})
     assert not list(chronicle.since(seen)), "nothing of it is shown"
-    chronicle.reported(second, protocol.PROGRESS, 2.0)
+    chronicle.reported(second, protocol.PROGRESS, 2.0, {})
     assert [entry.number for entry in chronicle.since(seen)] == [2]
 
 
@@ -139,7 +139,7 @@ def test_the_oldest_finished_go_and_nothing_is_held_on_to() -> None:
         run.company.append(stays)
         run.losses = [(step, 1.0 / step) for step in range(1, 400)]
         chronicle.granted(run, 1.0)
-        chronicle.over(run, 2.0, "completed")
+        chronicle.over(run, 2.0, "completed", "")
         gone.append(weakref.ref(run))
         del run
     gc.collect()
@@ -154,10 +154,10 @@ def test_a_second_word_about_a_launch_changes_nothing_and_the_next_launch_is_ano
     chronicle, run = Chronicle(), a_run()
     chronicle.granted(run, 1.0)
     chronicle.over(run, 2.0, "failed", "no luck")
-    chronicle.over(run, 3.0)
+    chronicle.released(run, 3.0, False)
     again = a_run()
     chronicle.granted(again, 4.0)
-    chronicle.over(run, 5.0)
+    chronicle.released(run, 5.0, False)
     first, second = (entry.as_row() for entry in chronicle.since(0))
     assert (first["outcome"], first["ended"]) == ("failed", 2.0) and second["outcome"] is None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node
@@ -35,7 +35,7 @@ class KeepingHost(RecordingHost):
         self.request = self.controller.scheduler.state.jobs[run_id].request
         return super().describe(run_id)
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host."""
         self.said.remove(f"launched {run.run_id}")
         return True

@@ -19,8 +19,8 @@ from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.instructions import Launch, Preempt
 from prefect_gpu.scheduling.model.jobs import Request, Status
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost
@@ -536,8 +536,8 @@ def cascade(bench: Bench) -> None:
     """A run leaves; the next two are granted its device and made to leave before they could begin; a third may stay."""
     placement = bench.controller.runs["a"].record.placement
     for job, follower in (("a", "b"), ("b", "c"), ("c", "d")):
-        bench.controller._carry_out(Preempt(job, "another comes first"), bench.now)
-        bench.controller._carry_out(Launch(follower, placement, "it comes first"), bench.now)
+        bench.controller._carry_out(do.Preempt(job, "another comes first"), bench.now)
+        bench.controller._carry_out(do.Launch(follower, placement, "it comes first"), bench.now)
 
 
 @pytest.mark.parametrize("errors", [0, 1, 2])
@@ -545,7 +545,7 @@ async def test_whoever_is_made_to_leave_while_it_waits_for_its_device_does_not_k
     tmp_path: Path, errors: int
 ) -> None:
     bench = Bench(tmp_path)
-    bench.host = bench.controller._host = Patient()
+    bench.host = bench.controller._host = bench.controller._launches._host = Patient()
     await bench.controller.start()
     try:
         await bench.launch()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._processes import ProcessPool, node, notes, python, until
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
@@ -101,7 +101,7 @@ async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: Process
     await until(lambda: len(notes(file)) > 20)
     leaving, save = asyncio.Event(), pool.controller._leaving._save
 
-    def saved(run: TrackedRun) -> None:
+    def saved(run: Launch) -> None:
         save(run)
         leaving.set()
 

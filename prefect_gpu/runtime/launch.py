@@ -1,13 +1,13 @@
-"""One launched run as the controller follows it: its phases, its progress, what it used."""
+"""One launch of a run: what the worker knows of it, and who is to hear of what happens to it."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.estimation.speeds import Measured
@@ -16,12 +16,16 @@ from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device
-from prefect_gpu.scheduling.model.instructions import Move, Preempt
+from prefect_gpu.scheduling.model.instructions import Finish, Move, OpenGate, Preempt, SetCores, SetShare
 from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
+
+Adjustment = OpenGate | SetCores | SetShare | Finish
+"""What may be changed of a launch while it runs."""
 
 # A loss curve is kept thin: when it is full, every second point goes.
 _CURVE_POINTS = 512
@@ -52,8 +56,47 @@ class _Mean:
         return max(0.0, self.squares / self.count - (self.total / self.count) ** 2) ** 0.5
 
 
+class Follower:
+    """Is attached to a launch and hears of what happens to it. A method that is not overridden does nothing.
+
+    One object may follow one launch or all of them.
+    """
+
+    def granted(self, launch: Launch, at: float) -> None:
+        """It has got its place, and is recorded. All times are Unix seconds."""
+
+    def adopted(self, launch: Launch, at: float) -> None:
+        """An earlier worker launched it; its record says what has happened before. The scheduler is told next."""
+
+    def started(self, launch: Launch) -> None:
+        """Its process exists."""
+
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> Iterable[ev.Event]:
+        """It has reported something, and is up to date.
+
+        Yields:
+            What the scheduler is to be told; each event is carried out before the next one is asked for.
+        """
+        return ()
+
+    def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:
+        """A change of it was begun, and its record is up to date."""
+
+    def ended(self, launch: Launch, at: float) -> None:
+        """Its process is gone; how it ended is not known yet."""
+
+    def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
+        """It is known how it ended; no outcome: it never began."""
+
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """Nothing is left of it. It may have a successor, if the run carries on."""
+
+
+F = TypeVar("F", bound=Follower)
+
+
 @dataclass
-class TrackedRun:
+class Launch:
     """A launch, from the grant to the moment when Prefect and the history know how it ended."""
 
     record: RunRecord
@@ -67,11 +110,12 @@ class TrackedRun:
     cancelling: bool = False
     leaving: Preempt | Move | None = None  # it is to carry on later or elsewhere
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
-    company: list[TrackedRun] = field(
+    company: list[Launch] = field(
         default_factory=list, repr=False, compare=False
     )  # runs that shared its devices, ended or not
     device_idle_s: float | None = None
     exhausted: bool = False  # it has run out of the memory that it was granted of a device that it shared
+    followers: list[Follower] = field(default_factory=list, repr=False, compare=False)
     saving_share: float | None = None  # of the processor, if it was given one to save with
     slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour
     _demoted: tuple[float, float | None] = (0.0, None)  # seconds so far with less than a full share, and since when
@@ -89,6 +133,28 @@ class TrackedRun:
     def run_id(self) -> str:
         """The flow run's id."""
         return self.record.run_id
+
+    def attach(self, *followers: Follower) -> None:
+        """They hear, in this order, of all that happens from here on."""
+        self.followers += followers
+
+    def attached(self, kind: type[F]) -> F | None:
+        """The follower of that kind; None if there is none."""
+        return next((one for one in self.followers if isinstance(one, kind)), None)
+
+    def note(self, kind: str, at: float, data: dict[str, Any]) -> bool:
+        """Bring the launch up to date with a report of its process; False if that is nothing new."""
+        if kind == protocol.PHASE:
+            phase = str(data.get("phase"))
+            waits = phase == protocol.PREPARING and bool(data.get("waiting"))
+            return self.enter(phase, at, data) or waits
+        if kind == protocol.PROGRESS:
+            self.progressed(data, at)
+        elif kind == protocol.USAGE:
+            self.used(data)
+        elif kind == protocol.OUT_OF_MEMORY:
+            self.exhausted = True
+        return True
 
     def enter(self, phase: str, at: float, data: dict[str, Any]) -> bool:
         """Note a phase; False if it is the one that the run was in already."""
@@ -286,7 +352,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def died_of_its_limit(run: TrackedRun, report: ExitReport, message: str = "") -> bool:
+def died_of_its_limit(run: Launch, report: ExitReport, message: str = "") -> bool:
     """Whether a run that shared its devices may have ended because of the memory that it was granted.
 
     Here a suspicion is enough: if it is tried again, it gets whole devices, which does no harm. So a process that was
