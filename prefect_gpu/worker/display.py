@@ -12,7 +12,7 @@ from uuid import UUID
 from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.runtime.drivers.base import ExitReport
-from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.storage.finished import finished_run
@@ -34,7 +34,7 @@ _SETTLED_AFTER_S = 0.25
 _AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
 
 
-class RunDisplay:
+class RunDisplay(Follower):
     """Shows the newest of what a run reports. What could not be shown is not worth failing for.
 
     Args:

@@ -61,6 +61,11 @@ class Lead:
         """Whether this worker may decide now."""
         return self._lease is None or self._lease.held
 
+    async def must_hold(self) -> None:
+        """Go no further if somebody else may lead by now. Whoever waits here is cancelled as the session is closed."""
+        if not self.held:
+            await asyncio.Event().wait()
+
     def inherit(self, before: Lead) -> None:
         """Ask with the lease of this worker's session before: it may have been cut off, and still be the leader."""
         self._lease_before = before._lease or before._lease_before

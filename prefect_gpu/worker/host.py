@@ -1,0 +1,287 @@
+"""What the controller needs done in Prefect: runs are claimed, followed, cancelled, and brought to their end there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.base import BaseWorker
+
+from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.launch import Follower, Launch, died_of_its_limit
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tasks import Tasks
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.storage.history import History
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.control import EngineControl
+from prefect_gpu.worker.display import RunDisplay
+from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.intake import Intake
+from prefect_gpu.worker.launching import Launcher
+from prefect_gpu.worker.lead import Lead
+from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.settle import Settlement, persist
+from prefect_gpu.worker.stream import PoolStream
+
+
+@dataclass
+class _Prepared(Follower):
+    """What is noted of a launch when it is claimed.
+
+    Attributes:
+        breaks: How often Prefect's event stream had broken by then.
+    """
+
+    breaks: int
+
+
+class PrefectHost:
+    """Owns the runs of one session. Implements the controller's :class:`~prefect_gpu.runtime.host.Host`.
+
+    Args:
+        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty: runs are processes of this
+            machine.
+        credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
+        lane: Held while Prefect is written to for show: see :class:`.RunDisplay`.
+        tasks: Keeps what goes on beside.
+
+    Attributes:
+        controller, stream: Set by the session, which makes them know each other.
+        page_url: Of the pool's page; empty: there is none.
+        recorded: Called when the history has got a row.
+    """
+
+    controller: Controller
+    stream: PoolStream
+
+    def __init__(
+        self,
+        worker: BaseWorker[Any, Any, Any],
+        pool: PoolView,
+        settings: GpuSettings,
+        *,
+        local: bool,
+        territory: str,
+        credentials: Mapping[str, str] | None,
+        control: EngineControl,
+        history: History,
+        lead: Lead,
+        lane: asyncio.Lock,
+        tasks: Tasks,
+        logger: logging.Logger,
+    ) -> None:
+        self._worker = worker
+        self._client = worker.client
+        self._pool = pool
+        self._settings = settings
+        self._territory = territory
+        self._control = control
+        self._history = history
+        self._lead = lead
+        self._lane = lane
+        self._tasks = tasks
+        self._logger = logger
+        self._host_prefix = f"{socket.gethostname()}:"
+        self._settlement = Settlement(self._client, logger)
+        self.intake = Intake(
+            worker,
+            pool,
+            self._settlement,
+            cancel=self.cancel,
+            host_prefix=self._host_prefix,
+            territory=territory,
+            lane=lane,
+            logger=logger,
+            slowdown_limit=settings.slowdown_limit,
+        )
+        outside = None if local else settings
+        self._launcher = Launcher(worker, pool, self.intake, control, logger, outside, territory, credentials)
+        self.page_url = ""
+        self.recorded: Callable[[], object] = lambda: None
+
+    # -- waiting and launching ------------------------------------------------------------------------------------
+
+    def held(self, hold: Hold) -> None:
+        """See :class:`Host`."""
+        self.intake.held(hold)
+
+    def describe(self, run_id: str) -> RunRecord:
+        """See :class:`Host`."""
+        return self._launcher.describe(self.controller.scheduler.state.jobs[run_id])
+
+    async def prepare(self, run: Launch) -> LaunchSpec:
+        """See :class:`Host`."""
+        run.attach(_Prepared(self.stream.breaks))
+        await self._lead.must_hold()
+        return await self._launcher.prepare(run)
+
+    async def launched(self, run: Launch) -> None:
+        """See :class:`Host`."""
+        assert run.handle is not None
+        self._show(run)
+        self._tasks.start(self._announce(run, run.handle.pid))
+
+    def _infrastructure_pid(self, pid: int | str) -> str:
+        """What Prefect calls a process, ``host:pid``, or a container, ``node:container``, whichever machine leads."""
+        return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
+
+    async def _announce(self, run: Launch, pid: int | str) -> None:
+        flow_run = self.intake.known.get(run.run_id)
+        place = run.record.placement
+        devices = ", ".join(place.all_devices) or "no device"
+        if flow_run is not None:
+            logger = self._worker.get_flow_run_logger(flow_run)
+            logger.info("Worker %r gave this run %s and cores %s", self._worker.name, devices, _cores_of(place))
+            estimate = self.controller.estimates.of(run.run_id)
+            expected = launch_line(estimate)
+            if expected is not None:
+                logger.info("%s", expected)
+            for warning in estimate.warnings:
+                logger.warning("About its estimate: %s", warning)
+        with suppress(httpx.HTTPError, ObjectNotFound):
+            async with self._lane:
+                await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
+                await self._worker._give_worker_labels_to_flow_run(UUID(run.run_id))
+
+    async def unlaunched(self, run: Launch) -> None:
+        """See :class:`Host`."""
+        await self._lead.must_hold()
+        await self._settlement.give_back(run)
+        self.intake.settled(run.run_id)
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    def reported(self, run: Launch, kind: str) -> None:
+        """See :class:`Host`."""
+        display = run.attached(RunDisplay) or self._show(run)  # an adopted run has none yet
+        if kind in (protocol.PHASE, protocol.PROGRESS):
+            display.wake()
+
+    def _show(self, run: Launch) -> RunDisplay:
+        def warn(text: str) -> None:
+            flow_run = self.intake.known.get(run.run_id)
+            if flow_run is None:  # an adopted run, which is not read again
+                self._logger.warning("Run %s: %s", run.record.name, text)
+            else:
+                self._worker.get_flow_run_logger(flow_run).warning("%s", text)
+
+        display = RunDisplay(
+            self._client,
+            run,
+            self.controller.estimates,
+            warn,
+            self._lane,
+            self._logger,
+            story=lambda: self.controller.scheduler.state.story(run.run_id),
+            page=self.page_url,
+            waits_for=lambda: self._waits_for(run),
+        )
+        run.attach(display)
+        return display
+
+    def _waits_for(self, run: Launch) -> tuple[str | None, float | None]:
+        ahead, now = self.controller.runs.get(run.record.behind or ""), time.time()
+        outlook = self.controller.estimates.outlook(ahead.run_id, now) if ahead is not None else None
+        ends_at = None if outlook is None else now + outlook.remaining_s.median
+        return (None if ahead is None else ahead.record.name), ends_at
+
+    async def cancel(self, run: Launch) -> None:
+        """Ask the run to end as cancelled; what does not end in time is killed. Returns at once."""
+        if run.cancelling:
+            return
+        run.cancelling = True
+        self._logger.info("Cancelling run %s", run.record.name)
+
+        async def stop() -> None:
+            with suppress(Exception):  # the signal alone must do
+                await self._control.announce_cancellation(run.run_id)
+            await self._lead.must_hold()
+            if run.handle is not None:
+                await run.handle.announce_cancellation()
+            await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
+
+        self._tasks.start(stop())
+
+    def is_here(self, infrastructure_pid: str) -> bool:
+        """Whether that is, or was, on this machine or on a node of ours."""
+        if not self._territory:
+            return infrastructure_pid.startswith(self._host_prefix)
+        return infrastructure_pid.partition(":")[0] in {node.id for node, _ in self.controller.fleet.known}
+
+    async def kill(self, infrastructure_pid: str, grace_seconds: float) -> bool:
+        """Stop the launched run with this ``host:pid`` or ``node:container``; False if there is none."""
+        for run in list(self.controller.runs.values()):
+            if run.handle is not None and self._infrastructure_pid(run.handle.pid) == infrastructure_pid:
+                return await self.controller.stop(run.run_id, grace_seconds)
+        return False
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+        """See :class:`Host`."""
+        await self._lead.must_hold()
+        display, prepared = run.attached(RunDisplay), run.attached(_Prepared)
+        if display is not None:
+            await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
+        self._control.unregister(run.run_id)
+        api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
+        outcome, message = await self._settlement.settle(run, report, api_was_away=api_was_away)
+        if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
+            self.intake.exhausted(run.run_id)
+        self.intake.settled(run.run_id)
+        return outcome, message
+
+    async def give_way(self, run: Launch, reason: str) -> bool:
+        """See :class:`Host`."""
+        await self._lead.must_hold()
+        display = run.attached(RunDisplay)
+        if display is not None:
+            await display.leave()
+        waiting = await self._settlement.give_way(run, reason)
+        if waiting is None:
+            return False
+        self._control.unregister(run.run_id)
+        self.intake.waits_again(waiting)
+        return True
+
+    def released(self, run: Launch) -> None:
+        """See :class:`Host`."""
+        self.intake.doubt(run.run_id)
+
+    def record_contention(self, row: ContentionRow) -> None:
+        """See :class:`Host`."""
+        self._history.record_contention(row)
+
+    def record_history(self, row: HistoryRow) -> None:
+        """See :class:`Host`."""
+        self._history.record(row)
+        self.recorded()
+
+    async def bury_orphans(self) -> None:
+        """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
+        types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
+        believed = await persist(lambda: self._pool.runs_in_state(*types), self._logger)
+        if self._territory:
+            await self._settlement.bury_orphans_of(self._territory, believed, self.controller.runs)
+        else:
+            await self._settlement.bury_orphans(believed, self.controller.runs, self._host_prefix)
+
+
+def _cores_of(placement: Placement) -> str:
+    """The cores of each part: those of different nodes have the same numbers."""
+    return ", ".join(str(list(part.cpus)) for part in placement.parts)
