@@ -114,13 +114,13 @@ class Controller:
         )
         self._tasks = Tasks(self._logger)
         self._launches = Launches(
-            host,
-            self._instances,
-            self._records,
-            self._checkpoints,
-            self.fleet,
-            self.estimates,
-            self._adjuster,
+            host=host,
+            instances=self._instances,
+            records=self._records,
+            checkpoints=self._checkpoints,
+            fleet=self.fleet,
+            estimates=self.estimates,
+            adjuster=self._adjuster,
             runs=self.runs,
             followers=self._followers,
             state=self.scheduler.state,

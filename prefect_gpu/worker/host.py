@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -50,69 +50,63 @@ class _Prepared(Follower):
     breaks: int
 
 
+@dataclass(eq=False)
 class PrefectHost:
     """Owns the runs of one session. Implements the controller's :class:`~prefect_gpu.runtime.host.Host`.
 
-    Args:
-        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty: runs are processes of this
-            machine.
+    Attributes:
+        local: Whether runs are processes of this machine.
+        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty if they are.
         credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
         lane: Held while Prefect is written to for show: see :class:`.RunDisplay`.
         tasks: Keeps what goes on beside.
-
-    Attributes:
         controller, stream: Set by the session, which makes them know each other.
         page_url: Of the pool's page; empty: there is none.
         recorded: Called when the history has got a row.
     """
 
-    controller: Controller
-    stream: PoolStream
+    worker: BaseWorker[Any, Any, Any]
+    pool: PoolView
+    settings: GpuSettings
+    local: bool
+    territory: str
+    credentials: Mapping[str, str] | None
+    control: EngineControl
+    history: History
+    lead: Lead
+    lane: asyncio.Lock
+    tasks: Tasks
+    logger: logging.Logger
+    page_url: str = ""
+    recorded: Callable[[], object] = lambda: None
+    controller: Controller = field(init=False)
+    stream: PoolStream = field(init=False)
 
-    def __init__(
-        self,
-        worker: BaseWorker[Any, Any, Any],
-        pool: PoolView,
-        settings: GpuSettings,
-        *,
-        local: bool,
-        territory: str,
-        credentials: Mapping[str, str] | None,
-        control: EngineControl,
-        history: History,
-        lead: Lead,
-        lane: asyncio.Lock,
-        tasks: Tasks,
-        logger: logging.Logger,
-    ) -> None:
-        self._worker = worker
-        self._client = worker.client
-        self._pool = pool
-        self._settings = settings
-        self._territory = territory
-        self._control = control
-        self._history = history
-        self._lead = lead
-        self._lane = lane
-        self._tasks = tasks
-        self._logger = logger
+    def __post_init__(self) -> None:
+        self._client = self.worker.client
         self._host_prefix = f"{socket.gethostname()}:"
-        self._settlement = Settlement(self._client, logger)
+        self._settlement = Settlement(self._client, self.logger)
         self.intake = Intake(
-            worker,
-            pool,
+            self.worker,
+            self.pool,
             self._settlement,
             cancel=self.cancel,
             host_prefix=self._host_prefix,
-            territory=territory,
-            lane=lane,
-            logger=logger,
-            slowdown_limit=settings.slowdown_limit,
+            territory=self.territory,
+            lane=self.lane,
+            logger=self.logger,
+            slowdown_limit=self.settings.slowdown_limit,
         )
-        outside = None if local else settings
-        self._launcher = Launcher(worker, pool, self.intake, control, logger, outside, territory, credentials)
-        self.page_url = ""
-        self.recorded: Callable[[], object] = lambda: None
+        self._launcher = Launcher(
+            self.worker,
+            self.pool,
+            self.intake,
+            self.control,
+            self.logger,
+            None if self.local else self.settings,
+            self.territory,
+            self.credentials,
+        )
 
     # -- waiting and launching ------------------------------------------------------------------------------------
 
@@ -127,14 +121,14 @@ class PrefectHost:
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :class:`Host`."""
         run.attach(_Prepared(self.stream.breaks))
-        await self._lead.must_hold()
+        await self.lead.must_hold()
         return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:
         """See :class:`Host`."""
         assert run.handle is not None
         self._show(run)
-        self._tasks.start(self._announce(run, run.handle.pid))
+        self.tasks.start(self._announce(run, run.handle.pid))
 
     def _infrastructure_pid(self, pid: int | str) -> str:
         """What Prefect calls a process, ``host:pid``, or a container, ``node:container``, whichever machine leads."""
@@ -145,8 +139,8 @@ class PrefectHost:
         place = run.record.placement
         devices = ", ".join(place.all_devices) or "no device"
         if flow_run is not None:
-            logger = self._worker.get_flow_run_logger(flow_run)
-            logger.info("Worker %r gave this run %s and cores %s", self._worker.name, devices, _cores_of(place))
+            logger = self.worker.get_flow_run_logger(flow_run)
+            logger.info("Worker %r gave this run %s and cores %s", self.worker.name, devices, _cores_of(place))
             estimate = self.controller.estimates.of(run.run_id)
             expected = launch_line(estimate)
             if expected is not None:
@@ -154,13 +148,13 @@ class PrefectHost:
             for warning in estimate.warnings:
                 logger.warning("About its estimate: %s", warning)
         with suppress(httpx.HTTPError, ObjectNotFound):
-            async with self._lane:
+            async with self.lane:
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
-                await self._worker._give_worker_labels_to_flow_run(UUID(run.run_id))
+                await self.worker._give_worker_labels_to_flow_run(UUID(run.run_id))
 
     async def unlaunched(self, run: Launch) -> None:
         """See :class:`Host`."""
-        await self._lead.must_hold()
+        await self.lead.must_hold()
         await self._settlement.give_back(run)
         self.intake.settled(run.run_id)
 
@@ -176,17 +170,17 @@ class PrefectHost:
         def warn(text: str) -> None:
             flow_run = self.intake.known.get(run.run_id)
             if flow_run is None:  # an adopted run, which is not read again
-                self._logger.warning("Run %s: %s", run.record.name, text)
+                self.logger.warning("Run %s: %s", run.record.name, text)
             else:
-                self._worker.get_flow_run_logger(flow_run).warning("%s", text)
+                self.worker.get_flow_run_logger(flow_run).warning("%s", text)
 
         display = RunDisplay(
             self._client,
             run,
             self.controller.estimates,
             warn,
-            self._lane,
-            self._logger,
+            self.lane,
+            self.logger,
             story=lambda: self.controller.scheduler.state.story(run.run_id),
             page=self.page_url,
             waits_for=lambda: self._waits_for(run),
@@ -205,21 +199,21 @@ class PrefectHost:
         if run.cancelling:
             return
         run.cancelling = True
-        self._logger.info("Cancelling run %s", run.record.name)
+        self.logger.info("Cancelling run %s", run.record.name)
 
         async def stop() -> None:
             with suppress(Exception):  # the signal alone must do
-                await self._control.announce_cancellation(run.run_id)
-            await self._lead.must_hold()
+                await self.control.announce_cancellation(run.run_id)
+            await self.lead.must_hold()
             if run.handle is not None:
                 await run.handle.announce_cancellation()
-            await self.controller.stop(run.run_id, self._settings.cancel_grace_seconds)
+            await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
 
-        self._tasks.start(stop())
+        self.tasks.start(stop())
 
     def is_here(self, infrastructure_pid: str) -> bool:
         """Whether that is, or was, on this machine or on a node of ours."""
-        if not self._territory:
+        if not self.territory:
             return infrastructure_pid.startswith(self._host_prefix)
         return infrastructure_pid.partition(":")[0] in {node.id for node, _ in self.controller.fleet.known}
 
@@ -234,11 +228,11 @@ class PrefectHost:
 
     async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See :class:`Host`."""
-        await self._lead.must_hold()
+        await self.lead.must_hold()
         display, prepared = run.attached(RunDisplay), run.attached(_Prepared)
         if display is not None:
             await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
-        self._control.unregister(run.run_id)
+        self.control.unregister(run.run_id)
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
         outcome, message = await self._settlement.settle(run, report, api_was_away=api_was_away)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
@@ -248,14 +242,14 @@ class PrefectHost:
 
     async def give_way(self, run: Launch, reason: str) -> bool:
         """See :class:`Host`."""
-        await self._lead.must_hold()
+        await self.lead.must_hold()
         display = run.attached(RunDisplay)
         if display is not None:
             await display.leave()
         waiting = await self._settlement.give_way(run, reason)
         if waiting is None:
             return False
-        self._control.unregister(run.run_id)
+        self.control.unregister(run.run_id)
         self.intake.waits_again(waiting)
         return True
 
@@ -265,19 +259,19 @@ class PrefectHost:
 
     def record_contention(self, row: ContentionRow) -> None:
         """See :class:`Host`."""
-        self._history.record_contention(row)
+        self.history.record_contention(row)
 
     def record_history(self, row: HistoryRow) -> None:
         """See :class:`Host`."""
-        self._history.record(row)
+        self.history.record(row)
         self.recorded()
 
     async def bury_orphans(self) -> None:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
-        believed = await persist(lambda: self._pool.runs_in_state(*types), self._logger)
-        if self._territory:
-            await self._settlement.bury_orphans_of(self._territory, believed, self.controller.runs)
+        believed = await persist(lambda: self.pool.runs_in_state(*types), self.logger)
+        if self.territory:
+            await self._settlement.bury_orphans_of(self.territory, believed, self.controller.runs)
         else:
             await self._settlement.bury_orphans(believed, self.controller.runs, self._host_prefix)
 

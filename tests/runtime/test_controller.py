@@ -545,7 +545,7 @@ async def test_whoever_is_made_to_leave_while_it_waits_for_its_device_does_not_k
     tmp_path: Path, errors: int
 ) -> None:
     bench = Bench(tmp_path)
-    bench.host = bench.controller._host = bench.controller._launches._host = Patient()
+    bench.host = bench.controller._host = bench.controller._launches.host = Patient()
     await bench.controller.start()
     try:
         await bench.launch()
