@@ -135,7 +135,7 @@ class PrefectHost:
         return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
 
     async def _announce(self, run: Launch, pid: int | str) -> None:
-        flow_run = self.intake.known.get(run.run_id)
+        flow_run = self.intake.flow_run(run.run_id)
         place = run.record.placement
         devices = ", ".join(place.all_devices) or "no device"
         if flow_run is not None:
@@ -168,7 +168,7 @@ class PrefectHost:
 
     def _show(self, run: Launch) -> RunDisplay:
         def warn(text: str) -> None:
-            flow_run = self.intake.known.get(run.run_id)
+            flow_run = self.intake.flow_run(run.run_id)
             if flow_run is None:  # an adopted run, which is not read again
                 self.logger.warning("Run %s: %s", run.record.name, text)
             else:

@@ -84,7 +84,7 @@ class Launcher:
 
     def describe(self, job: Job) -> RunRecord:
         """A record with everything that is known at submission."""
-        flow_run = self._intake.known[job.id]
+        flow_run = self._intake.granted(job.id)
         return RunRecord(
             run_id=job.id,
             name=flow_run.name,
@@ -106,7 +106,7 @@ class Launcher:
 
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
-        flow_run = self._intake.known[run.run_id]
+        flow_run = self._intake.granted(run.run_id)
         configuring = asyncio.ensure_future(persist(lambda: self._configure(flow_run, run), self._logger))
         try:
             async with self._intake.lock(run.run_id):

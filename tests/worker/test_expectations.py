@@ -160,7 +160,7 @@ class Waits:
             worker, nothing, nothing, cancel=nothing, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
         )
         self.intake.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
-        self.intake.known[self.run_id] = self.prefect.as_read()
+        self.intake._seen[self.run_id].flow_run = self.prefect.as_read()
 
     async def look(self) -> None:
         """What the worker does every now and then."""

@@ -100,7 +100,8 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     controller: Any = intake.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
     controller.nodes_away, controller.handle = ("n2",), lambda event: None
-    intake.known[run_id] = prefect.as_read()
+    seen = intake._seen[run_id]
+    seen.flow_run = prefect.as_read()
     written: list[str] = []
     refused: list[str] = []
 
@@ -123,7 +124,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
     await intake._show(run_id, hold)
     assert refused == [] and "n2 cannot be used now" in written[0]
-    assert intake._holds == {run_id: hold}, "it is looked at again"
+    assert seen.hold == hold, "it is looked at again"
     controller.nodes_away = ()
-    await intake._show(run_id, intake._holds.pop(run_id))
+    await intake._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
