@@ -23,8 +23,8 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.page.server import PageServer
-from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.controller import ABILITIES, Controller
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
@@ -69,9 +69,9 @@ class PoolSession:
         self._state_dir = settings.resolved_state_dir
         self._state_dir.mkdir(parents=True, exist_ok=True)
         self._history = History(settings.resolved_history_url)
-        self._claims = Claims(self._state_dir)
+        self._locks = Locks(self._state_dir)
         self._logger = get_logger("worker.gpu")
-        self._lead = Lead(self._claims, printer, self._stand_by, self._logger)
+        self._lead = Lead(self._locks, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
@@ -90,7 +90,7 @@ class PoolSession:
         self._start_once("beat", self._lead.beat(pool.name))
         chosen = await read_blocks(self._settings, client)
         settings = self._settings = chosen.settings
-        place = infrastructure_of(pool.name, settings, self._claims, self._printer, self._logger, chosen.nodes)
+        place = infrastructure_of(pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes)
         territory = await place.driver.territory() or ""
         if territory:
             await self._lead.take(client, pool.name, territory)
@@ -269,7 +269,7 @@ class PoolSession:
         await self._stack.aclose()
         self._history.close()
         await self._lead.release()
-        self._claims.release()
+        self._locks.release()
         self.is_open = False
 
 

@@ -14,7 +14,7 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State
 from prefect.states import Running
 
-from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.worker import lead as lead_module
 from prefect_gpu.worker import lease as lease_module
 from prefect_gpu.worker.lead import Lead, NotLeadingError
@@ -25,7 +25,7 @@ LOGGER = logging.getLogger("tests.worker")
 
 
 def lead(tmp_path: Path, said: list[str]) -> Lead:
-    return Lead(Claims(tmp_path), said.append, lambda: None, LOGGER)
+    return Lead(Locks(tmp_path), said.append, lambda: None, LOGGER)
 
 
 @pytest.fixture
@@ -84,8 +84,8 @@ async def test_who_shows_no_sign_of_life_is_killed_and_who_does_is_not(
 ) -> None:
     monkeypatch.setattr(lead_module, "_LOOK_S", 0.001)
     said: list[str] = []
-    mine, holder = lead(tmp_path, said), Claims(tmp_path)
-    assert holder.claim_pool("pool")
+    mine, holder = lead(tmp_path, said), Locks(tmp_path)
+    assert holder.lock_pool("pool")
     killed: list[str] = []
     beats = iter(range(100))
 
@@ -94,8 +94,8 @@ async def test_who_shows_no_sign_of_life_is_killed_and_who_does_is_not(
         holder.release()
         return 4711
 
-    monkeypatch.setattr(mine._claims, "kill_holder", kill)
-    monkeypatch.setattr(mine._claims, "last_beat", lambda pool: next(beats, -1))
+    monkeypatch.setattr(mine._locks, "kill_holder", kill)
+    monkeypatch.setattr(mine._locks, "last_beat", lambda pool: next(beats, -1))
     await asyncio.wait_for(mine.claim("pool"), 60)
     assert killed == ["pool"] and next(beats, None) is None, "not before its last sign of life"
     assert len(said) == 1 and "Standing by" in said[0]
