@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
-from prefect_gpu.runtime.chronicle import Chronicle
 from prefect_gpu.runtime.drivers.base import Driver
 from prefect_gpu.runtime.event_log import EventLog
+from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.host import Host
 from prefect_gpu.runtime.idle import IdleTime
@@ -25,7 +26,6 @@ from prefect_gpu.runtime.instances import Instances
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.launches import Launches
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.runtime.leaving import Leaving
 from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore, remove_older
 from prefect_gpu.runtime.reports import Measurements, Phases
@@ -86,7 +86,7 @@ class Controller:
         self.runs: dict[str, Launch] = {}  # launched and not yet settled
         self.estimates = Estimates()
         self.idle = IdleTime()
-        self.chronicle = Chronicle()
+        self.activity = ActivityLog()
         self.fleet = Fleet(nodes)
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._host = host
@@ -108,7 +108,7 @@ class Controller:
             advertise=advertise,
         )
         self._adjuster = Adjuster(self._channel, self.fleet, self.runs, self._save, clock)
-        self._leaving = Leaving(self._channel, self._save, self._logger)
+        self._eviction = Eviction(self._channel, self._save, self._logger)
         self._instances = Instances(
             driver, self.fleet, self._checkpoints, self._channel, state_dir=state_dir, pool=pool, logger=self._logger
         )
@@ -137,7 +137,7 @@ class Controller:
     def _followers(self) -> tuple[Follower, ...]:
         """What is attached to a launch. Phases are told early on: until the scheduler knows, a device may be idle."""
         meter = SlowdownMeter(self.runs.values(), self._keep)
-        return self.idle, Phases(), self._adjuster, self.estimates, Measurements(), meter, self._leaving, self.chronicle
+        return self.idle, Phases(), self._adjuster, self.estimates, Measurements(), meter, self._eviction, self.activity
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Controller:
         if self._timer is not None:
             self._timer.cancel()
         self._adjuster.close()
-        self._leaving.close()
+        self._eviction.close()
         await self._tasks.close()
         await self._channel.close()
         await self._driver.close()
@@ -212,7 +212,7 @@ class Controller:
             case do.Launch():
                 self._launches.begin(instruction, now)
             case do.Hold():
-                self.chronicle.held(instruction)
+                self.activity.held(instruction)
                 self._host.held(instruction)
             case do.OpenGate(job) | do.SetCores(job) | do.SetShare(job) | do.Finish(job):
                 if (launch := self.runs.get(job)) is not None:  # else it has ended, and this is the last word about it
@@ -221,7 +221,7 @@ class Controller:
                         follower.adjusted(launch, instruction, now)
             case do.Preempt(job) | do.Move(job):
                 if (launch := self.runs.get(job)) is not None:
-                    self._leaving.begin(launch, instruction)
+                    self._eviction.begin(launch, instruction)
             case _:  # the abilities that the scheduler was given rule these out
                 self._logger.error("The scheduler asks for what this worker cannot do: %s", instruction)
 

@@ -108,7 +108,7 @@ class Launch:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
-    leaving: Preempt | Move | None = None  # it is to carry on later or elsewhere
+    eviction: Preempt | Move | None = None  # it is to carry on later or elsewhere
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
     company: list[Launch] = field(
         default_factory=list, repr=False, compare=False

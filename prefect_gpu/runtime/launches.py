@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import new_token
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
-from prefect_gpu.runtime.chronicle import LEFT
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError
+from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
-from prefect_gpu.runtime.leaving import Leaving
 from prefect_gpu.runtime.records import RecordStore, RunRecord
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE
 from prefect_gpu.runtime.tasks import Tasks
@@ -92,7 +92,7 @@ class Launches:
         self._meet(launch)
         for follower in launch.followers:
             follower.granted(launch, now)
-        self._follow(launch, self._start(launch, Leaving.ahead_of(launch, self.runs.values())))
+        self._follow(launch, self._start(launch, Eviction.ahead_of(launch, self.runs.values())))
 
     def _meet(self, launch: Launch) -> None:
         """Note whom the run shares its devices with: what neighbours do to each other is learned from that."""
@@ -113,7 +113,7 @@ class Launches:
             self._drop(launch, ev.JobEnded(launch.run_id, f"not launched: {error}"))
             return
         except LaunchError as error:
-            if isinstance(launch.leaving, do.Preempt):  # it was told to stop meanwhile, which it has
+            if isinstance(launch.eviction, do.Preempt):  # it was told to stop meanwhile, which it has
                 self._drop(launch, ev.JobStopped(launch.run_id))
             else:
                 self._drop(launch, ev.LaunchFailed(launch.run_id, str(error), self.clock() + _RETRY_S))
@@ -123,7 +123,7 @@ class Launches:
             self.logger.exception("Run %s could not be prepared", launch.record.name)
             await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
             return
-        if launch.cancelling or launch.leaving is not None:
+        if launch.cancelling or launch.eviction is not None:
             await self._end(launch, ExitReport(returncode=0))
             return
         if not self.leads():  # it was frozen meanwhile, say: whoever leads now deals with the run
@@ -143,7 +143,7 @@ class Launches:
         self.save(launch)
         for follower in launch.followers:
             follower.started(launch)
-        if launch.cancelling or launch.leaving is not None:  # that came while the process was being made
+        if launch.cancelling or launch.eviction is not None:  # that came while the process was being made
             await launch.handle.stop(0)
         await self.host.launched(launch)
         await self._watch(launch)
@@ -153,7 +153,7 @@ class Launches:
         launch = Launch(record, folder, cancelling=record.cancelled)
         launch.attach(*self.followers())
         if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
-            launch.leaving = do.Preempt(record.run_id, record.leaving)
+            launch.eviction = do.Preempt(record.run_id, record.leaving)
         handle = launch.handle = await self.instances.adopt(launch)
         if handle is None:
             self._follow(launch, self._return_unlaunched(launch))
@@ -232,7 +232,7 @@ class Launches:
 
     async def _carries_on(self, launch: Launch, ended_at: float) -> bool:
         """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""
-        why = launch.leaving
+        why = launch.eviction
         if why is None or launch.cancelling or launch.phase in (protocol.SAVING, protocol.FINISHED):
             return False
         if not await self.host.give_way(launch, why.reason):

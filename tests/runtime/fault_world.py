@@ -438,7 +438,7 @@ class Worker:
         self.channel = _Channel(self)
         self.controller._channel = self.channel  # type: ignore[assignment]
         self.controller._adjuster._channel = self.channel  # type: ignore[assignment]
-        self.controller._leaving._channel = self.channel  # type: ignore[assignment]
+        self.controller._eviction._channel = self.channel  # type: ignore[assignment]
         self.controller._instances._channel = self.channel  # type: ignore[assignment]
         self.controller._records = self.controller._launches.records = _Records(self, world.folder)
         self.controller.scheduler.profile.reactions[1].margin = world.margin  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ PATIENCE_S = 60.0  # for a checkpoint; a run that does not save in that time car
 _NEEDS_NO_STOP = (protocol.SAVING, protocol.FINISHED)  # it gives its devices back by itself
 
 
-class Leaving(Follower):
-    """Makes runs leave.
+class Eviction(Follower):
+    """Evicts runs.
 
     A run that trains is asked for a checkpoint and stopped when that is written; whatever it does between the two is
     done again. One that only prepares is stopped at once, and one that saves is left alone: it is about to end.
@@ -49,8 +49,8 @@ class Leaving(Follower):
             timer.cancel()
 
     def begin(self, run: Launch, why: Preempt | Move) -> None:
-        """Let a run leave."""
-        run.leaving = why
+        """Begin to evict a run."""
+        run.eviction = why
         if run.handle is None or run.phase in _NEEDS_NO_STOP:
             return  # whoever is launching it will see it
         if run.phase != protocol.TRAINING:
@@ -64,7 +64,7 @@ class Leaving(Follower):
         """See :class:`.Follower`. Once a checkpoint is written, or cannot be, the run is stopped."""
         if kind != protocol.CHECKPOINT:
             return ()
-        if launch.leaving is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
+        if launch.eviction is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
             return ()
         error = data.get("error")
         if error:
@@ -98,7 +98,7 @@ class Leaving(Follower):
         return [
             other
             for other in among
-            if other is not run and other.leaving and devices.intersection(other.record.placement.all_devices)
+            if other is not run and other.eviction and devices.intersection(other.record.placement.all_devices)
         ]
 
     def _give_up(self, run: Launch) -> None:
@@ -112,9 +112,9 @@ class Leaving(Follower):
         self._stop(run)
 
     def _stop(self, run: Launch) -> None:
-        assert run.leaving is not None and run.handle is not None
+        assert run.eviction is not None and run.handle is not None
         # Before the signal: a worker that takes over must not take the end of the process for a crash.
-        run.record.leaving = run.leaving.reason
+        run.record.leaving = run.eviction.reason
         self._save(run)
         self._spawn(run.handle.stop(0))
 

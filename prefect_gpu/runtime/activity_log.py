@@ -30,9 +30,9 @@ class Entry:
     """One launch of one run. Times are Unix seconds.
 
     Attributes:
-        number: 1 for the first launch that the chronicle heard of, and so on.
+        number: 1 for the first launch that the activity log heard of, and so on.
         run: What the controller knows of it; None once it is over.
-        version: Of the chronicle, when the entry changed last.
+        version: Of the activity log, when the entry changed last.
         spans: [phase, start, end], in order; the end of the last is None while it lasts.
         weights: [since, weight] whenever its share of its devices changed.
         cores: [since, how many] whenever that changed; those of all instances.
@@ -115,7 +115,7 @@ class Entry:
         }
 
 
-class Chronicle(Follower):
+class ActivityLog(Follower):
     """Follows what the controller does.
 
     Attributes:
