@@ -31,10 +31,10 @@ from prefect_gpu.training import protocol
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
-from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.lead import Lead
 from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.settle import Settlement, persist
 from prefect_gpu.worker.stream import PoolStream
 
@@ -86,7 +86,7 @@ class PrefectHost:
         self._client = self.worker.client
         self._host_prefix = f"{socket.gethostname()}:"
         self._settlement = Settlement(self._client, self.logger)
-        self.intake = Intake(
+        self.queue = QueueSync(
             self.worker,
             self.pool,
             self._settlement,
@@ -100,7 +100,7 @@ class PrefectHost:
         self._launcher = Launcher(
             self.worker,
             self.pool,
-            self.intake,
+            self.queue,
             self.control,
             self.logger,
             None if self.local else self.settings,
@@ -112,7 +112,7 @@ class PrefectHost:
 
     def held(self, hold: Hold) -> None:
         """See :class:`Host`."""
-        self.intake.held(hold)
+        self.queue.held(hold)
 
     def describe(self, run_id: str) -> RunRecord:
         """See :class:`Host`."""
@@ -135,7 +135,7 @@ class PrefectHost:
         return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
 
     async def _announce(self, run: Launch, pid: int | str) -> None:
-        flow_run = self.intake.flow_run(run.run_id)
+        flow_run = self.queue.flow_run(run.run_id)
         place = run.record.placement
         devices = ", ".join(place.all_devices) or "no device"
         if flow_run is not None:
@@ -156,7 +156,7 @@ class PrefectHost:
         """See :class:`Host`."""
         await self.lead.must_hold()
         await self._settlement.give_back(run)
-        self.intake.settled(run.run_id)
+        self.queue.settled(run.run_id)
 
     # -- following ------------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class PrefectHost:
 
     def _show(self, run: Launch) -> RunDisplay:
         def warn(text: str) -> None:
-            flow_run = self.intake.flow_run(run.run_id)
+            flow_run = self.queue.flow_run(run.run_id)
             if flow_run is None:  # an adopted run, which is not read again
                 self.logger.warning("Run %s: %s", run.record.name, text)
             else:
@@ -236,8 +236,8 @@ class PrefectHost:
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
         outcome, message = await self._settlement.settle(run, report, api_was_away=api_was_away)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
-            self.intake.exhausted(run.run_id)
-        self.intake.settled(run.run_id)
+            self.queue.exhausted(run.run_id)
+        self.queue.settled(run.run_id)
         return outcome, message
 
     async def give_way(self, run: Launch, reason: str) -> bool:
@@ -250,12 +250,12 @@ class PrefectHost:
         if waiting is None:
             return False
         self.control.unregister(run.run_id)
-        self.intake.waits_again(waiting)
+        self.queue.waits_again(waiting)
         return True
 
     def released(self, run: Launch) -> None:
         """See :class:`Host`."""
-        self.intake.doubt(run.run_id)
+        self.queue.doubt(run.run_id)
 
     def record_contention(self, row: ContentionRow) -> None:
         """See :class:`Host`."""

@@ -29,8 +29,8 @@ from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
-from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.settle import claim_words, persist
 from prefect_gpu.worker.states import claim_was_clean
 
@@ -62,7 +62,7 @@ class Launcher:
         self,
         worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
-        intake: Intake,
+        queue: QueueSync,
         control: EngineControl,
         logger: logging.Logger,
         outside: GpuSettings | None = None,
@@ -72,7 +72,7 @@ class Launcher:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
-        self._intake = intake
+        self._queue = queue
         self._control = control
         self._outside = outside
         self._territory = territory
@@ -84,7 +84,7 @@ class Launcher:
 
     def describe(self, job: Job) -> RunRecord:
         """A record with everything that is known at submission."""
-        flow_run = self._intake.granted(job.id)
+        flow_run = self._queue.granted(job.id)
         return RunRecord(
             run_id=job.id,
             name=flow_run.name,
@@ -106,10 +106,10 @@ class Launcher:
 
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
-        flow_run = self._intake.granted(run.run_id)
+        flow_run = self._queue.granted(run.run_id)
         configuring = asyncio.ensure_future(persist(lambda: self._configure(flow_run, run), self._logger))
         try:
-            async with self._intake.lock(run.run_id):
+            async with self._queue.lock(run.run_id):
                 await self._claim(flow_run, run)
             if not await persist(lambda: claim_was_clean(self._client, flow_run.id), self._logger):
                 raise NotOursError("another worker has it")
@@ -122,7 +122,7 @@ class Launcher:
         except Exception as error:
             # The user's to mend: a block that does not exist, a working directory that is no folder, ...
             message = f"The run could not be configured: {error}"
-            await persist(lambda: self._intake.refuse(flow_run, message), self._logger)
+            await persist(lambda: self._queue.refuse(flow_run, message), self._logger)
             raise NotOursError(message) from error
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         return self._specify(flow_run, run, configuration, deployment)

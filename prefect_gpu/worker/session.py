@@ -112,9 +112,9 @@ class PoolSession:
             tasks=self._tasks,
             logger=self._logger,
         )
-        self.controller = host.controller = host.intake.controller = self._make_controller(place, chosen.credentials)
+        self.controller = host.controller = host.queue.controller = self._make_controller(place, chosen.credentials)
         host.stream = PoolStream(
-            pool.id, on_event=host.intake.on_event, on_connect=self._on_connect, logger=self._logger
+            pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
         )
         await self.controller.start()
         if not place.driver.local:
@@ -124,14 +124,14 @@ class PoolSession:
         await self._open_page()
         for work in (
             host.stream.run(),
-            host.intake.follow_news(),
-            host.intake.show_holds(),
+            host.queue.follow_news(),
+            host.queue.show_holds(),
             self._beat(),
             host.bury_orphans(),
         ):
             self._tasks.start(work)
         if settings.learn:
-            learning = PoolLearning(self._history, self.controller, host.intake.estimated, self._lane, self._logger)
+            learning = PoolLearning(self._history, self.controller, host.queue.estimated, self._lane, self._logger)
             host.recorded = _from_a_thread(learning.wake)
             self._tasks.start(learning.run(accuracy_artifact(client, pool.name)))
         self.is_open = True
@@ -162,7 +162,7 @@ class PoolSession:
 
     async def _open_page(self) -> None:
         pool = self._worker.work_pool.name
-        source = PoolSource(self.controller, pool, self.host.intake.expected)
+        source = PoolSource(self.controller, pool, self.host.queue.expected)
         self._page = await open_page(source, self._settings, pool, self._logger)
         if self._page is not None:
             self.host.page_url = self._page.url
@@ -206,7 +206,7 @@ class PoolSession:
 
     async def look(self) -> list[FlowRun]:
         """Compare the whole pool with what the scheduler believes; the runs that wait."""
-        return await self.host.intake.look()
+        return await self.host.queue.look()
 
     def _on_connect(self) -> None:
         """The event stream is open (again); events may have been missed until now: look at everything once."""

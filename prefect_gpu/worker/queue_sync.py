@@ -59,7 +59,7 @@ class _Seen:
     shown: Shown | None = None
 
 
-class Intake:
+class QueueSync:
     """Keeps the scheduler's view of the pool in step with Prefect's.
 
     Args:
