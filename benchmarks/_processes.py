@@ -65,7 +65,7 @@ class Owner:
         env: Of each run, more environment variables.
         over: How the processes of runs ended that were not to leave.
         left: Runs that gave way, and why.
-        ended_at: When each run was settled, on the monotonic clock.
+        ended_at: When each run was finalised, on the monotonic clock.
     """
 
     def __init__(self, argv: tuple[str, ...]) -> None:
@@ -89,9 +89,9 @@ class Owner:
         env |= self.env[run.run_id]
         return LaunchSpec(run.run_id, run.folder, self.argv, env, ROOT, stream_output=False)
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
-        assert run.run_id not in self.over, f"{run.run_id} is settled twice"
+        assert run.run_id not in self.over, f"{run.run_id} is finalised twice"
         self.over[run.run_id], self.ended_at[run.run_id] = report, time.monotonic()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 

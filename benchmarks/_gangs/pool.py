@@ -350,7 +350,7 @@ class Pool:
     def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         times = self._times[run.run_id]
         times["ended"] = time.time()

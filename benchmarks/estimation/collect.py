@@ -85,7 +85,7 @@ class Collector:
     def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
         self._reports[run.run_id] = report
         return ("completed" if report.returncode == 0 else "failed"), "\n".join(report.tail)[-500:]

@@ -280,7 +280,7 @@ class Pool:
     def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         self._tails[run.run_id] = report.tail
         return ("completed", "") if report.returncode == 0 else ("failed", "\n".join(report.tail[-3:]))

@@ -83,7 +83,7 @@ class Controller:
         logger: logging.Logger | None = None,
     ) -> None:
         self.scheduler = Scheduler(profile, abilities)
-        self.runs: dict[str, Launch] = {}  # launched and not yet settled
+        self.runs: dict[str, Launch] = {}  # launched and not yet finalised
         self.estimates = Estimates()
         self.idle = IdleTime()
         self.activity = ActivityLog()
@@ -186,7 +186,7 @@ class Controller:
         return self._driver.away
 
     async def wait_idle(self) -> None:
-        """Wait until no launched run is left unsettled."""
+        """Wait until no launched run is left unfinished."""
         await self._launches.idle.wait()
 
     def _change_nodes(self, nodes: Sequence[Node]) -> None:

@@ -38,7 +38,7 @@ class Host(Protocol):
     def reported(self, run: Launch, kind: str) -> None:
         """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """The process is gone: make sure that the run's owner knows how it ended.
 
         Returns:
@@ -50,7 +50,7 @@ class Host(Protocol):
         """The run was stopped to carry on later or elsewhere: let it wait again, as the same run.
 
         Returns:
-            False if it is over: its user cancelled it, or it had just ended by itself. It is settled then.
+            False if it is over: its user cancelled it, or it had just ended by itself. It is finalised then.
         """
 
     async def unlaunched(self, run: Launch) -> None:

@@ -215,7 +215,7 @@ class Launches:
         if await self._carries_on(launch, ended_at):
             return
         self.tell(ev.JobEnded(launch.run_id, _exit_words(report)))
-        outcome, message = await self.host.settle(launch, report)
+        outcome, message = await self.host.finalise(launch, report)
         self._over(launch, ended_at, outcome, message)
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
             await asyncio.to_thread(self.checkpoints.remove, launch.run_id)

@@ -97,7 +97,7 @@ class RecordStore:
         temporary.replace(folder / "record.json")
 
     def remove(self, folder: Path) -> None:
-        """The launch is settled: remove everything about it.
+        """The launch is finalised: remove everything about it.
 
         Were its files removed one by one, a worker killed meanwhile would leave some of them for ever, and a supervisor
         that comes too late to start a launch that was revoked could find no claim any more and start it.
@@ -111,7 +111,7 @@ class RecordStore:
         shutil.rmtree(removing, ignore_errors=True)
 
     def __iter__(self) -> Iterator[tuple[Path, RunRecord]]:
-        """(folder, record) of each launch of this pool that has not been settled, oldest first."""
+        """(folder, record) of each launch of this pool that has not been finalised, oldest first."""
         if not self._root.exists():
             return
         for folder in sorted(self._root.iterdir(), key=lambda path: path.name.rpartition("-")[2]):

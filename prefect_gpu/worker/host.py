@@ -31,11 +31,11 @@ from prefect_gpu.training import protocol
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.finalisation import Finalisation, persist
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.lead import Lead
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
-from prefect_gpu.worker.settle import Settlement, persist
 from prefect_gpu.worker.stream import PoolStream
 
 
@@ -85,11 +85,11 @@ class PrefectHost:
     def __post_init__(self) -> None:
         self._client = self.worker.client
         self._host_prefix = f"{socket.gethostname()}:"
-        self._settlement = Settlement(self._client, self.logger)
+        self._finalisation = Finalisation(self._client, self.logger)
         self.queue = QueueSync(
             self.worker,
             self.pool,
-            self._settlement,
+            self._finalisation,
             cancel=self.cancel,
             host_prefix=self._host_prefix,
             territory=self.territory,
@@ -155,8 +155,8 @@ class PrefectHost:
     async def unlaunched(self, run: Launch) -> None:
         """See :class:`Host`."""
         await self.lead.must_hold()
-        await self._settlement.give_back(run)
-        self.queue.settled(run.run_id)
+        await self._finalisation.give_back(run)
+        self.queue.finalised(run.run_id)
 
     # -- following ------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class PrefectHost:
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See :class:`Host`."""
         await self.lead.must_hold()
         display, prepared = run.attached(RunDisplay), run.attached(_Prepared)
@@ -234,10 +234,10 @@ class PrefectHost:
             await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
         self.control.unregister(run.run_id)
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
-        outcome, message = await self._settlement.settle(run, report, api_was_away=api_was_away)
+        outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
             self.queue.exhausted(run.run_id)
-        self.queue.settled(run.run_id)
+        self.queue.finalised(run.run_id)
         return outcome, message
 
     async def give_way(self, run: Launch, reason: str) -> bool:
@@ -246,7 +246,7 @@ class PrefectHost:
         display = run.attached(RunDisplay)
         if display is not None:
             await display.leave()
-        waiting = await self._settlement.give_way(run, reason)
+        waiting = await self._finalisation.give_way(run, reason)
         if waiting is None:
             return False
         self.control.unregister(run.run_id)
@@ -271,9 +271,9 @@ class PrefectHost:
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await persist(lambda: self.pool.runs_in_state(*types), self.logger)
         if self.territory:
-            await self._settlement.bury_orphans_of(self.territory, believed, self.controller.runs)
+            await self._finalisation.bury_orphans_of(self.territory, believed, self.controller.runs)
         else:
-            await self._settlement.bury_orphans(believed, self.controller.runs, self._host_prefix)
+            await self._finalisation.bury_orphans(believed, self.controller.runs, self._host_prefix)
 
 
 def _cores_of(placement: Placement) -> str:

@@ -29,9 +29,9 @@ from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
+from prefect_gpu.worker.finalisation import claim_words, persist
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
-from prefect_gpu.worker.settle import claim_words, persist
 from prefect_gpu.worker.states import claim_was_clean
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])

@@ -30,8 +30,8 @@ from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
+from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.pool import PoolView, is_waiting
-from prefect_gpu.worker.settle import Settlement
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.
@@ -73,7 +73,7 @@ class QueueSync:
         self,
         worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
-        settlement: Settlement,
+        finalisation: Finalisation,
         *,
         cancel: Callable[[Launch], Awaitable[None]],
         host_prefix: str,
@@ -86,7 +86,7 @@ class QueueSync:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
-        self._settlement = settlement
+        self._finalisation = finalisation
         self._cancel = cancel
         self._host_prefix, self._territory = host_prefix, territory
         self._lane = lane
@@ -94,7 +94,7 @@ class QueueSync:
         self._logger = logger
         self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._expectations = Expectations(logger)
-        self._settled_at: dict[str, float] = {}
+        self._finalised_at: dict[str, float] = {}
         self._needs_all: set[str] = set()  # runs that have run out of the memory that they were granted
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
@@ -203,7 +203,7 @@ class QueueSync:
         if state is None:
             return
         launched = self.controller.runs.get(run_id)
-        if launched is None and read_at <= self._settled_at.get(run_id, 0.0):
+        if launched is None and read_at <= self._finalised_at.get(run_id, 0.0):
             return  # what was read is older than what we know
         if state.type in (StateType.CANCELLING, StateType.CANCELLED):
             if launched is not None:
@@ -211,7 +211,7 @@ class QueueSync:
                 return
             self.withdraw(run_id, "it was cancelled")
             if state.type is StateType.CANCELLING:
-                await self._settlement.cancel_if_ours(flow_run, self._host_prefix, self._territory)
+                await self._finalisation.cancel_if_ours(flow_run, self._host_prefix, self._territory)
             return
         if launched is not None:
             return
@@ -271,14 +271,14 @@ class QueueSync:
         """A launch ran out of the memory that it was granted: if the run is tried again, it gets whole devices."""
         self._needs_all.add(run_id)
 
-    def settled(self, run_id: str) -> None:
+    def finalised(self, run_id: str) -> None:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""
-        self._settled_at[run_id] = time.time()
+        self._finalised_at[run_id] = time.time()
         self._forget(run_id)
 
     def waits_again(self, flow_run: FlowRun) -> None:
         """A launch is over, and the run waits as it was read just now."""
-        self._settled_at[str(flow_run.id)] = time.time()
+        self._finalised_at[str(flow_run.id)] = time.time()
         self._seen[str(flow_run.id)].flow_run = flow_run
 
     def flow_run(self, run_id: str) -> FlowRun | None:

@@ -233,7 +233,7 @@ class PoolSession:
     # -- leaving --------------------------------------------------------------------------------------------------
 
     def begin_drain(self, on_drained: Callable[[], object]) -> int:
-        """Start no run any more; call back when the last one has been settled.
+        """Start no run any more; call back when the last one has been finalised.
 
         Returns:
             How many runs there are to wait for.

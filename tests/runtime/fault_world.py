@@ -351,7 +351,7 @@ class _Host:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.world = worker, worker.world
-        self.settled: set[Path] = set()  # by this worker
+        self.finalised: set[Path] = set()  # by this worker
 
     def describe(self, run_id: str) -> RunRecord:
         request, queue, _ = self.world.submitted[run_id]
@@ -382,17 +382,17 @@ class _Host:
     def reported(self, run: Launch, kind: str) -> None:
         pass
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
-        await self.world.dawdle("settle")
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+        await self.world.dawdle("finalise")
         self.worker.spark()
-        assert run.folder not in self.settled, f"{run.run_id} was settled twice by one worker"
-        self.settled.add(run.folder)
+        assert run.folder not in self.finalised, f"{run.run_id} was finalised twice by one worker"
+        self.finalised.add(run.folder)
         self.world.over.setdefault(run.run_id, f"ended with {report.returncode}")
         self.worker.spark()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
     async def give_way(self, run: Launch, reason: str) -> bool:
-        await self.world.dawdle("settle")
+        await self.world.dawdle("finalise")
         self.worker.spark()
         if run.run_id in self.world.over:
             return False
@@ -761,7 +761,7 @@ class World:
         else:
             stages = {process.run_id: process.stage for process in self.processes.values()}
             lost = set(self.submitted) - set(self.over)
-            raise AssertionError(f"never settled: {sorted(lost)}; processes {stages}")
+            raise AssertionError(f"never finalised: {sorted(lost)}; processes {stages}")
         assert self.worker.controller._launches.idle.is_set()
         assert not list((self.folder / "runs").glob("*")), "records are left"
         self.worker.kill()

@@ -97,7 +97,7 @@ class RecordingHost:
         self.reports: list[ExitReport] = []
         self.records_at_prepare: list[bool] = []
         self.prepare_errors: list[Exception] = []  # raised, one a call
-        self.settling: asyncio.Event | None = None  # settle() waits for it
+        self.finalising: asyncio.Event | None = None  # finalise() waits for it
         self.preparing: asyncio.Event | None = None  # prepare() waits for it
         self.outcome: tuple[Outcome | None, str] = ("completed", "fine")
         self.request = Request()
@@ -135,12 +135,12 @@ class RecordingHost:
         """See Host."""
         self.said.append(f"{kind} {run.run_id}")
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
-        self.said.append(f"settle {run.run_id}")
+        self.said.append(f"finalise {run.run_id}")
         self.reports.append(report)
-        if self.settling is not None:
-            await self.settling.wait()
+        if self.finalising is not None:
+            await self.finalising.wait()
         return self.outcome
 
     async def unlaunched(self, run: Launch) -> None:

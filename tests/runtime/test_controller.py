@@ -97,7 +97,7 @@ async def test_a_run_is_launched_watched_settled_and_remembered(tmp_path: Path) 
         bench.now = 1060.0
         handle.end(0, max_rss_bytes=123, cpu_seconds=90.0)
         await bench.controller.wait_idle()
-        assert bench.host.said == ["prepare a", "launched a", "settle a"]
+        assert bench.host.said == ["prepare a", "launched a", "finalise a"]
         [row] = bench.host.rows
         assert bench.folders == [] and bench.places == {}
         assert row.outcome == "completed" and row.message == "fine" and row.exit_code == 0
@@ -149,17 +149,17 @@ async def test_a_run_gets_its_devices_its_channel_and_what_the_host_wants(tmp_pa
 
 
 async def test_devices_are_free_as_soon_as_the_process_is_gone(tmp_path: Path) -> None:
-    """The next run starts while the end of the one before is still being settled."""
+    """The next run starts while the end of the one before is still being finalised."""
     async with running(tmp_path) as bench:
         handle = await bench.launch("a")
         await bench.launch("b")
-        bench.host.settling = asyncio.Event()
+        bench.host.finalising = asyncio.Event()
         bench.submit("c")
         handle.end()
         await until(lambda: "launched c" in bench.host.said)
         assert bench.places["c"] == ("GPU-1",) and bench.host.rows == []
-        assert len(bench.folders) == 3, "what is not settled stays on record"
-        bench.host.settling.set()
+        assert len(bench.folders) == 3, "what is not finalised stays on record"
+        bench.host.finalising.set()
         await until(lambda: bench.host.rows)
 
 
@@ -258,7 +258,7 @@ async def test_a_run_cancelled_while_it_is_prepared_starts_no_process(tmp_path: 
         assert bench.record()["cancelled"] is True, "a new worker must know it too"
         bench.host.preparing.set()
         await bench.controller.wait_idle()
-        assert bench.driver.specs == [] and bench.host.said == ["prepare a", "settle a"] and bench.places == {}
+        assert bench.driver.specs == [] and bench.host.said == ["prepare a", "finalise a"] and bench.places == {}
         assert bench.host.rows[0].warm_start is False
 
 
@@ -314,7 +314,7 @@ async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp
         path.write_text(json.dumps(read_json(path) | {"cancelled": True}))
     async with running(tmp_path, bench.driver.world) as second:
         await second.controller.wait_idle()
-        assert not handle.running and second.host.said == ["settle a"]
+        assert not handle.running and second.host.said == ["finalise a"]
 
 
 async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_p
     handle.end(3)
     async with running(tmp_path, bench.driver.world) as second:
         await second.controller.wait_idle()
-        assert second.host.said == ["settle a"] and second.host.reports[0].returncode == 3
+        assert second.host.said == ["finalise a"] and second.host.reports[0].returncode == 3
         assert second.folders == [] and second.places == {}
 
 

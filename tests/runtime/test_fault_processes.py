@@ -81,7 +81,7 @@ class Owner(RecordingHost):
             stream_output=False,
         )
 
-    async def settle(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         self.sequence.over[run.run_id] = report.returncode
         return ("completed" if report.returncode == 0 else "crashed"), ""
 

@@ -72,7 +72,9 @@ def test_a_run_that_is_run_again_before_prefect_has_counted_it_gets_a_row_of_its
     with History(history_url) as history:
         assert history.record(row(outcome="crashed", granted_at=100.125))
         assert history.record(row(outcome="completed", granted_at=200.5, ended_at=2000.0))
-        assert not history.record(row(outcome="completed", granted_at=200.5)), "the worker was killed and settles again"
+        assert not history.record(row(outcome="completed", granted_at=200.5)), (
+            "the worker was killed and finalises again"
+        )
         assert not history.record(row(outcome="crashed", granted_at=100.125))
         assert [(found.attempt, found.outcome) for found in history.rows()] == [(2, "completed"), (1, "crashed")]
 

@@ -34,7 +34,7 @@ def dead_pid() -> int:
 
 
 class OneRun:
-    """Prefect's client for one run, with those of the server's rules that settling meets.
+    """Prefect's client for one run, with those of the server's rules that finalising meets.
 
     Attributes:
         after_read: Called once, after the run was read and before the reader learns of it.

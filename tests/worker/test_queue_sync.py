@@ -16,8 +16,8 @@ from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
+from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.queue_sync import QueueSync
-from prefect_gpu.worker.settle import Settlement
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
@@ -27,9 +27,9 @@ def a_sync(prefect: OneRun) -> QueueSync:
 
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
-    settlement = Settlement(cast(PrefectClient, prefect), LOGGER)
+    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER)
     queue = QueueSync(
-        worker, view, settlement, cancel=cancel, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
+        worker, view, finalisation, cancel=cancel, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
     )
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
     queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
@@ -47,7 +47,7 @@ async def test_a_run_that_was_settled_since_it_was_read_keeps_its_end() -> None:
     read, read_at = prefect.as_read(), time.time()
     queue = a_sync(prefect)
     prefect.states += [Cancelled(), Running(), Completed()]  # run again by its user, and completed
-    queue.settled(prefect.run_id)
+    queue.finalised(prefect.run_id)
     await queue._take_in(read, read_at)
     assert prefect.shown[0] == "completed"
 

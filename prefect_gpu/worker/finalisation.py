@@ -62,15 +62,15 @@ async def persist(ask: Callable[[], Awaitable[T]], logger: logging.Logger) -> T:
         pause = min(_LONGEST_PAUSE_S, pause * 2)
 
 
-class Settlement:
+class Finalisation:
     """Brings runs whose process is gone to the state that they belong in."""
 
     def __init__(self, client: PrefectClient, logger: logging.Logger) -> None:
         self._client = client
         self._logger = logger
 
-    async def settle(self, run: Launch, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
-        """See :meth:`prefect_gpu.runtime.controller.Host.settle`.
+    async def finalise(self, run: Launch, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
+        """See :meth:`prefect_gpu.runtime.controller.Host.finalise`.
 
         Args:
             run: The launch whose process is gone.
@@ -82,14 +82,14 @@ class Settlement:
         """
         try:
             while True:
-                settled = await persist(lambda: self._settle(run, report, api_was_away), self._logger)
-                if settled is not None:
-                    return settled
+                finalised = await persist(lambda: self._finalise(run, report, api_was_away), self._logger)
+                if finalised is not None:
+                    return finalised
         except ObjectNotFound:
             return "cancelled", "The flow run was deleted while it ran."
 
-    async def _settle(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
-        """As :meth:`settle`; None if the run came to another state meanwhile, so that it must be looked at again."""
+    async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
+        """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
         flow_run = await self._client.read_flow_run(UUID(run.run_id))
         run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
         state = flow_run.state
@@ -307,7 +307,7 @@ class Settlement:
             await self._bury_it(flow_run, ExitReport(returncode=None, cause=_NO_RECORD))
 
     async def _bury(self, run_id: UUID, ours: Collection[str], host_prefix: str) -> None:
-        # One of ours may have ended and been settled since the run was read, so that it looked like an orphan.
+        # One of ours may have ended and been finalised since the run was read, so that it looked like an orphan.
         flow_run = await self._client.read_flow_run(run_id)
         if str(run_id) in ours or not _orphaned(flow_run, host_prefix):
             return
