@@ -251,17 +251,17 @@ class Finalisation:
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
         return last is not None and words in (last.message or "")
 
-    async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str, territory: str = "") -> None:
+    async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str, scope: str = "") -> None:
         """Finish a cancellation that no process is left to finish: it never had one, or ours is gone.
 
         Args:
             host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
-            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`. A run in a container
+            scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`. A run in a container
                 (``node:container``) is ours if it was claimed for it, and a container that nobody follows was removed.
         """
         pid = flow_run.infrastructure_pid or ""
-        if territory:
-            gone = await self._claimed_in_words(flow_run.id, _for_territory(territory))
+        if scope:
+            gone = await self._claimed_in_words(flow_run.id, _for_scope(scope))
         else:
             gone = _gone_from_here(pid, host_prefix)
         if not pid or gone:
@@ -280,24 +280,24 @@ class Finalisation:
                 with suppress(ObjectNotFound):
                     await persist(partial(self._bury, flow_run.id, ours, host_prefix), self._logger)
 
-    async def bury_orphans_of(self, territory: str, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
+    async def bury_orphans_of(self, scope: str, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
         """Runs that an earlier leader claimed for an Engine or a Swarm that we lead now, without a record of ours.
 
         To be called once everything that is not ours has been removed there. What had not begun goes back to its queue;
         what ran is tried again if it has retries left, and else it has crashed.
 
         Args:
-            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`.
+            scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`.
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
         """
         for flow_run in flow_runs:
             if str(flow_run.id) not in ours and _believed(flow_run, StateType.PENDING):
                 with suppress(ObjectNotFound):
-                    await persist(partial(self._bury_of, territory, flow_run.id, ours), self._logger)
+                    await persist(partial(self._bury_of, scope, flow_run.id, ours), self._logger)
 
-    async def _bury_of(self, territory: str, run_id: UUID, ours: Collection[str]) -> None:
-        claimed = await self._claimed_in_words(run_id, _for_territory(territory))
+    async def _bury_of(self, scope: str, run_id: UUID, ours: Collection[str]) -> None:
+        claimed = await self._claimed_in_words(run_id, _for_scope(scope))
         flow_run = await self._client.read_flow_run(run_id)
         if str(run_id) in ours or not claimed or not _believed(flow_run, StateType.PENDING):
             return
@@ -351,18 +351,18 @@ def _believed(flow_run: FlowRun, *more: StateType) -> bool:
     return flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING, *more)
 
 
-def claim_words(worker: str, folder: str, territory: str = "") -> str:
+def claim_words(worker: str, folder: str, scope: str = "") -> str:
     """What the state of a run says that a worker has claimed.
 
     Args:
         folder: Name of the launch's folder.
-        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty for a process of this machine.
+        scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty for a process of this machine.
     """
-    return f"Claimed by worker {worker} ({folder}" + (_for_territory(territory) if territory else ")")
+    return f"Claimed by worker {worker} ({folder}" + (_for_scope(scope) if scope else ")")
 
 
-def _for_territory(territory: str) -> str:
-    return f") for {territory}."
+def _for_scope(scope: str) -> str:
+    return f") for {scope}."
 
 
 def _gone_from_here(infrastructure_pid: str, host_prefix: str) -> bool:

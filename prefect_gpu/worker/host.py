@@ -56,7 +56,7 @@ class PrefectHost:
 
     Attributes:
         local: Whether runs are processes of this machine.
-        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty if they are.
+        scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty if they are.
         credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
         lane: Held while Prefect is written to for show: see :class:`.RunDisplay`.
         tasks: Keeps what goes on beside.
@@ -69,7 +69,7 @@ class PrefectHost:
     pool: PoolView
     settings: GpuSettings
     local: bool
-    territory: str
+    scope: str
     credentials: Mapping[str, str] | None
     control: EngineControl
     history: History
@@ -92,7 +92,7 @@ class PrefectHost:
             self._finalisation,
             cancel=self.cancel,
             host_prefix=self._host_prefix,
-            territory=self.territory,
+            scope=self.scope,
             lane=self.lane,
             logger=self.logger,
             slowdown_limit=self.settings.slowdown_limit,
@@ -104,7 +104,7 @@ class PrefectHost:
             self.control,
             self.logger,
             None if self.local else self.settings,
-            self.territory,
+            self.scope,
             self.credentials,
         )
 
@@ -213,7 +213,7 @@ class PrefectHost:
 
     def is_here(self, infrastructure_pid: str) -> bool:
         """Whether that is, or was, on this machine or on a node of ours."""
-        if not self.territory:
+        if not self.scope:
             return infrastructure_pid.startswith(self._host_prefix)
         return infrastructure_pid.partition(":")[0] in {node.id for node, _ in self.controller.fleet.known}
 
@@ -270,8 +270,8 @@ class PrefectHost:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await persist(lambda: self.pool.runs_in_state(*types), self.logger)
-        if self.territory:
-            await self._finalisation.bury_orphans_of(self.territory, believed, self.controller.runs)
+        if self.scope:
+            await self._finalisation.bury_orphans_of(self.scope, believed, self.controller.runs)
         else:
             await self._finalisation.bury_orphans(believed, self.controller.runs, self._host_prefix)
 

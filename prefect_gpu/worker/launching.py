@@ -66,7 +66,7 @@ class Launcher:
         control: EngineControl,
         logger: logging.Logger,
         outside: GpuSettings | None = None,
-        territory: str = "",
+        scope: str = "",
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._worker = worker
@@ -75,7 +75,7 @@ class Launcher:
         self._queue = queue
         self._control = control
         self._outside = outside
-        self._territory = territory
+        self._scope = scope
         self._credentials = dict(credentials or {})
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
@@ -130,7 +130,7 @@ class Launcher:
     async def _claim(self, flow_run: FlowRun, run: Launch) -> None:
         # A later worker recognises its predecessor's claim: by the folder's name, if it has the folder, else by where
         # the run was to start.
-        claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._territory))
+        claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._scope))
         try:
             state = await propose_state(self._client, claim, flow_run_id=flow_run.id)
         except Abort as error:

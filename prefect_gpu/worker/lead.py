@@ -102,7 +102,7 @@ class Lead:
             self._locks.beat(pool)
             await asyncio.sleep(BEAT_S)
 
-    async def take(self, client: PrefectClient, pool: str, territory: str) -> None:
+    async def take(self, client: PrefectClient, pool: str, scope: str) -> None:
         """Wait for the lease of the pool on an Engine or a Swarm. From then on, Prefect is told nothing without it.
 
         Raises:
@@ -115,11 +115,11 @@ class Lead:
         def standing_by() -> None:
             nonlocal said
             if not said:
-                self._printer(f"Another worker of pool {pool!r} leads on {territory}. Standing by to take over.")
+                self._printer(f"Another worker of pool {pool!r} leads on {scope}. Standing by to take over.")
                 said = True
             self._standing_by()
 
-        terms = PrefectTerms(client, f"prefect-gpu leader of {pool} on {territory}")
+        terms = PrefectTerms(client, f"prefect-gpu leader of {pool} on {scope}")
         lease = self._lease_before or Lease(terms, logger=self._logger)
         await lease.acquire(standing_by)
         self._lease, self._client = lease, client

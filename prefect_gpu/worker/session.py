@@ -91,9 +91,9 @@ class PoolSession:
         chosen = await read_blocks(self._settings, client)
         settings = self._settings = chosen.settings
         place = infrastructure_of(pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes)
-        territory = await place.driver.territory() or ""
-        if territory:
-            await self._lead.take(client, pool.name, territory)
+        scope = await place.driver.scope() or ""
+        if scope:
+            await self._lead.take(client, pool.name, scope)
             self._start_once("lead", self._keep_lead())
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
@@ -103,7 +103,7 @@ class PoolSession:
             PoolView(client, pool.name, worker._work_queues),
             settings,
             local=place.driver.local,
-            territory=territory,
+            scope=scope,
             credentials=chosen.credentials,
             control=self._control,
             history=self._history,

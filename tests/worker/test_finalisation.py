@@ -204,18 +204,18 @@ async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan
     assert prefect.states[-1] is end
 
 
-async def bury_of(prefect: OneRun, territory: str, *ours: str) -> None:
+async def bury_of(prefect: OneRun, scope: str, *ours: str) -> None:
     read = prefect.as_read()
     after_read, prefect.after_read = prefect.after_read, None
     if after_read is not None:
         after_read()
-    await finalisation(prefect).bury_orphans_of(territory, [read], set(ours))
+    await finalisation(prefect).bury_orphans_of(scope, [read], set(ours))
 
 
-def claimed_for(territory: str, *states: State, retries: int = 0) -> OneRun:
+def claimed_for(scope: str, *states: State, retries: int = 0) -> OneRun:
     """A run that a worker has claimed for an Engine or a Swarm; what Prefect knows of its container is not needed."""
     prefect = OneRun(retries=retries)
-    prefect.states = [Pending(message=claim_words("w", "folder-1", territory)), *states]
+    prefect.states = [Pending(message=claim_words("w", "folder-1", scope)), *states]
     prefect.run.infrastructure_pid = None
     return prefect
 

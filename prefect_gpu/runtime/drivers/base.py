@@ -184,7 +184,7 @@ class Driver(abc.ABC):
         """The nodes that there are, once the driver has started; None: whoever made it knows."""
         return None
 
-    async def territory(self) -> str | None:
+    async def scope(self) -> str | None:
         """What is served, if workers with other state folders may serve it too: an Engine, a Swarm. May be asked before
         the driver has started.
 

@@ -116,7 +116,7 @@ class DockerDriver(Driver):
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
-    async def territory(self) -> str | None:
+    async def scope(self) -> str | None:
         told = await asyncio.to_thread(ask_once, self._endpoint)
         return "engine-" + short(str(told["ID"]))
 
