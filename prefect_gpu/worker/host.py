@@ -33,7 +33,7 @@ from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.finalisation import Finalisation, persist
 from prefect_gpu.worker.launching import Launcher
-from prefect_gpu.worker.lead import Lead
+from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.stream import PoolStream
@@ -73,7 +73,7 @@ class PrefectHost:
     credentials: Mapping[str, str] | None
     control: EngineControl
     history: History
-    lead: Lead
+    leadership: Leadership
     lane: asyncio.Lock
     tasks: Tasks
     logger: logging.Logger
@@ -121,7 +121,7 @@ class PrefectHost:
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :class:`Host`."""
         run.attach(_Prepared(self.stream.breaks))
-        await self.lead.must_hold()
+        await self.leadership.must_hold()
         return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:
@@ -154,7 +154,7 @@ class PrefectHost:
 
     async def unlaunched(self, run: Launch) -> None:
         """See :class:`Host`."""
-        await self.lead.must_hold()
+        await self.leadership.must_hold()
         await self._finalisation.give_back(run)
         self.queue.finalised(run.run_id)
 
@@ -204,7 +204,7 @@ class PrefectHost:
         async def stop() -> None:
             with suppress(Exception):  # the signal alone must do
                 await self.control.announce_cancellation(run.run_id)
-            await self.lead.must_hold()
+            await self.leadership.must_hold()
             if run.handle is not None:
                 await run.handle.announce_cancellation()
             await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
@@ -228,7 +228,7 @@ class PrefectHost:
 
     async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See :class:`Host`."""
-        await self.lead.must_hold()
+        await self.leadership.must_hold()
         display, prepared = run.attached(RunDisplay), run.attached(_Prepared)
         if display is not None:
             await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
@@ -242,7 +242,7 @@ class PrefectHost:
 
     async def give_way(self, run: Launch, reason: str) -> bool:
         """See :class:`Host`."""
-        await self.lead.must_hold()
+        await self.leadership.must_hold()
         display = run.attached(RunDisplay)
         if display is not None:
             await display.leave()

@@ -36,7 +36,7 @@ from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
 from prefect_gpu.worker.infrastructure import Infrastructure, infrastructure_of
-from prefect_gpu.worker.lead import Lead
+from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
@@ -71,7 +71,7 @@ class PoolSession:
         self._history = History(settings.resolved_history_url)
         self._locks = Locks(self._state_dir)
         self._logger = get_logger("worker.gpu")
-        self._lead = Lead(self._locks, printer, self._stand_by, self._logger)
+        self._leadership = Leadership(self._locks, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
@@ -84,17 +84,17 @@ class PoolSession:
     # -- beginning ------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Become the pool's worker here: wait for the lead, claim devices, adopt what runs, listen to Prefect."""
+        """Become the pool's worker here: wait for the leadership, claim devices, adopt what runs, listen to Prefect."""
         worker, pool, client = self._worker, self._worker.work_pool, self._worker.client
-        await self._lead.claim(pool.name)
-        self._start_once("beat", self._lead.beat(pool.name))
+        await self._leadership.claim(pool.name)
+        self._start_once("beat", self._leadership.beat(pool.name))
         chosen = await read_blocks(self._settings, client)
         settings = self._settings = chosen.settings
         place = infrastructure_of(pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes)
         scope = await place.driver.scope() or ""
         if scope:
-            await self._lead.take(client, pool.name, scope)
-            self._start_once("lead", self._keep_lead())
+            await self._leadership.take(client, pool.name, scope)
+            self._start_once("lead", self._keep_leadership())
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -107,7 +107,7 @@ class PoolSession:
             credentials=chosen.credentials,
             control=self._control,
             history=self._history,
-            lead=self._lead,
+            leadership=self._leadership,
             lane=self._lane,
             tasks=self._tasks,
             logger=self._logger,
@@ -156,7 +156,7 @@ class PoolSession:
             keep_days=settings.keep_days,
             checkpoints=settings.checkpoints,
             credentials=credentials,
-            leads=lambda: self._lead.held,
+            leads=lambda: self._leadership.held,
             logger=self._logger,
         )
 
@@ -191,16 +191,16 @@ class PoolSession:
     def _stand_by(self) -> None:
         self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
 
-    async def _keep_lead(self) -> None:
-        await self._lead.keep()
+    async def _keep_leadership(self) -> None:
+        await self._leadership.keep()
         self.lost = True
         if hasattr(self, "controller"):
             self.controller.abandon()
         self._printer("This worker leads no more. Its runs go on; it stands by to take over again.")
 
     def follow(self, lost: PoolSession) -> None:
-        """Be this worker's next session, after one that has lost the lead and is closed."""
-        self._lead.inherit(lost._lead)
+        """Be this worker's next session, after one that has lost the leadership and is closed."""
+        self._leadership.inherit(lost._leadership)
 
     # -- serving --------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class PoolSession:
             await self.controller.close()
         await self._stack.aclose()
         self._history.close()
-        await self._lead.release()
+        await self._leadership.release()
         self._locks.release()
         self.is_open = False
 

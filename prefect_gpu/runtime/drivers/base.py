@@ -170,7 +170,7 @@ class Driver(abc.ABC):
         away: Names of nodes that belong to what is served and cannot be used now: closed, down, or out of reach. They
             may be back, so nothing is refused because there is no room without them.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
-            worker may have lost the lead since the launch began.
+            worker may have lost the leadership since the launch began.
     """
 
     local = True

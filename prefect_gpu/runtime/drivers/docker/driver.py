@@ -226,7 +226,7 @@ class DockerDriver(Driver):
         """See :meth:`.Driver.watch_nodes`. An engine that was away may have come back with other GPUs.
 
         It is swept now and then: a worker that led before may have started something in the very moment in which it
-        lost the lead.
+        lost the leadership.
         """
         known: Sequence[Node] | None = None
         said = ""

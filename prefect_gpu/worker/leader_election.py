@@ -32,7 +32,7 @@ class NotLeadingError(httpx.TransportError):
     """Prefect must not be told anything, since another worker may lead by now. Treated as if Prefect were away."""
 
 
-class Lead:
+class Leadership:
     """The right of one worker's session to decide.
 
     Args:
@@ -66,7 +66,7 @@ class Lead:
         if not self.held:
             await asyncio.Event().wait()
 
-    def inherit(self, before: Lead) -> None:
+    def inherit(self, before: Leadership) -> None:
         """Ask with the lease of this worker's session before: it may have been cut off, and still be the leader."""
         self._lease_before = before._lease or before._lease_before
 
