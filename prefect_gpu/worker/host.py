@@ -85,14 +85,12 @@ class PrefectHost:
     def __post_init__(self) -> None:
         self._client = self.worker.client
         self._host_prefix = f"{socket.gethostname()}:"
-        self._finalisation = Finalisation(self._client, self.logger)
+        self._finalisation = Finalisation(self._client, self.logger, self._host_prefix, self.scope)
         self.queue = QueueSync(
             self.worker,
             self.pool,
             self._finalisation,
             cancel=self.cancel,
-            host_prefix=self._host_prefix,
-            scope=self.scope,
             lane=self.lane,
             logger=self.logger,
             slowdown_limit=self.settings.slowdown_limit,
@@ -270,10 +268,7 @@ class PrefectHost:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
         believed = await persist(lambda: self.pool.runs_in_state(*types), self.logger)
-        if self.scope:
-            await self._finalisation.bury_orphans_of(self.scope, believed, self.controller.runs)
-        else:
-            await self._finalisation.bury_orphans(believed, self.controller.runs, self._host_prefix)
+        await self._finalisation.bury_orphans(believed, self.controller.runs)
 
 
 def _cores_of(placement: Placement) -> str:

@@ -64,8 +64,6 @@ class QueueSync:
 
     Args:
         cancel: Called with a launched run that its user has cancelled.
-        host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
-        scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty: runs are such processes.
         lane: Held while Prefect is written to for show: see :class:`~prefect_gpu.worker.display.RunDisplay`.
     """
 
@@ -76,8 +74,6 @@ class QueueSync:
         finalisation: Finalisation,
         *,
         cancel: Callable[[Launch], Awaitable[None]],
-        host_prefix: str,
-        scope: str = "",
         lane: asyncio.Lock,
         logger: logging.Logger,
         slowdown_limit: float | None = None,
@@ -88,7 +84,6 @@ class QueueSync:
         self._pool = pool
         self._finalisation = finalisation
         self._cancel = cancel
-        self._host_prefix, self._scope = host_prefix, scope
         self._lane = lane
         self._slowdown_limit = slowdown_limit
         self._logger = logger
@@ -211,7 +206,7 @@ class QueueSync:
                 return
             self.withdraw(run_id, "it was cancelled")
             if state.type is StateType.CANCELLING:
-                await self._finalisation.cancel_if_ours(flow_run, self._host_prefix, self._scope)
+                await self._finalisation.cancel_if_ours(flow_run)
             return
         if launched is not None:
             return

@@ -23,7 +23,7 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.worker import expectations, queue_sync
 from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
 from prefect_gpu.worker.queue_sync import QueueSync
-from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
+from tests.worker.prefect_stand_in import LOGGER, OneRun
 
 NOON = 1_700_000_000.0 // 86400 * 86400 + 12 * 3600
 CET = timezone(timedelta(hours=1), "CET")
@@ -156,9 +156,7 @@ class Waits:
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
-        self.queue = QueueSync(
-            worker, nothing, nothing, cancel=nothing, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
-        )
+        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=asyncio.Lock(), logger=LOGGER)
         self.queue.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
         self.queue._seen[self.run_id].flow_run = self.prefect.as_read()
 

@@ -17,8 +17,8 @@ from prefect_gpu.worker.finalisation import Finalisation, claim_words
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
-def finalisation(prefect: OneRun) -> Finalisation:
-    return Finalisation(cast(PrefectClient, prefect), LOGGER)
+def finalisation(prefect: OneRun, scope: str = "", host_prefix: str = HOST_PREFIX) -> Finalisation:
+    return Finalisation(cast(PrefectClient, prefect), LOGGER, host_prefix, scope)
 
 
 async def finalised(prefect: OneRun, returncode: int | None = -9, *, cancelling: bool = False) -> str | None:
@@ -150,7 +150,7 @@ async def bury(prefect: OneRun, *ours: str) -> None:
     after_read, prefect.after_read = prefect.after_read, None
     if after_read is not None:
         after_read()
-    await finalisation(prefect).bury_orphans([read], set(ours), HOST_PREFIX)
+    await finalisation(prefect).bury_orphans([read], set(ours))
 
 
 async def test_a_run_of_which_nothing_is_left_is_crashed() -> None:
@@ -175,24 +175,24 @@ async def test_a_container_on_a_node_that_is_called_as_this_machine_is_no_proces
     assert prefect.shown[0] == "running"
     prefect = OneRun(Running(), Cancelling())
     prefect.run.infrastructure_pid = f"{HOST_PREFIX}{container}"
-    await finalisation(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX)
+    await finalisation(prefect).cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelling"
 
 
 async def test_a_cancellation_is_finished_where_the_process_was() -> None:
     prefect = OneRun(Running(), Cancelling())
-    await finalisation(prefect).cancel_if_ours(prefect.as_read(), "elsewhere:")
+    await finalisation(prefect, host_prefix="elsewhere:").cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelling"
-    await finalisation(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX)
+    await finalisation(prefect).cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelled"
 
 
 async def test_a_cancellation_is_finished_by_who_leads_where_the_container_was() -> None:
     prefect = claimed_for("swarm-1", Running(), Cancelling())
     prefect.run.infrastructure_pid = "node:0123456789ab"
-    await finalisation(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX, "swarm-2")
+    await finalisation(prefect, "swarm-2").cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelling"
-    await finalisation(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX, "swarm-1")
+    await finalisation(prefect, "swarm-1").cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelled"
 
 
@@ -209,7 +209,7 @@ async def bury_of(prefect: OneRun, scope: str, *ours: str) -> None:
     after_read, prefect.after_read = prefect.after_read, None
     if after_read is not None:
         after_read()
-    await finalisation(prefect).bury_orphans_of(scope, [read], set(ours))
+    await finalisation(prefect, scope).bury_orphans([read], set(ours))
 
 
 def claimed_for(scope: str, *states: State, retries: int = 0) -> OneRun:
@@ -261,5 +261,5 @@ async def test_a_run_that_ends_while_it_is_looked_at_again_keeps_its_end() -> No
     prefect = OneRun(Running())
     read = prefect.as_read()
     prefect.after_read = lambda: prefect.states.append(Completed())
-    await finalisation(prefect).bury_orphans([read], set(), HOST_PREFIX)
+    await finalisation(prefect).bury_orphans([read], set())
     assert prefect.shown[0] == "completed"

@@ -27,10 +27,8 @@ def a_sync(prefect: OneRun) -> QueueSync:
 
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
-    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER)
-    queue = QueueSync(
-        worker, view, finalisation, cancel=cancel, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
-    )
+    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER, HOST_PREFIX)
+    queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=asyncio.Lock(), logger=LOGGER)
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
     queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
     return queue
