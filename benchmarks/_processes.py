@@ -16,14 +16,15 @@ from typing import Any
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 ROOT = Path(__file__).parents[1]
 LOGGER = logging.getLogger("benchmarks.processes")
@@ -64,7 +65,7 @@ class Owner:
         env: Of each run, more environment variables.
         over: How the processes of runs ended that were not to leave.
         left: Runs that gave way, and why.
-        ended_at: When each run was settled, on the monotonic clock.
+        ended_at: When each run was finalised, on the monotonic clock.
     """
 
     def __init__(self, argv: tuple[str, ...]) -> None:
@@ -82,42 +83,42 @@ class Owner:
         record.known = {"flow_name": "train", "features": {}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_GPU_")}
         env |= self.env[run.run_id]
         return LaunchSpec(run.run_id, run.folder, self.argv, env, ROOT, stream_output=False)
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
-        assert run.run_id not in self.over, f"{run.run_id} is settled twice"
+        assert run.run_id not in self.over, f"{run.run_id} is finalised twice"
         self.over[run.run_id], self.ended_at[run.run_id] = report, time.monotonic()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host."""
         self.left.append((run.run_id, reason))
         return True
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See Host."""
 
 

@@ -2,7 +2,7 @@
 
 Four elastic trainings arrive at 0, 100, 200 and 300 s at a machine with six devices. The real controller schedules
 them: by the profiles ``adaptive`` and ``f-scheduling``, which resize them, and by ``fifo`` in static slots of 1, 2, 3
-and 6 devices. *Total time* is from the first submission until the last process has been settled.
+and 6 devices. *Total time* is from the first submission until the last process has been finalised.
 
     python -m benchmarks.elastic [--json] [--quick] [--repeats N] [--scale N]
 
@@ -62,7 +62,7 @@ class Total:
     """One pass of the workload.
 
     Attributes:
-        total_s: From the first submission until the last run was settled.
+        total_s: From the first submission until the last run was finalised.
         resized: How often a run was given more or fewer devices.
         again: Steps that were done twice, as they fell between a checkpoint and the stop.
         lost: Steps that are missing.

@@ -6,7 +6,7 @@ has drawn the answer: the worker's work, the transfer over the loopback interfac
 with all of the time shown, which is the most to draw. Server and browser run on the same cores. What the worker needs
 to put the answer together is told, too: for so long it does nothing else.
 
-The worker's share is measured against a real controller's chronicle; the runs in it are made up.
+The worker's share is measured against a real controller's activity log; the runs in it are made up.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from playwright.async_api import async_playwright
 
 from benchmarks import _claims
 from prefect_gpu.page.server import PageServer
-from prefect_gpu.runtime.chronicle import Chronicle
+from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
@@ -51,7 +51,7 @@ _MEASURE = """async () => {
 
 
 class Pool:
-    """A controller that launches nothing, with a chronicle full of runs. A source for the page."""
+    """A controller that launches nothing, with an activity log full of runs. A source for the page."""
 
     def __init__(self, folder: Path) -> None:
         devices = tuple(Device(f"virtual-{number}", "virtual", 8 << 30, virtual=True) for number in range(4))
@@ -59,12 +59,12 @@ class Pool:
         driver = ProcessDriver(warm=False, logger=logging.getLogger("benchmark"))
         host: Any = _Nobody()
         self.controller = Controller(host, nodes=(node,), driver=driver, state_dir=folder, pool="gpus", profile="fifo")
-        self.training: list[TrackedRun] = []
+        self.training: list[Launch] = []
         self.took_s: list[float] = []
         self.step = 100
-        self._fill(self.controller.chronicle, time.time())
+        self._fill(self.controller.activity, time.time())
 
-    def _fill(self, chronicle: Chronicle, now: float) -> None:
+    def _fill(self, activity: ActivityLog, now: float) -> None:
         for number in range(RUNS):
             device = f"virtual-{number % 4}"
             record = RunRecord(
@@ -74,17 +74,17 @@ class Pool:
             record.known = {"flow_name": "train", "features": {"steps": 1000}}
             start = now - (RUNS - number) * 3.5 - 12.0
             record.times = {"submitted": start - 60.0, "granted": start}
-            run = TrackedRun(record, Path("nowhere"))
-            chronicle.granted(run, start)
+            run = Launch(record, Path("nowhere"))
+            activity.granted(run, start)
             for phase, after in ((protocol.PREPARING, 0.2), (protocol.PREPARING, 1.0), (protocol.TRAINING, 3.0)):
                 run.enter(phase, start + after, {"waiting": after == 1.0, "steps": 1000})
-                chronicle.reported(run, protocol.PHASE, start + after)
+                activity.reported(run, protocol.PHASE, start + after, {})
             run.progressed({"losses": [[step, 1.0 / (1 + step)] for step in range(100)], "step": 100, "loss": 0.01})
             if number < RUNS - TRAINING:
                 run.enter(protocol.SAVING, start + 13.0, {})
-                chronicle.reported(run, protocol.PHASE, start + 13.0)
-                chronicle.ended(run, start + 14.0)
-                chronicle.over(run, start + 14.0, "completed", "")
+                activity.reported(run, protocol.PHASE, start + 13.0, {})
+                activity.ended(run, start + 14.0)
+                activity.over(run, start + 14.0, "completed", "")
             else:
                 self.training.append(run)
         self.controller.scheduler.handle(ev.NodesChanged((Node("decision", (), ()),)), now)
@@ -92,14 +92,14 @@ class Pool:
             event = ev.JobSubmitted(f"w{number}", Request(), "q", now - number, 0.0, f"ox-{number}")
             for told in self.controller.scheduler.handle(event, now):
                 if isinstance(told, Hold):
-                    chronicle.held(told)
+                    activity.held(told)
 
     def progress(self) -> None:
         """Every training run has come a step further."""
         self.step += 1
         for run in self.training:
             run.progressed({"step": self.step, "loss": 1.0 / self.step})
-            self.controller.chronicle.reported(run, protocol.PROGRESS, time.time())
+            self.controller.activity.reported(run, protocol.PROGRESS, time.time(), {})
 
     def overview(self, since: int) -> dict[str, Any]:
         """See :class:`prefect_gpu.page.app.Source`."""

@@ -24,9 +24,9 @@ from benchmarks.gpu.pool import Job, KitDriver, Past, Pool
 from prefect_gpu.cli.status_view import screen_of
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.drivers.base import LaunchSpec
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.forecast import Outlook, forecast
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Request
@@ -93,7 +93,7 @@ class Sweep(Pool):
         record.times["submitted"] = self.controller.scheduler.state.jobs[run_id].submitted_at
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         parameters = self._jobs[run.run_id].parameters
         argv = (sys.executable, str(self.program), str(parameters["lr"]), str(parameters["epochs"]))

@@ -21,7 +21,7 @@ from prefect.logging.configuration import setup_logging
 from prefect.settings import Settings, get_current_settings
 from prefect.states import Completed, Pending, Running
 
-from prefect_gpu.runtime.drivers.likeness import identity
+from prefect_gpu.runtime.drivers.fork_compatibility import identity
 from prefect_gpu.training.cpus import use_threads
 from prefect_gpu.training.protocol import ENV_CPUS
 

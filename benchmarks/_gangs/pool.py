@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,8 +19,8 @@ from benchmarks._gangs.trainings import ENV_NAMESPACE
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
@@ -30,6 +30,8 @@ from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
+from prefect_gpu.storage.row import Outcome as Ending
 from prefect_gpu.training.protocol import ENV_CPUS
 
 if TYPE_CHECKING:
@@ -321,7 +323,7 @@ class Pool:
         record.known = {"flow_name": gang.program.name, "parameters": {}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         gang = self._gangs[run.run_id]
         self._places[run.run_id] = tuple(part.node for part in run.record.placement.parts)
@@ -339,16 +341,16 @@ class Pool:
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
         return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         times = self._times[run.run_id]
         times["ended"] = time.time()
@@ -364,7 +366,7 @@ class Pool:
         self._failed[run.run_id] = "\n".join((report.cause, *report.tail[-8:]))
         return "failed", self._failed[run.run_id]
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host. It waits again at once: there is nobody else to ask."""
         now, spent = time.time(), self._spent[run.run_id]
         spent.stops += 1
@@ -372,17 +374,17 @@ class Pool:
         logger.info("%s was stopped: %s", run.record.name, reason)
         return True
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         if "ended" in self._times[run.run_id]:
             self._over[run.run_id].set()
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
-        self.contention.append(row)
+        self.contention.append(asdict(row))
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See Host."""

@@ -30,7 +30,7 @@ from benchmarks.cores.trainings import PIPELINES
 from benchmarks.gpu.machine import Machine, this_machine
 from benchmarks.gpu.pool import Job, KitDriver, Pool
 from prefect_gpu.runtime.drivers.base import LaunchSpec
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.model.jobs import Request
@@ -49,7 +49,7 @@ class CoresPool(Pool):
         await super().__aenter__()
         return self
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         job = self._jobs[run.run_id]
         marks = str(self._folder / "marks" / f"{run.run_id}.json")

@@ -29,13 +29,14 @@ from benchmarks.estimation.table import COLUMNS, PROGRESS
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.storage.history import History, HistoryRow
+from prefect_gpu.storage.history import History
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 _ROOT = Path(__file__).parents[2]
 _MEMORY_BYTES = 20 << 30  # of the one virtual device; each run has it alone
@@ -63,7 +64,7 @@ class Collector:
         record.known = {"flow_name": program, "parameters": parameters, "device_kind": "virtual", "virtual": True}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         module, program, parameters = submission(int(run.run_id), self._seed)
         job = {"module": module, "program": program, "parameters": parameters, "notes": str(self._notes(run.run_id))}
@@ -75,68 +76,67 @@ class Collector:
         argv = (sys.executable, "-m", "benchmarks.estimation.programs.execute", "job.json")
         return LaunchSpec(run.run_id, run.folder, argv, env, scratch)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
         self._reports[run.run_id] = report
         return ("completed" if report.returncode == 0 else "failed"), "\n".join(report.tail)[-500:]
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host. Nobody is asked to leave here."""
         return False
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         self.over.set()
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
 
-    def record_history(self, row: dict[str, Any]) -> None:
-        """See Host. The table gets its row from the same values, unless others disturbed the run."""
-        kept = HistoryRow(**row)
-        used_s = self._reports[kept.run_id].cpu_seconds or 0.0
-        wall_s = kept.ended_at - (kept.started_at or kept.ended_at)
-        others_s = max(0.0, busy_seconds() - self._busy_s[kept.run_id] - used_s)
+    def record_history(self, row: HistoryRow) -> None:
+        """See Host. A line of the table is made from the same values, unless others disturbed the run."""
+        used_s = self._reports[row.run_id].cpu_seconds or 0.0
+        wall_s = row.ended_at - (row.started_at or row.ended_at)
+        others_s = max(0.0, busy_seconds() - self._busy_s[row.run_id] - used_s)
         self.kept = self.last_try or others_s <= _OTHERS * wall_s + _OTHERS_S
-        words = f"{kept.outcome}, {wall_s:.1f} s, others {others_s:.2f} s{'' if self.kept else ', again'}"
-        print(f"{kept.run_id} {kept.flow_name:18} {words}", flush=True)
+        words = f"{row.outcome}, {wall_s:.1f} s, others {others_s:.2f} s{'' if self.kept else ', again'}"
+        print(f"{row.run_id} {row.flow_name:18} {words}", flush=True)
         if not self.kept:
             return
-        self._history.record(kept)
-        notes = self._notes(kept.run_id)
+        self._history.record(row)
+        notes = self._notes(row.run_id)
         ends = json.loads(notes.read_text()) if notes.exists() else []
-        table_row = {
-            "run_id": kept.run_id,
-            "program": kept.flow_name,
-            "parameters": json.dumps(kept.parameters),
-            "declared": json.dumps(kept.features),
-            "launching_s": kept.prepared_s,
-            "training_s": kept.trained_s,
-            "saving_s": kept.saved_s,
-            "steps": kept.steps_done,
-            "rss_peak_bytes": kept.rss_peak_bytes,
-            "cpu_mean": kept.cpu_mean,
-            "cpu_seconds": self._reports[kept.run_id].cpu_seconds,
+        line = {
+            "run_id": row.run_id,
+            "program": row.flow_name,
+            "parameters": json.dumps(row.parameters),
+            "declared": json.dumps(row.features),
+            "launching_s": row.prepared_s,
+            "training_s": row.trained_s,
+            "saving_s": row.saved_s,
+            "steps": row.steps_done,
+            "rss_peak_bytes": row.rss_peak_bytes,
+            "cpu_mean": row.cpu_mean,
+            "cpu_seconds": self._reports[row.run_id].cpu_seconds,
             "others_cpu_s": others_s,
             "wall_s": wall_s,
-            "ended_at": kept.ended_at,
-            "outcome": kept.outcome,
+            "ended_at": row.ended_at,
+            "outcome": row.outcome,
         }
         for percent, column in PROGRESS.items():
-            table_row[column] = ends[math.ceil(len(ends) * percent / 100) - 1] if ends else None
-        append(self._out / "runs.csv", {name: _short(value) for name, value in table_row.items()})
+            line[column] = ends[math.ceil(len(ends) * percent / 100) - 1] if ends else None
+        append(self._out / "runs.csv", {name: _short(value) for name, value in line.items()})
 
     def _notes(self, run_id: str) -> Path:
         return self._out / "notes" / f"{run_id}.json"

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -21,8 +21,8 @@ from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
@@ -30,6 +30,8 @@ from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
+from prefect_gpu.storage.row import Outcome as Ending
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 540.0
@@ -261,7 +263,7 @@ class Pool:
         record.known = {"flow_name": job.program, "parameters": job.parameters}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         job = self._jobs[run.run_id]
         marks = str(self._folder / "marks" / f"{run.run_id}.json")
@@ -269,34 +271,34 @@ class Pool:
         argv = (sys.executable, "-m", "benchmarks.gpu.trainings", order)
         return LaunchSpec(run.run_id, run.folder, argv, dict(os.environ), _ROOT, stream_output=False)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
         """See Host."""
         self._tails[run.run_id] = report.tail
         return ("completed", "") if report.returncode == 0 else ("failed", "\n".join(report.tail[-3:]))
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host. Nobody is asked to leave here."""
         return False
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         self._over[run.run_id].set()
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """See Host."""
-        self._rows[str(row["run_id"])] = row
+        self._rows[row.run_id] = asdict(row)

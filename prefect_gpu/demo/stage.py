@@ -181,7 +181,7 @@ class Stage:
         return {run_id: record.placement.all_devices for run_id, record in self.records().items()}
 
     def records(self) -> dict[str, RunRecord]:
-        """The worker's own records of the runs that it has launched and not settled yet, by the run's id."""
+        """The worker's own records of the runs that it has launched and not finalised yet, by the run's id."""
         from prefect_gpu.runtime.records import RecordStore
 
         found: dict[str, RunRecord] = {}

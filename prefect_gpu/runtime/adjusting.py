@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.launch import Adjustment, Follower, Launch
 from prefect_gpu.scheduling.model.instructions import Finish, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
-
-if TYPE_CHECKING:
-    from prefect_gpu.runtime.tracked import TrackedRun
 
 # Shares of the processor beside a run that trains. Whoever prepares is awaited by a device; whoever saves, by nobody
 # but its user: it comes last, but only while somebody prepares.
@@ -26,12 +24,13 @@ LAST_WEIGHT = 1 / 16
 _AFTER_S = 0.05  # a change of priority may take the kernel a tenth of a second: whoever trains next is told before
 
 
-class Adjuster:
+class Adjuster(Follower):
     """Carries out changes of running runs.
 
     Args:
         channel: Reaches the runs.
         fleet: Their devices.
+        launches: All that there are, by run.
         save: Writes a run's record.
         clock: Unix seconds.
     """
@@ -40,11 +39,13 @@ class Adjuster:
         self,
         channel: ChannelServer,
         fleet: Fleet,
-        save: Callable[[TrackedRun], None],
+        launches: Mapping[str, Launch],
+        save: Callable[[Launch], None],
         clock: Callable[[], float],
     ) -> None:
         self._channel = channel
         self._fleet = fleet
+        self._launches = launches
         self._save = save
         self._clock = clock
         self._tasks: set[asyncio.Task[bool]] = set()
@@ -55,7 +56,7 @@ class Adjuster:
         if self._ranking is not None:
             self._ranking.cancel()
 
-    def carry_out(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish) -> None:
+    def carry_out(self, run: Launch, change: Adjustment) -> None:
         """Begin a change; several of one run reach it in the order in which they were begun."""
         match change:
             case OpenGate():
@@ -71,17 +72,29 @@ class Adjuster:
             case Finish(_, reason):
                 self._send(run, protocol.STOP, {"reason": reason})
 
-    def launched(self, run: TrackedRun) -> None:
-        """The run's process exists: whoever prepares while another one trains must not be in its way."""
-        if run.handle is None:
-            return
-        if run.record.behind is not None:
-            run.handle.set_priority(ASIDE_WEIGHT)
-        elif run.record.weight != 1.0:
-            self.weigh(run)
+    def started(self, launch: Launch) -> None:
+        """See :class:`.Follower`. Whoever prepares while another one trains must not be in its way."""
+        if launch.handle is not None and launch.record.behind is not None:
+            launch.handle.set_priority(ASIDE_WEIGHT)
+        elif launch.record.weight != 1.0:
+            self.weigh(launch)
+        self.rank()
 
-    def adopted(self, run: TrackedRun, *, behind: str | None) -> None:
-        """Make up for what an earlier worker may not have come to, now that the scheduler has looked at the run.
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
+        """See :class:`.Follower`."""
+        if kind == protocol.PHASE:
+            if launch.phase == protocol.TRAINING:
+                self._trains(launch)
+            self.rank()
+            self._save(launch)
+        return ()
+
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """See :class:`.Follower`."""
+        self.rank()
+
+    def make_up(self, run: Launch, *, behind: str | None) -> None:
+        """Do what an earlier worker may not have come to, now that the scheduler has looked at an adopted run.
 
         Args:
             behind: The run that it still waits for.
@@ -97,59 +110,56 @@ class Adjuster:
         elif run.handle is not None and not run.record.placement.devices:
             run.handle.set_duty(1.0)  # whoever throttled it may have been killed with the worker
 
-    def trains(self, run: TrackedRun) -> None:
+    def _trains(self, run: Launch) -> None:
         """The run trains. If its gate was closed, it was cut off for so long that it went on by itself."""
         if run.record.behind is not None:
             self._pass_gate(run)
         elif run.saving_share is not None:  # it has saved before
             self._raise(run)
 
-    def rank(self, runs: Mapping[str, TrackedRun]) -> None:
-        """Somebody has begun or ended to prepare or to save: soon, those who save get their share of the processor.
-
-        Args:
-            runs: All that are launched, by id; looked at when the time has come.
-        """
+    def rank(self) -> None:
+        """Somebody has begun or ended to prepare or to save: soon, those who save get their share of the processor."""
         if self._ranking is None:
-            self._ranking = asyncio.get_running_loop().call_later(_AFTER_S, self._rank, runs)
+            self._ranking = asyncio.get_running_loop().call_later(_AFTER_S, self._rank)
 
-    def _rank(self, runs: Mapping[str, TrackedRun]) -> None:
+    def _rank(self) -> None:
         self._ranking = None
+        runs = self._launches.values()
         if len(runs) < 2:
             return  # a saver's share matters beside others only
-        prepares = any(run.record.behind is not None and not run.waiting for run in runs.values())
+        prepares = any(run.record.behind is not None and not run.waiting for run in runs)
         share = LAST_WEIGHT if prepares else ASIDE_WEIGHT
-        for run in runs.values():
+        for run in runs:
             weight = min(run.record.weight or 1.0, share)
             if run.phase == protocol.SAVING and run.handle is not None and run.saving_share != weight:
                 run.saving_share = weight
                 run.handle.set_priority(weight)
 
-    def _pass_gate(self, run: TrackedRun) -> None:
+    def _pass_gate(self, run: Launch) -> None:
         run.record.behind = None
         self._save(run)
         self.open_gate(run)
 
-    def open_gate(self, run: TrackedRun) -> None:
+    def open_gate(self, run: Launch) -> None:
         """The run may train: at once, and with the full share of the processor."""
         # Not admitted to the channel yet, it is launched without a gate; see the controller.
         sent = self._send(run, protocol.OPEN_GATE, {})
         # Only then: the kernel may take a tenth of a second to change a priority, and the device would be idle.
         sent.add_done_callback(lambda _: self._raise(run))
 
-    def _raise(self, run: TrackedRun) -> None:
+    def _raise(self, run: Launch) -> None:
         if run.handle is not None and run.record.behind is None:
             run.saving_share = None
             run.handle.set_priority(run.record.weight or 1.0)
 
-    def bind(self, run: TrackedRun) -> None:
+    def bind(self, run: Launch) -> None:
         """Let the run have the cores that its record says: everything that it has started, and its libraries."""
         cpus = run.record.placement.cpus
         if run.handle is not None and cpus:
             run.handle.bind(cpus)
         self._send(run, protocol.USE_CPUS, {"cpus": list(cpus)})
 
-    def weigh(self, run: TrackedRun) -> None:
+    def weigh(self, run: Launch) -> None:
         """Give the run its share. The processor is shared out by priority, a GPU by pauses between steps.
 
         A priority leaves nothing idle, but it does not reach a GPU: its kernels take turns whatever the host does. A
@@ -165,7 +175,7 @@ class Adjuster:
         paced = weight if weight == 0.0 or on_gpu or not lowered else 1.0
         self._send(run, protocol.SET_SHARE, {"weight": paced})
 
-    def _send(self, run: TrackedRun, kind: str, data: dict[str, object]) -> asyncio.Task[bool]:
+    def _send(self, run: Launch, kind: str, data: dict[str, object]) -> asyncio.Task[bool]:
         task = asyncio.get_running_loop().create_task(self._channel.instruct(run.run_id, kind, data))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

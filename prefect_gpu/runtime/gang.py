@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec, RunHandle
 from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.storage.row import Part
 from prefect_gpu.training import protocol
 
 _GRACE_S = 10.0  # between SIGTERM and SIGKILL for those whose gang has fallen apart
@@ -46,7 +47,7 @@ def instance_environment(placement: Placement, rank: int, address: str, port: in
     }
 
 
-def parts_of(placement: Placement) -> list[dict[str, Any]]:
+def parts_of(placement: Placement) -> list[Part]:
     """Where each instance of a gang is, in the order of their ranks, as it is shown and kept in the history.
 
     Returns:
@@ -56,7 +57,7 @@ def parts_of(placement: Placement) -> list[dict[str, Any]]:
     if len(parts) == 1:
         return []
     return [
-        {"node": part.node, "devices": list(part.devices), "role": role_of(placement, rank)}
+        Part(node=part.node, devices=list(part.devices), role=role_of(placement, rank))
         for rank, part in enumerate(parts)
     ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 
 class NotOursError(Exception):
@@ -20,7 +21,7 @@ class Host(Protocol):
     def describe(self, run_id: str) -> RunRecord:
         """A record with everything known at submission filled in (placement and token are the controller's)."""
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """Claim the run and say how to start it.
 
         Raises:
@@ -28,16 +29,16 @@ class Host(Protocol):
             LaunchError: It cannot be started now; it will be tried again later.
         """
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """The run's process exists."""
 
     def held(self, hold: Hold) -> None:
         """The run waits, for the reason given."""
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """The process is gone: make sure that the run's owner knows how it ended.
 
         Returns:
@@ -45,25 +46,21 @@ class Host(Protocol):
             is final.
         """
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """The run was stopped to carry on later or elsewhere: let it wait again, as the same run.
 
         Returns:
-            False if it is over: its user cancelled it, or it had just ended by itself. It is settled then.
+            False if it is over: its user cancelled it, or it had just ended by itself. It is finalised then.
         """
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """An earlier worker claimed the run but never started it: give it back to its queue."""
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """The launch is over and forgotten; if the run waits again, it may be submitted again."""
 
-    def record_contention(self, row: dict[str, Any]) -> None:
-        """Keep how much a run was slowed down by another one on its nodes (called in a thread).
+    def record_contention(self, row: ContentionRow) -> None:
+        """Keep how much a run was slowed down by another one on its nodes (called in a thread)."""
 
-        Args:
-            row: The fields of :class:`~prefect_gpu.storage.row.ContentionRow`.
-        """
-
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         """Keep the row (called in a thread)."""

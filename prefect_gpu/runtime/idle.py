@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.training import protocol
 
 
 @dataclass
@@ -14,7 +18,7 @@ class _Device:
     gaps: int = 0
 
 
-class IdleTime:
+class IdleTime(Follower):
     """Follows who trains on which device. Times are Unix seconds.
 
     Example:
@@ -27,6 +31,23 @@ class IdleTime:
 
     def __init__(self) -> None:
         self._devices: dict[str, _Device] = {}
+
+    def adopted(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        if launch.phase == protocol.TRAINING:
+            self.begins(launch.run_id, launch.record.placement.all_devices, launch.record.times[protocol.TRAINING])
+
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
+        """See :class:`.Follower`."""
+        if kind == protocol.PHASE and launch.phase == protocol.TRAINING:
+            launch.device_idle_s = self.begins(launch.run_id, launch.record.placement.all_devices, at)
+        elif kind == protocol.PHASE and launch.phase != protocol.PREPARING:  # a new try keeps its devices
+            self.ends(launch.run_id, at)
+        return ()
+
+    def ended(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        self.ends(launch.run_id, at)
 
     def begins(self, run: str, devices: Iterable[str], at: float) -> float | None:
         """A run begins to train.

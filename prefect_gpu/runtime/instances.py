@@ -1,45 +1,87 @@
-"""What starts each instance of a run: the host's specification, completed with what the live world knows of it."""
+"""Starts the instances of a run: the host's specification, completed with what the live world knows of each."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 from pathlib import Path
 
+from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
-from prefect_gpu.runtime.drivers.base import Driver, LaunchSpec
+from prefect_gpu.runtime.drivers.base import Driver, LaunchSpec, RunHandle
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.gang import instance_environment, instance_folder, instance_id
+from prefect_gpu.runtime.gang import adopt_together, instance_environment, instance_folder, instance_id, launch_together
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.run_environment import channel_environment, run_environment
-from prefect_gpu.runtime.tracked import TrackedRun
 
 CHANNEL_FILE = "channel.json"  # where the channel is, for runs whose worker is another one by now
 
 
 class Instances:
-    """Makes one specification for each instance.
+    """Starts and adopts the instances of runs, and lets them find and use the channel.
 
     Args:
-        locks: Folder of the devices' lock files, where the driver has none of its own.
-        channel_file: Where runs find the channel's address, where the driver brings no files to them.
+        state_dir: Holds the devices' lock files and the file with the channel's address, where the driver brings no
+            files of its own to the runs.
     """
 
     def __init__(
-        self, driver: Driver, fleet: Fleet, checkpoints: RunCheckpoints, locks: Path, channel_file: Path
+        self,
+        driver: Driver,
+        fleet: Fleet,
+        checkpoints: RunCheckpoints,
+        channel: ChannelServer,
+        *,
+        state_dir: Path,
+        pool: str,
+        logger: logging.Logger,
     ) -> None:
         self._driver = driver
         self._fleet = fleet
         self._checkpoints = checkpoints
-        self._locks = locks
-        self._channel_file = channel_file
+        self._channel = channel
+        self._locks = state_dir / "locks"
+        self._channel_file = state_dir / "channels" / f"{pool}.json"
+        self._logger = logger
 
-    def of(self, run: TrackedRun, spec: LaunchSpec, channel_url: str) -> list[LaunchSpec]:
-        """The specifications of all instances, instance 0 first, which reports for the run.
+    def publish(self) -> None:
+        """Write down where the channel is, now that it is open."""
+        self._locks.mkdir(parents=True, exist_ok=True)
+        self._channel_file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._channel_file.with_suffix(".tmp")
+        temporary.write_bytes(self._address)
+        temporary.replace(self._channel_file)
+
+    @property
+    def _address(self) -> bytes:
+        return json.dumps({"url": self._channel.url}).encode()
+
+    async def launch(self, launch: Launch, spec: LaunchSpec) -> RunHandle:
+        """Start all instances, or none; see :func:`.launch_together`.
 
         Args:
-            run: Its placement says where the instances go.
             spec: The host's, of the whole run.
-            channel_url: Where instance 0 reports to.
         """
+        self._channel.admit(launch.run_id, launch.record.token)
+        return await launch_together(self._driver, self._specify(launch, spec), self._logger)
+
+    async def adopt(self, launch: Launch) -> RunHandle | None:
+        """Find what an earlier worker started; see :func:`.adopt_together`."""
+        run_id, parts = launch.run_id, range(len(launch.record.placement.parts))
+        launched = [(instance_id(run_id, rank), instance_folder(launch.folder, rank)) for rank in parts]
+        handle = await adopt_together(self._driver, launched, self._logger)
+        if handle is not None:
+            await handle.give(CHANNEL_FILE, self._address)
+            self._channel.admit(run_id, launch.record.token, session=launch.record.session)
+        return handle
+
+    def dismiss(self, launch: Launch) -> None:
+        """Nobody speaks for the launch any more."""
+        self._channel.revoke(launch.run_id)
+
+    def _specify(self, run: Launch, spec: LaunchSpec) -> list[LaunchSpec]:
+        """The specifications of all instances, instance 0 first, which reports for the run."""
         placement = run.record.placement
         meeting = self._driver.meeting_point(run.run_id, run.folder) if len(placement.parts) > 1 else None
         specs = []
@@ -58,7 +100,7 @@ class Instances:
             if rank == 0:
                 own |= channel_environment(
                     token=run.record.token,
-                    url=channel_url,
+                    url=self._channel.url,
                     file=self._driver.files / CHANNEL_FILE if self._driver.files else self._channel_file,
                     gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
                     keep_best=run.record.request.converged == "stop",

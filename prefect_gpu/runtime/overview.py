@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from prefect_gpu.runtime.chronicle import Entry
+from prefect_gpu.runtime.activity_log import Entry
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job
@@ -52,18 +52,18 @@ def overview(
         - ``queue``: the first waiting runs in order: ``id``, ``name``, ``submitted``, ``due``, ``code``, ``reason``,
           ``expected_start``, ``expected_end``; ``queued``: how many wait in all.
     """
-    chronicle, scheduler = controller.chronicle, controller.scheduler
+    activity, scheduler = controller.activity, controller.scheduler
     waiting, known = scheduler.state.waiting(), controller.fleet.known
-    chronicle.forget_holds({job.id for job in waiting})
+    activity.forget_holds({job.id for job in waiting})
     return {
-        "version": chronicle.version,
+        "version": activity.version,
         "now": now,
-        "most_finished": chronicle.most,
+        "most_finished": activity.most,
         "nodes": [_node(node, state) for node, state in known],
         "profile": scheduler.profile.name,
         "draining": scheduler.state.draining,
         "devices": [_device(controller, node, one) for node, _ in known for one in node.devices],
-        "runs": [_run(controller, entry, now) for entry in chronicle.since(since)],
+        "runs": [_run(controller, entry, now) for entry in activity.since(since)],
         "queue": [_queued(controller, job, expected(job.id)) for job in _in_order(controller, waiting)],
         "queued": len(waiting),
     }
@@ -75,7 +75,7 @@ def details(controller: Controller, number: int, now: float) -> dict[str, Any] |
     Returns:
         None if the launch is not kept (any more).
     """
-    entry = controller.chronicle.entry(number)
+    entry = controller.activity.entry(number)
     if entry is None:
         return None
     row = _run(controller, entry, now)
@@ -116,7 +116,7 @@ def _in_order(controller: Controller, waiting: list[Job]) -> list[Job]:
 
 
 def _queued(controller: Controller, job: Job, outlook: Outlook | None) -> dict[str, Any]:
-    hold = controller.chronicle.hold_of(job.id)
+    hold = controller.activity.hold_of(job.id)
     return {
         "id": job.id,
         "name": job.label,

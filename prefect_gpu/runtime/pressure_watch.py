@@ -12,7 +12,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Status
 
 if TYPE_CHECKING:
-    from prefect_gpu.runtime.tracked import TrackedRun
+    from prefect_gpu.runtime.launch import Launch
     from prefect_gpu.scheduling.model.cluster import Node
     from prefect_gpu.scheduling.state.state import State
 
@@ -35,7 +35,7 @@ class PressureWatch:
         self,
         node: Node,
         state: State,
-        runs: Mapping[str, TrackedRun],
+        runs: Mapping[str, Launch],
         tell: Callable[[ev.Event], None],
         meter: PressureMeter | None = None,
         clock: Callable[[], float] = time.monotonic,

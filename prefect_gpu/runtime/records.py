@@ -6,7 +6,6 @@ A new worker finds here every run that the old one may have started: which proce
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.codec import build, plain
 from prefect_gpu.scheduling.model.jobs import Request
 
 
@@ -92,12 +92,12 @@ class RecordStore:
     def write(self, folder: Path, record: RunRecord) -> None:
         """Replace the record in one step, so that a reader sees the old one or the new one and never half of one."""
         temporary = folder / "record.json.tmp"
-        temporary.write_text(json.dumps(record, default=_plain))
+        temporary.write_text(json.dumps(record, default=plain))
         os.chmod(temporary, 0o600)  # it holds the token
         temporary.replace(folder / "record.json")
 
     def remove(self, folder: Path) -> None:
-        """The launch is settled: remove everything about it.
+        """The launch is finalised: remove everything about it.
 
         Were its files removed one by one, a worker killed meanwhile would leave some of them for ever, and a supervisor
         that comes too late to start a launch that was revoked could find no claim any more and start it.
@@ -111,37 +111,16 @@ class RecordStore:
         shutil.rmtree(removing, ignore_errors=True)
 
     def __iter__(self) -> Iterator[tuple[Path, RunRecord]]:
-        """(folder, record) of each launch of this pool that has not been settled, oldest first."""
+        """(folder, record) of each launch of this pool that has not been finalised, oldest first."""
         if not self._root.exists():
             return
         for folder in sorted(self._root.iterdir(), key=lambda path: path.name.rpartition("-")[2]):
             try:
-                data = json.loads((folder / "record.json").read_text())
-                data["request"] = _request(data["request"])
-                data["placement"] = _placement(data["placement"])
-                record = RunRecord(**data)
-            except (OSError, ValueError, KeyError, TypeError):
+                record: RunRecord = build(RunRecord, json.loads((folder / "record.json").read_text()))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue  # nothing that we have made: nothing was launched from it
             if record.pool == self._pool:
                 yield folder, record
-
-
-def _plain(value: Any) -> Any:
-    """What JSON knows; not `dataclasses.asdict`, which copies everything that is in it first."""
-    if dataclasses.is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    return str(value)
-
-
-def _request(data: dict[str, Any]) -> Request:
-    """A request as JSON has it; an earlier version's record names no features."""
-    return Request(**{**data, "features": tuple(data.get("features", ()))})
-
-
-def _placement(data: dict[str, Any]) -> Placement:
-    """A placement as JSON has it, parts and all; an earlier version's record has only one part."""
-    whole = {**data, "devices": tuple(data["devices"]), "cpus": tuple(data["cpus"])}
-    return Placement(**{**whole, "others": tuple(map(_placement, data.get("others", ())))})
 
 
 def remove_older(folder: Path, days: float) -> None:

@@ -7,13 +7,14 @@ that may have had company themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.interference.sensitivity import Key, placed_key
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 
 _LEAST_S = 3.0  # a rate is one from so many seconds and so many steps on
@@ -56,96 +57,99 @@ class _Rate:
         return (self.steps / self.seconds) / (other.steps / other.seconds)
 
 
-@dataclass
-class _Followed:
-    company: _Company | None = None
-    last: tuple[int, float] = (0, 0.0)
-    rates: dict[tuple[tuple[int, frozenset[str]], str | Key], _Rate] = field(default_factory=dict)
-    told: dict[str | Key, tuple[float, float]] = field(default_factory=dict)  # when, and what
-
-
-class Slowdowns:
-    """Follows the progress of runs that share devices, or are on several nodes.
+class SlowdownMeter(Follower):
+    """Follows the progress of one launch, if it shares devices or is on several nodes.
 
     A pair on devices is measured while exactly two runs train there, both with a full share; what is found stands in
-    the run's ``slowdowns``, for the history. A rate is compared only with rates on as many cores.
+    the launch's ``slowdowns``, for the history. A rate is compared only with rates on as many cores.
 
     A pair on a network is measured while exactly one other run that is on several nodes trains on any of a run's nodes;
     the event names both as they are placed. Runs that are on one node alone send nothing to others, but use the same
     cores and memory: a rate is compared only with rates beside the same of those. Runs on several nodes that share
     their devices are measured as those on devices.
+
+    Args:
+        launches: All that there are.
+        keep: Told of what was measured on a network, before the scheduler is: one of the two may be stopped for it.
     """
 
-    def __init__(self) -> None:
-        self._runs: dict[str, _Followed] = {}
+    def __init__(self, launches: Collection[Launch], keep: Callable[[ContentionRow], None]) -> None:
+        self._launches, self._keep = launches, keep
+        self._company: _Company | None = None
+        self._last: tuple[int, float] = (0, 0.0)
+        self._rates: dict[tuple[tuple[int, frozenset[str]], str | Key], _Rate] = {}
+        self._told: dict[str | Key, tuple[float, float]] = {}  # when, and what
 
-    def progressed(self, run: TrackedRun, runs: Iterable[TrackedRun], at: float) -> list[ev.SlowdownMeasured]:
-        """A run has come as far as its record says, at a time in Unix seconds.
-
-        Args:
-            runs: All that are launched.
-        """
-        step = run.record.progress.get("step")
-        if not (_shares(run) or _is_spread(run)) or run.phase != protocol.TRAINING or not isinstance(step, int):
-            return []
-        followed = self._runs.setdefault(run.run_id, _Followed())
-        company = _company_on_devices(run, runs, at) if _shares(run) else _company_on_nodes(run, runs, at)
-        before, (last_step, last_at) = followed.company, followed.last
-        followed.company, followed.last = company, (step, at)
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> Iterator[ev.SlowdownMeasured]:
+        """See :class:`.Follower`."""
+        step = launch.record.progress.get("step")
+        if kind != protocol.PROGRESS or launch.phase != protocol.TRAINING or not isinstance(step, int):
+            return
+        if not (_shares(launch) or _is_spread(launch)):
+            return
+        company = _company_on_devices if _shares(launch) else _company_on_nodes
+        now = company(launch, self._launches, at)
+        before, (last_step, last_at) = self._company, self._last
+        self._company, self._last = now, (step, at)
         # The first report after a change says where to count from: what came before it belongs to the old company.
-        if company is None or company != before or step < last_step or at <= last_at:
-            return []
-        rate = followed.rates.setdefault((company.setting, company.beside), _Rate())
+        if now is None or now != before or step < last_step or at <= last_at:
+            return
+        rate = self._rates.setdefault((now.setting, now.beside), _Rate())
         rate.steps += step - last_step
         rate.seconds += at - last_at
-        return self._measured(run, followed, company, at)
+        for measured in self._measured(launch, now, at):
+            if measured.pair is not None:
+                self._keep(_row(measured.job, *measured.pair, measured.slowdown, at))
+            yield measured
 
-    def _measured(self, run: TrackedRun, followed: _Followed, now: _Company, at: float) -> list[ev.SlowdownMeasured]:
-        spread = not _shares(run)
-        alone = followed.rates.get((now.setting, _ALONE))
+    def _measured(self, launch: Launch, now: _Company, at: float) -> list[ev.SlowdownMeasured]:
+        spread = not _shares(launch)
+        alone = self._rates.get((now.setting, _ALONE))
         if alone is None or not alone.known(spread):
             return []
         found = []
-        for (setting, beside), rate in followed.rates.items():
+        for (setting, beside), rate in self._rates.items():
             concerned = beside != _ALONE and setting == now.setting and now.beside in (beside, _ALONE)
             if not concerned or not rate.known(spread):
                 continue
             slowdown = round(alone.over(rate), 4)
-            told_at, told = followed.told.get(beside, (-math.inf, 0.0))
+            told_at, told = self._told.get(beside, (-math.inf, 0.0))
             if at - told_at < _EVERY_S or (spread and abs(slowdown - told) <= _NEWS * told):
                 continue
-            followed.told[beside] = (at, slowdown)
+            self._told[beside] = (at, slowdown)
             if isinstance(beside, Key):
-                own = placed_key(run.record.request, run.record.placement)
-                found.append(ev.SlowdownMeasured(run.run_id, slowdown, pair=(own, beside)))
+                own = placed_key(launch.record.request, launch.record.placement)
+                found.append(ev.SlowdownMeasured(launch.run_id, slowdown, pair=(own, beside)))
             else:
-                run.slowdowns[beside] = slowdown
-                found.append(ev.SlowdownMeasured(run.run_id, slowdown, beside))
+                launch.slowdowns[beside] = slowdown
+                found.append(ev.SlowdownMeasured(launch.run_id, slowdown, beside))
         return found
 
-    def forget(self, run_id: str) -> None:
-        """The run is over."""
-        self._runs.pop(run_id, None)
+
+def _row(run_id: str, own: Key, other: Key, slowdown: float, at: float) -> ContentionRow:
+    return ContentionRow(
+        run_id, own.model, own.gpus, own.nodes, other.model, other.gpus, other.nodes, slowdown, measured_at=at
+    )
 
 
-def _shares(run: TrackedRun) -> bool:
+def _shares(run: Launch) -> bool:
     return run.record.placement.shared
 
 
-def _nodes(run: TrackedRun) -> set[str]:
+def _nodes(run: Launch) -> set[str]:
     return {part.node for part in run.record.placement.parts if part.devices}
 
 
-def _is_spread(run: TrackedRun) -> bool:
+def _is_spread(run: Launch) -> bool:
     return bool(run.record.placement.others) and bool(run.record.request.kind) and len(_nodes(run)) > 1
 
 
-def _training(run: TrackedRun, runs: Iterable[TrackedRun]) -> list[TrackedRun]:
+def _training(run: Launch, runs: Iterable[Launch]) -> list[Launch]:
     """The others that train at all."""
     return [one for one in runs if one is not run and one.phase == protocol.TRAINING and one.record.weight > 0.0]
 
 
-def _company_on_devices(run: TrackedRun, runs: Iterable[TrackedRun], at: float) -> _Company | None:
+def _company_on_devices(run: Launch, runs: Iterable[Launch], at: float) -> _Company | None:
     """Who trains beside a run on its devices now; None if its rate would say nothing of a pair."""
     devices = set(run.record.placement.all_devices)
     beside = [one for one in _training(run, runs) if devices.intersection(one.record.placement.all_devices)]
@@ -153,7 +157,7 @@ def _company_on_devices(run: TrackedRun, runs: Iterable[TrackedRun], at: float) 
     return _company(run, beside, program, frozenset(), at)
 
 
-def _company_on_nodes(run: TrackedRun, runs: Iterable[TrackedRun], at: float) -> _Company | None:
+def _company_on_nodes(run: Launch, runs: Iterable[Launch], at: float) -> _Company | None:
     """Likewise of a run on several nodes: who else on them trains on several."""
     nodes = _nodes(run)
     others = [one for one in _training(run, runs) if nodes & _nodes(one)]
@@ -165,9 +169,7 @@ def _company_on_nodes(run: TrackedRun, runs: Iterable[TrackedRun], at: float) ->
     return _company(run, beside, other, local, at)
 
 
-def _company(
-    run: TrackedRun, beside: list[TrackedRun], other: str | Key, local: frozenset[str], at: float
-) -> _Company | None:
+def _company(run: Launch, beside: list[Launch], other: str | Key, local: frozenset[str], at: float) -> _Company | None:
     if len(beside) > 1 or any(one.record.weight < 1.0 for one in (run, *beside)):
         return None
     if beside and not other:

@@ -6,16 +6,14 @@ A log is enough to see again every decision that a cluster took: a bug report is
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
-import types
 import typing
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from typing import Any
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities
+from prefect_gpu.scheduling.model.codec import build, fields_of, plain
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.scheduler import Scheduler
 
@@ -29,13 +27,13 @@ def header(profile: str, abilities: Abilities = NOTHING_SPECIAL) -> str:
 
 def encode(event: ev.Event, now: float) -> str:
     """One line of a log."""
-    return json.dumps({"now": now, **_named(event)}, default=_plain)
+    return json.dumps({"now": now, **_named(event)}, default=plain)
 
 
 def _named(event: ev.Event) -> dict[str, Any]:
     if isinstance(event, ev.Together):
         return {"event": "Together", "events": [_named(one) for one in event.events]}
-    return {"event": type(event).__name__, **_fields(event)}
+    return {"event": type(event).__name__, **fields_of(event)}
 
 
 def decode(line: str) -> tuple[ev.Event, float]:
@@ -56,7 +54,7 @@ def _event(data: dict[str, Any]) -> ev.Event:
     cls = _EVENTS[data.pop("event")]
     if cls is ev.Together:
         return ev.Together(tuple(_event(one) for one in data["events"]))
-    event: ev.Event = _build(cls, data)
+    event: ev.Event = build(cls, data)
     return event
 
 
@@ -76,47 +74,10 @@ def replay(lines: Iterable[str]) -> Iterator[tuple[float, ev.Event, list[Instruc
         try:
             if scheduler is None:
                 head = json.loads(line)
-                scheduler = Scheduler(str(head["profile"]), _build(Abilities, head.get("abilities", {})))
+                scheduler = Scheduler(str(head["profile"]), build(Abilities, head.get("abilities", {})))
                 continue
             event, now = decode(line)
         except (ValueError, KeyError, TypeError) as error:
             what = error if scheduler else f"no header of an event log: {line[:120].strip()!r} ({error})"
             raise ValueError(f"line {number}: {what}") from error
         yield now, event, scheduler.handle(event, now)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """One level of `dataclasses.asdict`, which would copy everything that is in it."""
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(value):
-        return _fields(value)
-    raise TypeError(f"{value!r} cannot be recorded")
-
-
-_hints = functools.cache(typing.get_type_hints)  # each takes longer than all else that is done for a line
-
-
-def _build(annotation: Any, value: Any) -> Any:
-    """Turn plain JSON back into the dataclasses that the annotations name."""
-    origin = typing.get_origin(annotation)
-    if origin in (typing.Union, types.UnionType):
-        inner = [arg for arg in typing.get_args(annotation) if arg is not type(None)]
-        return None if value is None else _build(inner[0], value)
-    if origin is tuple:
-        items = typing.get_args(annotation)
-        if items[-1] is not Ellipsis:
-            return tuple(_build(item, element) for item, element in zip(items, value, strict=True))
-        return tuple(_build(items[0], element) for element in value)
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return annotation(value)
-    if isinstance(annotation, type) and issubclass(annotation, tuple) and annotation is not tuple:  # a NamedTuple
-        return annotation(*value)
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        hints = _hints(annotation)
-        return annotation(**{name: _build(hints[name], item) for name, item in value.items()})
-    return value

@@ -24,6 +24,8 @@ class Part(TypedDict):
 class HistoryRow:
     """One attempt of one run, after it ended. None means that something is not known.
 
+    Each field is a column of the history: see :mod:`prefect_gpu.storage.schema`.
+
     Attributes:
         run_id: The flow run's id.
         attempt: Counts from 1; with `run_id` it names the row.
@@ -138,16 +140,14 @@ class HistoryRow:
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> HistoryRow:
         """A row as it was read from the database."""
-        values = dict(columns)
-        values["devices"] = tuple(values["devices"] or ())
-        values["parameters"] = values["parameters"] or {}
-        values["features"] = values["features"] or {}
-        values["neighbours"] = tuple(values["neighbours"] or ())
-        values["estimate"] = values["estimate"] or {}
-        values["pace"] = values["pace"] or {}
-        values["slowdowns"] = values["slowdowns"] or {}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in columns.items()
+            if value is not None
+        }
         values["parts"] = tuple(
-            Part(node=part["node"], devices=tuple(part["devices"]), role=part["role"]) for part in values["parts"] or ()
+            Part(node=part["node"], devices=tuple(part["devices"]), role=part["role"])
+            for part in values.get("parts", ())
         )
         return cls(**values)
 

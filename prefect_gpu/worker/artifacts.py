@@ -12,8 +12,8 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from prefect.utilities.slugify import slugify
 
 from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.worker.estimate_words import estimate_markdown, estimate_of, to_go
 from prefect_gpu.worker.story_words import story_markdown
 
@@ -30,7 +30,7 @@ class RunArtifacts:
     def __init__(
         self,
         client: PrefectClient,
-        run: TrackedRun,
+        run: Launch,
         estimates: Estimates,
         *,
         every_s: float = 1.0,

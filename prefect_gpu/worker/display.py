@@ -12,10 +12,10 @@ from uuid import UUID
 from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.storage.finished import finished_run
-from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts
 from prefect_gpu.worker.estimate_words import drift_words, estimate_of
@@ -34,7 +34,7 @@ _SETTLED_AFTER_S = 0.25
 _AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
 
 
-class RunDisplay:
+class RunDisplay(Follower):
     """Shows the newest of what a run reports. What could not be shown is not worth failing for.
 
     Args:
@@ -49,7 +49,7 @@ class RunDisplay:
     def __init__(
         self,
         client: PrefectClient,
-        run: TrackedRun,
+        run: Launch,
         estimates: Estimates,
         warn: Callable[[str], None],
         lane: asyncio.Lock,
@@ -79,15 +79,15 @@ class RunDisplay:
         """There is something new."""
         self._news.set()
 
-    async def close(self, report: ExitReport, *, virtual: bool) -> None:
+    async def close(self, report: ExitReport, devices: Sequence[Device]) -> None:
         """Stop renaming the run's state, and show the last numbers.
 
         Args:
             report: How its process ended.
-            virtual: Whether it ran on virtual devices.
+            devices: Those that it had.
         """
         await self.leave()
-        await self._try(report, virtual)
+        await self._try(_measured(self._run, report, devices))
 
     async def leave(self) -> None:
         """Stop renaming the run's state."""
@@ -106,15 +106,14 @@ class RunDisplay:
             self._news.clear()
             await self._try()
 
-    async def _try(self, report: ExitReport | None = None, virtual: bool = False) -> None:
+    async def _try(self, measured: Mapping[str, float] | None = None) -> None:
         try:
             self._say_drift()
-            measured = None if report is None else _measured(self._run, report, virtual)
             async with self._lane:
                 await self._show_phase()
-                if report is None and self._over.is_set():
+                if measured is None and self._over.is_set():
                     return  # somebody waits to change the run's state
-                again_in = await self._artifacts.show(final=report is not None, measured=measured)
+                again_in = await self._artifacts.show(final=measured is not None, measured=measured)
             if self._shown_phase == _PREPARED:
                 again_in = min(again_in or _AT_GATE_AGAIN_S, _AT_GATE_AGAIN_S)
             if again_in and not self._over.is_set():
@@ -145,9 +144,9 @@ class RunDisplay:
             self._warn(drift_words(factor, estimate_of(kept, self._estimates.of(self._run.run_id)).basis))
 
 
-def _measured(run: TrackedRun, report: ExitReport, virtual: bool) -> Mapping[str, float]:
+def _measured(run: Launch, report: ExitReport, devices: Sequence[Device]) -> Mapping[str, float]:
     """By target, what a run that is over needed, as the history will have it; of one that broke off, until then."""
     ended_at = report.ended_at or time.time()
-    row = run.history_row(outcome="completed", message="", report=report, node="", ended_at=ended_at)
-    finished = finished_run(HistoryRow(**row, virtual=virtual))
+    row = run.history_row(outcome="completed", message="", report=report, devices=devices, ended_at=ended_at)
+    finished = finished_run(row)
     return {} if finished is None else finished.measured

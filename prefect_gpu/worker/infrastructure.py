@@ -9,9 +9,9 @@ from typing import Any
 
 from prefect.settings import get_current_settings
 
-from prefect_gpu.runtime.claims import Claims
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.own_node import claim_node
@@ -33,7 +33,7 @@ class Infrastructure:
 def infrastructure_of(
     pool: str,
     settings: GpuSettings,
-    claims: Claims,
+    locks: Locks,
     printer: Callable[..., None],
     logger: logging.Logger,
     stated: Mapping[str, Mapping[str, str]] | None = None,
@@ -55,7 +55,7 @@ def infrastructure_of(
             echo=None,
             logger=logger,
         )
-        return Infrastructure(driver, (claim_node(pool, settings, claims, printer, logger),))
+        return Infrastructure(driver, (claim_node(pool, settings, locks, printer, logger),))
     if settings.advertise is None:
         raise SetupError(
             f"advertise is not set, and driver={settings.driver!r} needs it: the address of this machine at which "

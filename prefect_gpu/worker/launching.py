@@ -22,16 +22,16 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
-from prefect_gpu.worker.intake import Intake
+from prefect_gpu.worker.finalisation import claim_words, persist
 from prefect_gpu.worker.pool import PoolView
-from prefect_gpu.worker.settle import claim_words, persist
+from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.states import claim_was_clean
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
@@ -62,20 +62,20 @@ class Launcher:
         self,
         worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
-        intake: Intake,
+        queue: QueueSync,
         control: EngineControl,
         logger: logging.Logger,
         outside: GpuSettings | None = None,
-        territory: str = "",
+        scope: str = "",
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
-        self._intake = intake
+        self._queue = queue
         self._control = control
         self._outside = outside
-        self._territory = territory
+        self._scope = scope
         self._credentials = dict(credentials or {})
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
@@ -84,7 +84,7 @@ class Launcher:
 
     def describe(self, job: Job) -> RunRecord:
         """A record with everything that is known at submission."""
-        flow_run = self._intake.known[job.id]
+        flow_run = self._queue.granted(job.id)
         return RunRecord(
             run_id=job.id,
             name=flow_run.name,
@@ -104,12 +104,12 @@ class Launcher:
             times={"submitted": job.submitted_at, "due": job.not_before},
         )
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
-        flow_run = self._intake.known[run.run_id]
+        flow_run = self._queue.granted(run.run_id)
         configuring = asyncio.ensure_future(persist(lambda: self._configure(flow_run, run), self._logger))
         try:
-            async with self._intake.lock(run.run_id):
+            async with self._queue.lock(run.run_id):
                 await self._claim(flow_run, run)
             if not await persist(lambda: claim_was_clean(self._client, flow_run.id), self._logger):
                 raise NotOursError("another worker has it")
@@ -122,15 +122,15 @@ class Launcher:
         except Exception as error:
             # The user's to mend: a block that does not exist, a working directory that is no folder, ...
             message = f"The run could not be configured: {error}"
-            await persist(lambda: self._intake.refuse(flow_run, message), self._logger)
+            await persist(lambda: self._queue.refuse(flow_run, message), self._logger)
             raise NotOursError(message) from error
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         return self._specify(flow_run, run, configuration, deployment)
 
-    async def _claim(self, flow_run: FlowRun, run: TrackedRun) -> None:
+    async def _claim(self, flow_run: FlowRun, run: Launch) -> None:
         # A later worker recognises its predecessor's claim: by the folder's name, if it has the folder, else by where
         # the run was to start.
-        claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._territory))
+        claim: Any = Pending(message=claim_words(self._worker.name, run.folder.name, self._scope))
         try:
             state = await propose_state(self._client, claim, flow_run_id=flow_run.id)
         except Abort as error:
@@ -146,7 +146,7 @@ class Launcher:
             # A deployment's own limit put it off, say. It is read again once it has been released.
             raise NotOursError(f"Prefect left it {state.name}: {state.message}")
 
-    async def _is_claimed(self, flow_run: FlowRun, run: TrackedRun) -> bool:
+    async def _is_claimed(self, flow_run: FlowRun, run: Launch) -> bool:
         """Whether the run is pending by this launch's claim, as soon as Prefect can be asked."""
         try:
             state = (await persist(lambda: self._client.read_flow_run(flow_run.id), self._logger)).state
@@ -154,7 +154,7 @@ class Launcher:
             return False
         return state is not None and state.is_pending() and run.folder.name in (state.message or "")
 
-    async def _configure(self, flow_run: FlowRun, run: TrackedRun) -> GpuJobConfiguration:
+    async def _configure(self, flow_run: FlowRun, run: Launch) -> GpuJobConfiguration:
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         flow = await self._pool.flow(flow_run.flow_id)
         configuration: GpuJobConfiguration = await GpuJobConfiguration.from_template_and_values(
@@ -180,7 +180,7 @@ class Launcher:
     def _specify(
         self,
         flow_run: FlowRun,
-        run: TrackedRun,
+        run: Launch,
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
     ) -> LaunchSpec:
@@ -209,7 +209,7 @@ class Launcher:
         )
 
     def _specify_container(
-        self, flow_run: FlowRun, run: TrackedRun, configuration: GpuJobConfiguration, settings: GpuSettings
+        self, flow_run: FlowRun, run: Launch, configuration: GpuJobConfiguration, settings: GpuSettings
     ) -> LaunchSpec:
         """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
         own = {name: value for name, value in configuration.env.items() if value is not None}

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.settings import GpuSettings
 
 
 def claim_node(
-    pool: str, settings: GpuSettings, claims: Claims, printer: Callable[..., None], logger: logging.Logger
+    pool: str, settings: GpuSettings, locks: Locks, printer: Callable[..., None], logger: logging.Logger
 ) -> Node:
     """This machine, with the devices that no other worker on it manages; they are ours from now on.
 
     Args:
         pool: Name of the pool that they serve.
-        claims: Where workers on this machine note what is theirs.
+        locks: Where workers on this machine note what is theirs.
         printer: Tells the worker's user which they are.
     """
     inventory = take_inventory(
@@ -31,7 +31,7 @@ def claim_node(
     found = [
         Device(info.id, info.kind, info.memory_bytes, info.virtual, tuple(info.cores)) for info in inventory.devices
     ]
-    ours, others = claims.claim_devices(found)
+    ours, others = locks.lock_devices(found)
     for device in others:
         logger.warning("%s is managed by another worker on this machine and left to it.", device.id)
     say_devices(pool, ours, printer, logger)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
-from prefect_gpu.runtime.tracked import WAITING, TrackedRun
+from prefect_gpu.runtime.launch import WAITING, Launch
 from prefect_gpu.training import protocol
 from prefect_gpu.units import format_seconds
 
@@ -13,7 +13,7 @@ _MOST = 60  # lines of a story; of a longer one, the beginning and the end are t
 
 
 def story_markdown(
-    run: TrackedRun,
+    run: Launch,
     story: Sequence[tuple[float, str]],
     *,
     now: float,
@@ -42,7 +42,7 @@ def story_markdown(
     return " ".join(said) + "\n\n| after | what happened, and why |\n|---:|---|\n" + "\n".join(lines) + "\n"
 
 
-def _summary(run: TrackedRun, now: float) -> list[str]:
+def _summary(run: Launch, now: float) -> list[str]:
     """What matters in sum: the gate, idle devices, giving way, cores."""
     times, said = run.record.times, []
     if run.record.gated and WAITING in times:

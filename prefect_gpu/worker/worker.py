@@ -201,9 +201,9 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         """
         if self._session is None or not self._session.is_open:
             raise InfrastructureNotAvailable(f"{infrastructure_pid}: this worker does not serve its pool.")
-        if not self._session.is_here(infrastructure_pid):
+        if not self._session.host.is_here(infrastructure_pid):
             raise InfrastructureNotAvailable(f"{infrastructure_pid} runs on another machine.")
-        if not await self._session.kill(infrastructure_pid, grace_seconds):
+        if not await self._session.host.kill(infrastructure_pid, grace_seconds):
             raise InfrastructureNotFound(f"{infrastructure_pid} is not running.")
 
 

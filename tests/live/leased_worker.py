@@ -18,8 +18,8 @@ from prefect_gpu.worker.lease import Lease
 TERRITORY = "engine-everywhere"
 
 
-async def territory(driver: ProcessDriver) -> str:
-    """See :meth:`Driver.territory`."""
+async def scope(driver: ProcessDriver) -> str:
+    """See :meth:`Driver.scope`."""
     return TERRITORY
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     """The command."""
     from prefect.cli import app
 
-    setattr(ProcessDriver, "territory", territory)  # noqa: B010  # mypy knows that a method is no variable
+    setattr(ProcessDriver, "scope", scope)  # noqa: B010  # mypy knows that a method is no variable
     setattr(ProcessDriver, "sweep", sweep)  # noqa: B010
     (Lease.__init__.__kwdefaults__ or {}).update(lease_s=6.0, renew_s=1.0)
     app()

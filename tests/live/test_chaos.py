@@ -87,10 +87,10 @@ async def test_200_runs_survive_killed_workers_a_server_restart_and_cancellation
 
     history = pool.history_of_runs()
 
-    async def settled() -> bool:
+    async def finalised() -> bool:
         return not list((pool.state_dir / "runs").iterdir())
 
-    await eventually(settled, "every launch settled")
+    await eventually(finalised, "every launch finalised")
     rows = history.rows()
     history.close()
     assert len({row.run_id for row in rows}) == len(rows), "one row for each finished run"

@@ -33,10 +33,10 @@ async def ended_well_and_once(pool: LivePool, runs: list[UUID]) -> None:
     for run_id in runs:
         assert (await pool.names(run_id)).count("Completed") == 1
 
-    async def settled() -> bool:
+    async def finalised() -> bool:
         return not list((pool.state_dir / "runs").iterdir())
 
-    await eventually(settled, "every launch settled")
+    await eventually(finalised, "every launch finalised")
     rows = await pool.rows(runs)
     assert sorted(row.run_id for row in rows) == sorted(map(str, runs)), "one row for each"
 

@@ -19,14 +19,15 @@ from typing import Any
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RecordStore, RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 PATIENCE_S = 60.0  # a gated run's, for a controller that it cannot reach (training/link.py)
@@ -350,7 +351,7 @@ class _Host:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.world = worker, worker.world
-        self.settled: set[Path] = set()  # by this worker
+        self.finalised: set[Path] = set()  # by this worker
 
     def describe(self, run_id: str) -> RunRecord:
         request, queue, _ = self.world.submitted[run_id]
@@ -360,7 +361,7 @@ class _Host:
         record.known = {"flow_name": "train", "features": {}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         await self.world.dawdle("prepare")
         self.worker.spark()
         if self.world.refusals.pop("prepare", None):
@@ -372,26 +373,26 @@ class _Host:
         self.worker.spark()
         return LaunchSpec(run.run_id, run.folder, ("python",), {}, run.folder)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         self.worker.spark()
 
     def held(self, hold: Hold) -> None:
         pass
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         pass
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
-        await self.world.dawdle("settle")
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+        await self.world.dawdle("finalise")
         self.worker.spark()
-        assert run.folder not in self.settled, f"{run.run_id} was settled twice by one worker"
-        self.settled.add(run.folder)
+        assert run.folder not in self.finalised, f"{run.run_id} was finalised twice by one worker"
+        self.finalised.add(run.folder)
         self.world.over.setdefault(run.run_id, f"ended with {report.returncode}")
         self.worker.spark()
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
-        await self.world.dawdle("settle")
+    async def give_way(self, run: Launch, reason: str) -> bool:
+        await self.world.dawdle("finalise")
         self.worker.spark()
         if run.run_id in self.world.over:
             return False
@@ -400,18 +401,18 @@ class _Host:
         self.worker.spark()
         return True
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         self.worker.spark()
         self.world.claimed.discard(run.run_id)
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         self.worker.spark()
         self.worker.offer(run.run_id)
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         pass
 
-    def record_history(self, row: dict[str, Any]) -> None:
+    def record_history(self, row: HistoryRow) -> None:
         self.worker.spark()
 
 
@@ -437,8 +438,9 @@ class Worker:
         self.channel = _Channel(self)
         self.controller._channel = self.channel  # type: ignore[assignment]
         self.controller._adjuster._channel = self.channel  # type: ignore[assignment]
-        self.controller._leaving._channel = self.channel  # type: ignore[assignment]
-        self.controller._records = _Records(self, world.folder)
+        self.controller._eviction._channel = self.channel  # type: ignore[assignment]
+        self.controller._instances._channel = self.channel  # type: ignore[assignment]
+        self.controller._records = self.controller._launches.records = _Records(self, world.folder)
         self.controller.scheduler.profile.reactions[1].margin = world.margin  # type: ignore[attr-defined]
         scheduler = self.controller.scheduler
         reactions = (*scheduler.profile.reactions, _Orders(world))
@@ -710,8 +712,7 @@ class World:
         if run_id in controller.runs:
 
             def begin() -> None:
-                task = self.worker.loop.create_task(controller.stop(run_id, 5.0))
-                controller._tasks.add(task)  # type: ignore[arg-type]
+                controller._tasks.start(controller.stop(run_id, 5.0))
 
             self.do(begin)
         elif run_id not in self.claimed:
@@ -760,7 +761,7 @@ class World:
         else:
             stages = {process.run_id: process.stage for process in self.processes.values()}
             lost = set(self.submitted) - set(self.over)
-            raise AssertionError(f"never settled: {sorted(lost)}; processes {stages}")
-        assert self.worker.controller._idle.is_set()
+            raise AssertionError(f"never finalised: {sorted(lost)}; processes {stages}")
+        assert self.worker.controller._launches.idle.is_set()
         assert not list((self.folder / "runs").glob("*")), "records are left"
         self.worker.kill()

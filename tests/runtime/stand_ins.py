@@ -8,13 +8,12 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.storage.row import ContentionRow, HistoryRow
-from prefect_gpu.storage.schema import runs_table
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 
 class MemoryHandle(RunHandle):
@@ -92,15 +91,15 @@ class RecordingHost:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.free_again: list[str] = []
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[HistoryRow] = []
         self.contention: list[ContentionRow] = []
         self.holds: list[Hold] = []
         self.reports: list[ExitReport] = []
         self.records_at_prepare: list[bool] = []
         self.prepare_errors: list[Exception] = []  # raised, one a call
-        self.settling: asyncio.Event | None = None  # settle() waits for it
+        self.finalising: asyncio.Event | None = None  # finalise() waits for it
         self.preparing: asyncio.Event | None = None  # prepare() waits for it
-        self.outcome: tuple[str | None, str] = ("completed", "fine")
+        self.outcome: tuple[Outcome | None, str] = ("completed", "fine")
         self.request = Request()
         self.found_out: dict[str, Any] = {}  # by prepare(), for the history
 
@@ -113,7 +112,7 @@ class RecordingHost:
         record.known = {"flow_name": "train", "features": {"tags": ["x"]}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         """See Host."""
         self.said.append(f"prepare {run.run_id}")
         self.records_at_prepare.append((run.folder / "record.json").exists())
@@ -124,7 +123,7 @@ class RecordingHost:
         run.record.known |= self.found_out
         return LaunchSpec(run.run_id, run.folder, ("python",), {"MINE": "1"}, run.folder)
 
-    async def launched(self, run: TrackedRun) -> None:
+    async def launched(self, run: Launch) -> None:
         """See Host."""
         self.said.append(f"launched {run.run_id}")
 
@@ -132,36 +131,32 @@ class RecordingHost:
         """See Host."""
         self.holds.append(hold)
 
-    def reported(self, run: TrackedRun, kind: str) -> None:
+    def reported(self, run: Launch, kind: str) -> None:
         """See Host."""
         self.said.append(f"{kind} {run.run_id}")
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         """See Host."""
-        self.said.append(f"settle {run.run_id}")
+        self.said.append(f"finalise {run.run_id}")
         self.reports.append(report)
-        if self.settling is not None:
-            await self.settling.wait()
+        if self.finalising is not None:
+            await self.finalising.wait()
         return self.outcome
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         """See Host."""
         self.said.append(f"unlaunched {run.run_id}")
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         """See Host."""
         self.free_again.append(run.run_id)
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
-        self.contention.append(ContentionRow(**row))
+        self.contention.append(row)
 
-    def record_history(self, row: dict[str, Any]) -> None:
-        """See Host. The database takes no row in which a column that must be known is empty."""
-        columns = HistoryRow(**row).as_columns()
-        missing = [column.name for column in runs_table.columns if not column.nullable and columns[column.name] is None]
-        if missing:
-            raise ValueError(f"the history would refuse the row: no {missing}")
+    def record_history(self, row: HistoryRow) -> None:
+        """See Host."""
         self.rows.append(row)
 
 

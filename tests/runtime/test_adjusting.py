@@ -12,8 +12,8 @@ import pytest
 from prefect_gpu.runtime.adjusting import _AFTER_S, ASIDE_WEIGHT, LAST_WEIGHT, Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Finish, OpenGate, SetCores, SetShare
 from prefect_gpu.scheduling.model.jobs import Request
@@ -45,15 +45,22 @@ class Desk:
     def __init__(self, device: str = "virtual-0", behind: str | None = None, weight: float = 1.0) -> None:
         self.channel = ChannelServer(lambda *event: None)
         self.channel.admit("r", "token")
+        self.runs: dict[str, Launch] = {}
         self.saved: list[tuple[str | None, float, tuple[int, ...]]] = []
-        self.adjuster = Adjuster(self.channel, Fleet((NODE,)), self.save, lambda: 5.0)
+        self.adjuster = Adjuster(self.channel, Fleet((NODE,)), self.runs, self.save, lambda: 5.0)
         place = Placement("n", (device,), (0,))
         record = RunRecord("r", "r", "p", "q", "token", Request(), place, gated=behind is not None, behind=behind)
         record.weight = weight
         self.handle = Handle()
-        self.run = TrackedRun(record, Path(), self.handle)
+        self.run = Launch(record, Path(), self.handle)
 
-    def save(self, run: TrackedRun) -> None:
+    def rank(self, runs: dict[str, Launch]) -> None:
+        """These are launched, and one of them has begun or ended to save."""
+        self.runs.clear()
+        self.runs.update(runs)
+        self.adjuster.rank()
+
+    def save(self, run: Launch) -> None:
         self.saved.append((run.record.behind, run.record.weight, run.record.placement.cpus))
 
     async def told(self) -> list[tuple[str, dict[str, Any]]]:
@@ -74,29 +81,29 @@ async def test_a_gate_is_noted_before_it_is_opened_and_the_processor_comes_after
 
 async def test_whoever_prepares_behind_another_has_a_small_share_of_the_processor() -> None:
     behind, free = Desk(behind="a"), Desk()
-    behind.adjuster.launched(behind.run)
-    free.adjuster.launched(free.run)
+    behind.adjuster.started(behind.run)
+    free.adjuster.started(free.run)
     assert behind.handle.did == [("priority", ASIDE_WEIGHT)] and free.handle.did == []
 
 
 async def test_a_run_that_went_through_its_gate_by_itself_gets_its_processor_back() -> None:
     desk = Desk(behind="a")
-    desk.adjuster.trains(desk.run)
+    desk.adjuster._trains(desk.run)
     assert desk.run.record.behind is None and desk.saved
     assert await desk.told() == [(protocol.OPEN_GATE, {})] and desk.handle.did == [("priority", 1.0)]
-    desk.adjuster.trains(desk.run)
+    desk.adjuster._trains(desk.run)
     assert len(await desk.told()) == 1
 
 
-async def ranked(desk: Desk, runs: dict[str, TrackedRun]) -> None:
-    desk.adjuster.rank(runs)
+async def ranked(desk: Desk, runs: dict[str, Launch]) -> None:
+    desk.rank(runs)
     assert not desk.handle.did, "the next one is told first that it may train"
     await asyncio.sleep(2 * _AFTER_S)
 
 
-def another(behind: str | None = None) -> TrackedRun:
+def another(behind: str | None = None) -> Launch:
     record = RunRecord("s", "s", "p", "q", "token", Request(), Placement("n", ("virtual-0",), (0,)), behind=behind)
-    return TrackedRun(record, Path(), MemoryHandle("s"))
+    return Launch(record, Path(), MemoryHandle("s"))
 
 
 def saving(weight: float = 1.0) -> Desk:
@@ -114,8 +121,8 @@ async def test_whoever_saves_makes_room_and_has_it_back_when_it_trains_again(wei
     assert desk.handle.did == [("priority", given)]
     for phase in (protocol.PREPARING, protocol.TRAINING):
         desk.run.enter(phase, 3.0, {})
-    desk.adjuster.trains(desk.run)
-    desk.adjuster.rank(runs)
+    desk.adjuster._trains(desk.run)
+    desk.rank(runs)
     await asyncio.sleep(2 * _AFTER_S)
     assert desk.handle.did[1:] == [("priority", weight)]
 
@@ -128,7 +135,7 @@ async def test_whoever_saves_comes_last_while_somebody_prepares() -> None:
     next_one.enter(protocol.PREPARING, 2.0, {})
     next_one.enter(protocol.PREPARING, 3.0, {"waiting": True})
     for _ in range(2):  # the second time, nothing is new
-        desk.adjuster.rank(runs)
+        desk.rank(runs)
         await asyncio.sleep(2 * _AFTER_S)
     assert desk.handle.did[1:] == [("priority", ASIDE_WEIGHT)]
 
@@ -137,7 +144,7 @@ async def test_nobody_is_ranked_alone_or_after_the_end() -> None:
     desk = saving()
     await ranked(desk, {"r": desk.run})
     assert desk.handle.did == []
-    desk.adjuster.rank({"r": desk.run, "s": another()})
+    desk.rank({"r": desk.run, "s": another()})
     desk.adjuster.close()
     await asyncio.sleep(2 * _AFTER_S)
     assert desk.handle.did == []
@@ -146,7 +153,7 @@ async def test_nobody_is_ranked_alone_or_after_the_end() -> None:
 @pytest.mark.parametrize(("still_behind", "opened"), [(None, [(protocol.OPEN_GATE, {})]), ("a", [])])
 async def test_the_gate_of_an_adopted_run_is_opened_unless_it_is_to_wait(still_behind: str | None, opened: Any) -> None:
     desk = Desk(behind="a")
-    desk.adjuster.adopted(desk.run, behind=still_behind)
+    desk.adjuster.make_up(desk.run, behind=still_behind)
     assert await desk.told() == opened
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node
@@ -35,14 +35,14 @@ class KeepingHost(RecordingHost):
         self.request = self.controller.scheduler.state.jobs[run_id].request
         return super().describe(run_id)
 
-    async def give_way(self, run: TrackedRun, reason: str) -> bool:
+    async def give_way(self, run: Launch, reason: str) -> bool:
         """See Host."""
         self.said.remove(f"launched {run.run_id}")
         return True
 
-    def record_contention(self, row: dict[str, Any]) -> None:
+    def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
-        self.history.record_contention(ContentionRow(**row))
+        self.history.record_contention(row)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -99,9 +99,9 @@ async def test_a_gang_is_stopped_for_its_neighbour_goes_elsewhere_and_the_next_w
             assert bench.nodes("one") == bench.nodes("two")
             before = bench.controller.runs["one"]
             await bench.train(5, one=4, two=4)
-            assert before.leaving is None
+            assert before.eviction is None
             await bench.train(8, one=4, two=4)
-            assert before.leaving is not None and "slow it down 2.00 times" in before.leaving.reason
+            assert before.eviction is not None and "slow it down 2.00 times" in before.eviction.reason
             await until(history.contention)
             [kept] = history.contention()
             assert (kept.run_id, kept.slowdown) == ("one", 2.0)
@@ -153,7 +153,7 @@ async def test_a_history_that_cannot_be_written_keeps_nobody_from_being_stopped(
         await bench.train(15, one=8)
         await bench.launch("two", "other")
         await bench.train(13, one=4, two=4)
-        assert bench.controller.runs["one"].leaving is not None
+        assert bench.controller.runs["one"].eviction is not None
     finally:
         await bench.controller.close()
         history.close()

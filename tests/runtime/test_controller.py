@@ -19,8 +19,8 @@ from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.instructions import Launch, Preempt
 from prefect_gpu.scheduling.model.jobs import Request, Status
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost
@@ -97,13 +97,13 @@ async def test_a_run_is_launched_watched_settled_and_remembered(tmp_path: Path) 
         bench.now = 1060.0
         handle.end(0, max_rss_bytes=123, cpu_seconds=90.0)
         await bench.controller.wait_idle()
-        assert bench.host.said == ["prepare a", "launched a", "settle a"]
+        assert bench.host.said == ["prepare a", "launched a", "finalise a"]
         [row] = bench.host.rows
         assert bench.folders == [] and bench.places == {}
-        assert row["outcome"] == "completed" and row["message"] == "fine" and row["exit_code"] == 0
-        assert row["run_id"] == "a" and row["devices"] == ("GPU-1",) and row["node"] == "here"
-        assert row["submitted_at"] == 1.0 and row["granted_at"] == 1000.0 and row["ended_at"] == 1060.0
-        assert row["cpu_mean"] == 1.5 and row["rss_peak_bytes"] == 123 and row["warm_start"] is True
+        assert row.outcome == "completed" and row.message == "fine" and row.exit_code == 0
+        assert row.run_id == "a" and row.devices == ("GPU-1",) and row.node == "here"
+        assert row.submitted_at == 1.0 and row.granted_at == 1000.0 and row.ended_at == 1060.0
+        assert row.cpu_mean == 1.5 and row.rss_peak_bytes == 123 and row.warm_start is True
 
 
 async def test_runs_that_share_a_device_are_each_others_neighbours(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ async def test_runs_that_share_a_device_are_each_others_neighbours(tmp_path: Pat
             assert isinstance(handle, MemoryHandle)
             handle.end(0)
         await bench.controller.wait_idle()
-        rows = {row["run_id"]: row for row in bench.host.rows}
-        assert rows["a"]["devices"] == rows["b"]["devices"] != rows["alone"]["devices"]
-        assert {job: row["neighbours"] for job, row in rows.items()} == {"a": ("train",), "b": ("train",), "alone": ()}
+        rows = {row.run_id: row for row in bench.host.rows}
+        assert rows["a"].devices == rows["b"].devices != rows["alone"].devices
+        assert {job: row.neighbours for job, row in rows.items()} == {"a": ("train",), "b": ("train",), "alone": ()}
 
 
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:
@@ -149,17 +149,17 @@ async def test_a_run_gets_its_devices_its_channel_and_what_the_host_wants(tmp_pa
 
 
 async def test_devices_are_free_as_soon_as_the_process_is_gone(tmp_path: Path) -> None:
-    """The next run starts while the end of the one before is still being settled."""
+    """The next run starts while the end of the one before is still being finalised."""
     async with running(tmp_path) as bench:
         handle = await bench.launch("a")
         await bench.launch("b")
-        bench.host.settling = asyncio.Event()
+        bench.host.finalising = asyncio.Event()
         bench.submit("c")
         handle.end()
         await until(lambda: "launched c" in bench.host.said)
         assert bench.places["c"] == ("GPU-1",) and bench.host.rows == []
-        assert len(bench.folders) == 3, "what is not settled stays on record"
-        bench.host.settling.set()
+        assert len(bench.folders) == 3, "what is not finalised stays on record"
+        bench.host.finalising.set()
         await until(lambda: bench.host.rows)
 
 
@@ -258,8 +258,8 @@ async def test_a_run_cancelled_while_it_is_prepared_starts_no_process(tmp_path: 
         assert bench.record()["cancelled"] is True, "a new worker must know it too"
         bench.host.preparing.set()
         await bench.controller.wait_idle()
-        assert bench.driver.specs == [] and bench.host.said == ["prepare a", "settle a"] and bench.places == {}
-        assert bench.host.rows[0]["warm_start"] is False
+        assert bench.driver.specs == [] and bench.host.said == ["prepare a", "finalise a"] and bench.places == {}
+        assert bench.host.rows[0].warm_start is False
 
 
 async def test_a_run_cancelled_while_its_process_is_made_is_stopped_at_once(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_processes_go_on_when_the_worker_ends_and_the_next_adopts_them(tmp
         assert second.places["b"] == ("virtual-0",) and [spec.run_id for spec in second.driver.specs] == ["b"]
         handle.end()
         await until(lambda: second.host.rows)
-        assert second.host.rows[0]["run_id"] == "a" and second.host.rows[0]["granted_at"] == 1000.0
+        assert second.host.rows[0].run_id == "a" and second.host.rows[0].granted_at == 1000.0
 
 
 async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp
         path.write_text(json.dumps(read_json(path) | {"cancelled": True}))
     async with running(tmp_path, bench.driver.world) as second:
         await second.controller.wait_idle()
-        assert not handle.running and second.host.said == ["settle a"]
+        assert not handle.running and second.host.said == ["finalise a"]
 
 
 async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_p
     handle.end(3)
     async with running(tmp_path, bench.driver.world) as second:
         await second.controller.wait_idle()
-        assert second.host.said == ["settle a"] and second.host.reports[0].returncode == 3
+        assert second.host.said == ["finalise a"] and second.host.reports[0].returncode == 3
         assert second.folders == [] and second.places == {}
 
 
@@ -337,7 +337,7 @@ async def test_a_run_whose_worker_died_before_it_knew_of_the_process_is_remember
         next(iter(second.driver.world.values())).end()
         await second.controller.wait_idle()
         [row] = second.host.rows
-        assert row["outcome"] == "completed" and row["warm_start"] is True and row["started_at"] == 1000.0
+        assert row.outcome == "completed" and row.warm_start is True and row.started_at == 1000.0
 
 
 async def test_what_was_found_out_while_preparing_outlives_the_worker(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ async def test_what_was_found_out_while_preparing_outlives_the_worker(tmp_path: 
     async with running(tmp_path, bench.driver.world) as second:
         next(iter(second.driver.world.values())).end()
         await second.controller.wait_idle()
-        assert second.host.rows[0]["flow_name"] == "train the model"
+        assert second.host.rows[0].flow_name == "train the model"
 
 
 async def test_a_launch_that_never_came_to_be_is_given_back(tmp_path: Path) -> None:
@@ -455,11 +455,11 @@ async def test_phases_progress_and_usage_reach_the_history(tmp_path: Path) -> No
         handle.end(0, cpu_seconds=1000.0)
         await bench.controller.wait_idle()
         [row] = bench.host.rows
-        assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 5.0)
-        assert (row["steps_done"], row["final_loss"], row["best_loss"]) == (4, 0.6, 0.4)
-        assert (row["cpu_mean"], row["device_util_mean"], row["device_util_peak"]) == (1.0, pytest.approx(0.4), 0.6)
-        assert row["device_memory_peak_bytes"] == 300
-        assert row["features"] == {"tags": ["x"], "steps": 4, "batch_size": 32}
+        assert (row.prepared_s, row.trained_s, row.saved_s) == (20.0, 30.0, 5.0)
+        assert (row.steps_done, row.final_loss, row.best_loss) == (4, 0.6, 0.4)
+        assert (row.cpu_mean, row.device_util_mean, row.device_util_peak) == (1.0, pytest.approx(0.4), 0.6)
+        assert row.device_memory_peak_bytes == 300
+        assert row.features == {"tags": ["x"], "steps": 4, "batch_size": 32}
         assert bench.host.said.count("progress a") == 2 and bench.host.said.count("phase a") == 4
 
 
@@ -479,7 +479,7 @@ async def test_odd_reports_harm_nothing(tmp_path: Path) -> None:
         assert bench.controller.runs["a"].phase == "training"
         handle.end()
         await until(lambda: bench.host.rows)
-        assert bench.host.rows[0]["outcome"] == "completed"
+        assert bench.host.rows[0].outcome == "completed"
 
 
 async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path) -> None:
@@ -500,7 +500,7 @@ async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path
         next(iter(second.driver.world.values())).end()
         await second.controller.wait_idle()
         [row] = second.host.rows
-        assert (row["prepared_s"], row["trained_s"], row["saved_s"]) == (20.0, 30.0, 10.0)
+        assert (row.prepared_s, row.trained_s, row.saved_s) == (20.0, 30.0, 10.0)
 
 
 ELASTIC = Request(max_gpus=2, preemptible=True)
@@ -536,8 +536,8 @@ def cascade(bench: Bench) -> None:
     """A run leaves; the next two are granted its device and made to leave before they could begin; a third may stay."""
     placement = bench.controller.runs["a"].record.placement
     for job, follower in (("a", "b"), ("b", "c"), ("c", "d")):
-        bench.controller._carry_out(Preempt(job, "another comes first"), bench.now)
-        bench.controller._carry_out(Launch(follower, placement, "it comes first"), bench.now)
+        bench.controller._carry_out(do.Preempt(job, "another comes first"), bench.now)
+        bench.controller._carry_out(do.Launch(follower, placement, "it comes first"), bench.now)
 
 
 @pytest.mark.parametrize("errors", [0, 1, 2])
@@ -545,7 +545,7 @@ async def test_whoever_is_made_to_leave_while_it_waits_for_its_device_does_not_k
     tmp_path: Path, errors: int
 ) -> None:
     bench = Bench(tmp_path)
-    bench.host = bench.controller._host = Patient()
+    bench.host = bench.controller._host = bench.controller._launches.host = Patient()
     await bench.controller.start()
     try:
         await bench.launch()

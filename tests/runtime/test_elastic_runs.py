@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,16 +28,16 @@ async def train(
     pool: ProcessPool, name: str, step_s: tuple[float, ...], launches: int = 1
 ) -> tuple[HistoryRow, list[int]]:
     """A run that ends after so many launches: (its row, on how many devices each of its steps was done)."""
-    rows: list[dict[str, Any]] = []
-    pool.owner.record_history = rows.append  # type: ignore[method-assign,assignment]
+    rows: list[HistoryRow] = []
+    pool.owner.record_history = rows.append  # type: ignore[method-assign]
     file = pool.folder / f"{name}.notes"
     told = {"notes": str(file), "step_s": step_s, "enough": 100, "launches": launches}
     estimate = pool.controller.estimates.submitted(name, Known("train"), ELASTIC.max_gpus)
     pool.submit(name, ELASTIC, estimate, ELASTIC=json.dumps(told))
     await pool.over(name)
     [row] = rows
-    assert row["outcome"] == "completed"
-    return HistoryRow(**row), notes(file)
+    assert row.outcome == "completed"
+    return row, notes(file)
 
 
 def learn(pool: ProcessPool, *rows: HistoryRow) -> None:

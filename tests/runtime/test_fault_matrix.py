@@ -136,7 +136,7 @@ class Faults(RuleBasedStateMachine):
     def a_launch_will_fail(self, what: str) -> None:
         self.world.refusals[what] = True
 
-    @rule(what=st.sampled_from(["prepare", "launch", "answer", "settle"]))
+    @rule(what=st.sampled_from(["prepare", "launch", "answer", "finalise"]))
     def something_takes_long(self, what: str) -> None:
         self.world.set_slow(what)
 

@@ -18,12 +18,13 @@ import pytest
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.instructions import Launch
 from prefect_gpu.scheduling.model.jobs import Estimate
+from prefect_gpu.storage.row import Outcome
 from tests.runtime.cut import Cut
 from tests.runtime.stand_ins import RecordingHost
 
@@ -67,7 +68,7 @@ class Owner(RecordingHost):
         record.known = {"flow_name": "train", "features": {}}
         return record
 
-    async def prepare(self, run: TrackedRun) -> LaunchSpec:
+    async def prepare(self, run: Launch) -> LaunchSpec:
         self.sequence.claimed.add(run.run_id)
         env = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_GPU_")}
         env["FAULTS"] = json.dumps(self.sequence.told[run.run_id])
@@ -80,14 +81,14 @@ class Owner(RecordingHost):
             stream_output=False,
         )
 
-    async def settle(self, run: TrackedRun, report: ExitReport) -> tuple[str | None, str]:
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
         self.sequence.over[run.run_id] = report.returncode
         return ("completed" if report.returncode == 0 else "crashed"), ""
 
-    async def unlaunched(self, run: TrackedRun) -> None:
+    async def unlaunched(self, run: Launch) -> None:
         self.sequence.claimed.discard(run.run_id)
 
-    def released(self, run: TrackedRun) -> None:
+    def released(self, run: Launch) -> None:
         self.sequence.offer(run.run_id)
 
 
@@ -120,7 +121,7 @@ class Sequence:
         carry_out = self.controller._carry_out
 
         def counted(instruction: Any, now: float) -> None:
-            self.behind += isinstance(instruction, Launch) and instruction.behind is not None
+            self.behind += isinstance(instruction, do.Launch) and instruction.behind is not None
             carry_out(instruction, now)
 
         self.controller._carry_out = counted  # type: ignore[method-assign]
@@ -139,9 +140,7 @@ class Sequence:
         controller._closing = True
         if controller._timer is not None:
             controller._timer.cancel()
-        for task in list(controller._tasks):
-            task.cancel()
-        await asyncio.gather(*controller._tasks, return_exceptions=True)
+        await controller._tasks.close()
         await controller._channel.close()
 
     def offer(self, run_id: str) -> None:

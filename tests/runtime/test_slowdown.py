@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.slowdown import Slowdowns
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 
 DEVICE = Placement("n", ("d0",), (0, 1), 1 << 30, shared=True)
@@ -22,24 +23,27 @@ class Bench:
     """Runs whose steps take as long as the test says, on a clock of its own."""
 
     def __init__(self) -> None:
-        self.slowdowns, self.now = Slowdowns(), 1000.0
-        self.runs: list[TrackedRun] = []
+        self.now = 1000.0
+        self.runs: list[Launch] = []
+        self.kept: list[ContentionRow] = []
         self.said: list[ev.SlowdownMeasured] = []
 
-    def add(self, program: str, place: Placement = DEVICE, phase: str = protocol.TRAINING) -> TrackedRun:
+    def add(self, program: str, place: Placement = DEVICE, phase: str = protocol.TRAINING) -> Launch:
         request = Request(gpu_memory_bytes=1, exclusive=False, kind=program, workers=len(place.parts))
         record = RunRecord(f"{program}{len(self.runs)}", "", "", "", "", request, place, progress={"step": 0})
-        run = TrackedRun(record, Path("."), phase=phase)
+        run = Launch(record, Path("."), phase=phase)
+        run.attach(SlowdownMeter(self.runs, self.kept.append))
         self.runs.append(run)
         return run
 
-    def train(self, seconds: int, *speeds: tuple[TrackedRun, int]) -> None:
+    def train(self, seconds: int, *speeds: tuple[Launch, int]) -> None:
         """Each makes so many steps in each second, and reports them."""
         for _ in range(seconds):
             self.now += 1.0
             for run, steps in speeds:
                 run.record.progress["step"] += steps
-                self.said += self.slowdowns.progressed(run, self.runs, self.now)
+                for follower in run.followers:
+                    self.said += follower.reported(run, protocol.PROGRESS, self.now, {})
 
 
 def test_it_is_the_speed_alone_before_divided_by_that_beside() -> None:

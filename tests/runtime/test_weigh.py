@@ -12,8 +12,8 @@ from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.drivers.base import RunHandle
 from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import SetShare
 from prefect_gpu.scheduling.model.jobs import Request
@@ -56,11 +56,12 @@ async def test_a_share_reaches_the_run(virtual: bool, able: bool, weight: float,
         run_id="r", name="r", pool="p", queue="q", request=Request(), placement=Placement("n", ("d",), (0,)), token="t"
     )
     handle, channel = Handle(able), Channel()
-    run = TrackedRun(record, Path(), handle=cast(RunHandle, handle))
+    run = Launch(record, Path(), handle=cast(RunHandle, handle))
     saved: list[float] = []
     adjuster = Adjuster(
         cast(ChannelServer, channel),
         Fleet((node,)),
+        {},
         lambda run: saved.append(run.record.weight),
         lambda: 1.0,
     )

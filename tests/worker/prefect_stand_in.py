@@ -16,8 +16,8 @@ from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus
 from prefect.client.schemas.responses import StateAcceptDetails as Accepted
 from prefect.states import Pending
 
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 
@@ -34,7 +34,7 @@ def dead_pid() -> int:
 
 
 class OneRun:
-    """Prefect's client for one run, with those of the server's rules that settling meets.
+    """Prefect's client for one run, with those of the server's rules that finalising meets.
 
     Attributes:
         after_read: Called once, after the run was read and before the reader learns of it.
@@ -65,11 +65,11 @@ class OneRun:
         """The run as it is now."""
         return self.run.model_copy(update={"state": self.states[-1], "state_type": self.states[-1].type})
 
-    def launch(self) -> TrackedRun:
+    def launch(self) -> Launch:
         """The launch that claimed the run."""
         place = Placement("here", (), ())
         record = RunRecord(self.run_id, "run", "pool", "q", "token", Request(), place, times={"granted": 1.0})
-        return TrackedRun(record, Path(FOLDER))
+        return Launch(record, Path(FOLDER))
 
     async def read_flow_run(self, run_id: UUID) -> FlowRun:
         """See Prefect's client."""

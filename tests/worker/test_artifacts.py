@@ -14,9 +14,9 @@ import pytest
 
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import FinishedRun, Known
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
@@ -51,18 +51,18 @@ class KeepingClient:
         return [SimpleNamespace(latest_id=identity) for identity, key in self._keys.items() if key == wanted]
 
 
-def a_run() -> TrackedRun:
+def a_run() -> Launch:
     record = RunRecord(str(uuid4()), "sly fox", "pool", "q", "t", Request(), Placement("n", (), ()))
     record.known["flow_name"] = "Train it!"
-    return TrackedRun(record, Path("unused"))
+    return Launch(record, Path("unused"))
 
 
-def shown(run: TrackedRun, estimates: Estimates | None = None) -> tuple[RunArtifacts, KeepingClient]:
+def shown(run: Launch, estimates: Estimates | None = None) -> tuple[RunArtifacts, KeepingClient]:
     client = KeepingClient()
     return RunArtifacts(client, run, estimates or Estimates(), every_s=0.0), client  # type: ignore[arg-type]
 
 
-def estimated(run: TrackedRun, step_s: float) -> Estimates:
+def estimated(run: Launch, step_s: float) -> Estimates:
     """Those of a pool where this run was submitted after six of 100 steps had finished."""
     program = Known(str(run.record.known["flow_name"]), declared={"steps": 100})
     finished = [
@@ -144,16 +144,16 @@ async def test_many_reports_are_one_update_and_the_last_is_never_lost() -> None:
     assert client.artifacts["train-it-progress"].data == 100.0
 
 
-def train(run: TrackedRun, estimates: Estimates, *steps_at: tuple[int, float]) -> None:
+def train(run: Launch, estimates: Estimates, *steps_at: tuple[int, float]) -> None:
     """It trains 100 steps; (steps done, seconds ago) are its reports, the first being its beginning."""
     now = time.time()
     for step, ago in steps_at:
         if step == 0:
             run.enter(protocol.TRAINING, now - ago, {"steps": 100})
-            estimates.entered(run, protocol.TRAINING, now - ago)
+            list(estimates.reported(run, protocol.PHASE, now - ago, {}))
         else:
             run.progressed({"step": step, "steps": 100})
-            estimates.progressed(run, now - ago)
+            list(estimates.reported(run, protocol.PROGRESS, now - ago, {}))
 
 
 def expected_end(artifact: Any) -> datetime:

@@ -20,10 +20,10 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
-from prefect_gpu.worker import expectations, intake
+from prefect_gpu.worker import expectations, queue_sync
 from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
-from prefect_gpu.worker.intake import Intake
-from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
+from prefect_gpu.worker.queue_sync import QueueSync
+from tests.worker.prefect_stand_in import LOGGER, OneRun
 
 NOON = 1_700_000_000.0 // 86400 * 86400 + 12 * 3600
 CET = timezone(timedelta(hours=1), "CET")
@@ -142,7 +142,7 @@ async def test_a_new_run_is_not_told_the_forecast_of_before_it_came() -> None:
 
 
 class Waits:
-    """An intake with one run that waits behind another."""
+    """A queue with one run that waits behind another."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.prefect = OneRun(Scheduled())
@@ -151,21 +151,19 @@ class Waits:
         self.now = NOON
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, perf_counter=lambda: 0.0)
         monkeypatch.setattr(expectations, "time", clock)
-        monkeypatch.setattr(intake, "time", clock)
+        monkeypatch.setattr(queue_sync, "time", clock)
         self.scheduler = one_device("first", self.run_id, at=NOON)
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
-        self.intake = Intake(
-            worker, nothing, nothing, cancel=nothing, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
-        )
-        self.intake.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
-        self.intake.known[self.run_id] = self.prefect.as_read()
+        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=asyncio.Lock(), logger=LOGGER)
+        self.queue.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
+        self.queue._seen[self.run_id].flow_run = self.prefect.as_read()
 
     async def look(self) -> None:
         """What the worker does every now and then."""
-        for run_id, reason in await self.intake._with_news():
-            await self.intake._write(run_id, reason)
+        for run_id, reason in await self.queue._with_news():
+            await self.queue._write(run_id, reason)
 
     @property
     def messages(self) -> list[str]:
@@ -174,7 +172,7 @@ class Waits:
 
 async def test_a_waiting_run_is_shown_again_when_its_start_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
-    await waits.intake._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    await waits.queue._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
     assert len(waits.messages) == 1 and "(in about 2 min)" in waits.messages[0]
     waits.now += 30
     await waits.look()
@@ -187,12 +185,12 @@ async def test_a_waiting_run_is_shown_again_when_its_start_moves(monkeypatch: py
 
 async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
-    await waits.intake._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    await waits.queue._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
     waits.now += 30
     waits.scheduler.handle(ev.JobEstimated("first", Estimate(500.0)), waits.now)
-    [news] = await waits.intake._with_news()
-    async with waits.intake.lock(waits.run_id):  # whoever claims it holds this
-        renaming = asyncio.create_task(waits.intake._write(*news))
+    [news] = await waits.queue._with_news()
+    async with waits.queue.lock(waits.run_id):  # whoever claims it holds this
+        renaming = asyncio.create_task(waits.queue._write(*news))
         await asyncio.sleep(0)
         waits.scheduler.handle(ev.JobEnded("first", "completed"), waits.now)  # so the other one is launched
         waits.prefect.states.append(Pending())

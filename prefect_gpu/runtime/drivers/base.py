@@ -170,7 +170,7 @@ class Driver(abc.ABC):
         away: Names of nodes that belong to what is served and cannot be used now: closed, down, or out of reach. They
             may be back, so nothing is refused because there is no room without them.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
-            worker may have lost the lead since the launch began.
+            worker may have lost the leadership since the launch began.
     """
 
     local = True
@@ -184,7 +184,7 @@ class Driver(abc.ABC):
         """The nodes that there are, once the driver has started; None: whoever made it knows."""
         return None
 
-    async def territory(self) -> str | None:
+    async def scope(self) -> str | None:
         """What is served, if workers with other state folders may serve it too: an Engine, a Swarm. May be asked before
         the driver has started.
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Driver, LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.fork_compatibility import unlike_warm
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
-from prefect_gpu.runtime.drivers.likeness import unlike_warm
 from prefect_gpu.runtime.drivers.warm import Declined, Interrupted, WarmInterpreter
 
 _LOOK_AGAIN_SECONDS = 0.02

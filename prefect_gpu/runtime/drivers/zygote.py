@@ -29,7 +29,7 @@ import sys
 from typing import Any
 
 from prefect_gpu.runtime.drivers import supervisor
-from prefect_gpu.runtime.drivers.likeness import Likeness, unfit
+from prefect_gpu.runtime.drivers.fork_compatibility import ForkCompatibility, unfit
 
 PLACEHOLDER = "PREFECT_GPU_RUN_ID"  # started with 128 blanks in it; see _mark
 
@@ -37,8 +37,8 @@ PLACEHOLDER = "PREFECT_GPU_RUN_ID"  # started with 128 blanks in it; see _mark
 class Zygote:
     """The warm interpreter between two forks: a single thread that waits for launches."""
 
-    def __init__(self, requests: int, answers: int, likeness: Likeness) -> None:
-        self._requests, self._answers, self._likeness = requests, answers, likeness
+    def __init__(self, requests: int, answers: int, compatibility: ForkCompatibility) -> None:
+        self._requests, self._answers, self._compatibility = requests, answers, compatibility
         self._running: dict[int, tuple[int, int]] = {}  # a pipe that closes with the supervisor: its pid, job id
         self._unread = b""
 
@@ -77,8 +77,8 @@ class Zygote:
                     return job, trouble
 
     def _launch(self, job: dict[str, Any]) -> int | None:
-        stale = self._likeness.stale()
-        reason = stale or self._likeness.difference(job["env"], job["cwd"])
+        stale = self._compatibility.stale()
+        reason = stale or self._compatibility.difference(job["env"], job["cwd"])
         if reason is not None:
             self.say({"id": job["id"], "cold": reason, "stale": stale is not None})
             return None
@@ -150,8 +150,8 @@ def main() -> None:
         environment.pop(PLACEHOLDER, None)
     if not getattr(sys.flags, "safe_path", False):
         sys.path.pop(0)  # where the worker was started means nothing to a run
-    likeness = Likeness(given)
-    zygote = Zygote(requests, answers, likeness)
+    compatibility = ForkCompatibility(given)
+    zygote = Zygote(requests, answers, compatibility)
     failed: dict[str, str] = {}
     hook_module = [task["after_fork"].partition(":")[0]] if task["after_fork"] else []
     for name in (*task["preload"], *hook_module):
@@ -165,7 +165,7 @@ def main() -> None:
     if reason is not None:
         zygote.say({"unfit": reason})
         os._exit(0)  # not return: the interpreter would wait for those threads
-    likeness.loaded()
+    compatibility.loaded()
     gc.collect()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page that the forks share
     zygote.say({"ready": True, "failed": failed})
@@ -173,7 +173,9 @@ def main() -> None:
     job, trouble = zygote.serve()
 
     _mark(job["env"].get(PLACEHOLDER, ""), *mark)
-    likeness.become(job, task["after_fork"], lambda: os.close(trouble), lambda error: supervisor.refuse(trouble, error))
+    compatibility.become(
+        job, task["after_fork"], lambda: os.close(trouble), lambda error: supervisor.refuse(trouble, error)
+    )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ elsewhere (:mod:`~prefect_gpu.runtime.learning.learner`) as an :class:`~prefect_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,9 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
-from prefect_gpu.estimation.submission import declared_of
+from prefect_gpu.estimation.submission import declared_of, known_of
 from prefect_gpu.estimation.throughput.speeds import assumed, corrected, speeds_of
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.training import protocol
@@ -62,7 +62,7 @@ class _Followed:
     training: Training | None = None
 
 
-class Estimates:
+class Estimates(Follower):
     """Keeps the estimate of each run that waits or is launched.
 
     Attributes:
@@ -94,6 +94,28 @@ class Estimates:
         self._plan(run)
         return run.told
 
+    def adopted_anew(self, launch: Launch, device_kind: str | None) -> Iterator[ev.JobEstimated]:
+        """A run was adopted, and the scheduler knows it: what it is to know of its needs.
+
+        Args:
+            device_kind: Of the pool's devices.
+        """
+        record = launch.record
+        kind = device_kind if record.request.gpus else None
+        parameters = record.known.get("parameters") or {}
+        known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
+        told = self.submitted(launch.run_id, known, record.request.max_gpus, speeds=record.speeds)
+        yield ev.JobEstimated(launch.run_id, told)
+        if launch.phase == protocol.TRAINING:
+            yield from self._entered(launch, record.times[protocol.TRAINING])
+
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> Iterator[ev.JobEstimated]:
+        """See :class:`.Follower`. What a run declares of itself is known from the phase on in which it does."""
+        if kind == protocol.PHASE and launch.phase == protocol.TRAINING:
+            yield from self._entered(launch, at)
+        elif kind == protocol.PROGRESS:
+            yield from self._progressed(launch, at)
+
     def renewed(self, run_id: str) -> ev.JobEstimated | None:
         """More was learned: what is to be told of a run that still waits; None if nothing changed."""
         run = self._runs.get(run_id)
@@ -103,46 +125,47 @@ class Estimates:
         self._plan(run)
         return None if run.told == before else ev.JobEstimated(run_id, run.told)
 
-    def entered(self, run: TrackedRun, phase: str, at: float) -> ev.JobEstimated | None:
-        """A run entered a phase at a time in Unix seconds. What it declares of itself is known from here on."""
+    def _entered(self, run: Launch, at: float) -> Iterator[ev.JobEstimated]:
+        """The run trains since a time in Unix seconds."""
         followed = self._runs.get(run.run_id)
         if followed is None:
-            return None
-        if phase == protocol.TRAINING:
-            declared = run.record.known.get("features", {})
-            followed.known = replace(followed.known, declared=declared_of(declared))
-            # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
-            here = followed.known
-            if run.record.request.is_resizable:
-                here = replace(here, gpus=len(run.record.placement.devices))
-                followed.weighed = 0.0
-            followed.prior = self._estimate(here)
-            steps = declared.get("steps")
-            first = run.record.progress.get("first_step") or 0
-            followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
-            return self._tell(run, followed, at)
-        return None
+            return
+        declared = run.record.known.get("features", {})
+        followed.known = replace(followed.known, declared=declared_of(declared))
+        # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
+        here = followed.known
+        if run.record.request.is_resizable:
+            here = replace(here, gpus=len(run.record.placement.devices))
+            followed.weighed = 0.0
+        followed.prior = self._estimate(here)
+        steps = declared.get("steps")
+        first = run.record.progress.get("first_step") or 0
+        followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
+        yield from self._tell(run, followed, at)
 
-    def progressed(self, run: TrackedRun, at: float) -> ev.JobEstimated | None:
-        """A run has come as far as its record says, at a time in Unix seconds."""
+    def _progressed(self, run: Launch, at: float) -> Iterator[ev.JobEstimated]:
+        """The run has come as far as its record says, at a time in Unix seconds."""
         followed = self._runs.get(run.run_id)
         if followed is None or followed.training is None:
-            return None
+            return
         step, steps = run.record.progress.get("step"), run.record.progress.get("steps")
         if isinstance(steps, int):
             followed.training.steps = steps
         if isinstance(step, int):
             followed.training.report(step, at)
-        return self._tell(run, followed, at)
+        yield from self._tell(run, followed, at)
 
-    def left(self, run: TrackedRun) -> None:
-        """A run has left its place, to carry on later or elsewhere: what it has measured of itself still counts."""
-        if run.record.speeds:
-            self._speeds[run.run_id] = run.record.speeds
-        followed = self._runs.get(run.run_id)
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """See :class:`.Follower`. What a run that carries on has measured of itself still counts."""
+        if not carries_on:
+            self.forget(launch.run_id)
+            return
+        if launch.record.speeds:
+            self._speeds[launch.run_id] = launch.record.speeds
+        followed = self._runs.get(launch.run_id)
         if followed is not None:
             followed.training = None
-            followed.own = speeds_of(run.record.speeds)
+            followed.own = speeds_of(launch.record.speeds)
 
     def speeds(self, run_id: str) -> dict[str, list[float]]:
         """What an elastic run did in earlier launches, for the record of the next one; empty: nothing is known."""
@@ -183,19 +206,18 @@ class Estimates:
     def _estimate(self, known: Known) -> RunEstimate:
         return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
 
-    def _tell(self, run: TrackedRun, followed: _Followed, at: float) -> ev.JobEstimated | None:
+    def _tell(self, run: Launch, followed: _Followed, at: float) -> Iterator[ev.JobEstimated]:
         if at - followed.told_at < _EVERY_S:
-            return None
+            return
         plan = _corrected(to_plan(followed.prior), followed, run, at)
         # Without it, the run would be elastic no more.
         plan = replace(plan, throughput=_weighed(followed, run))
         before, after = followed.told.service_s, plan.service_s
         moved = before is None or after is None or abs(after - before) > _MOVED * before
         more = plan.memory_bytes != followed.told.memory_bytes or plan.throughput != followed.told.throughput
-        if plan == followed.told or not (moved or more):
-            return None
-        followed.told, followed.told_at = plan, at
-        return ev.JobEstimated(run.run_id, plan)
+        if plan != followed.told and (moved or more):
+            followed.told, followed.told_at = plan, at
+            yield ev.JobEstimated(run.run_id, plan)
 
 
 def to_plan(estimate: RunEstimate) -> Estimate:
@@ -231,7 +253,7 @@ def as_row(estimate: RunEstimate) -> dict[str, Any]:
     return {**intervals, "from_runs": estimate.from_runs, "basis": estimate.basis}
 
 
-def _weighed(followed: _Followed, run: TrackedRun) -> tuple[float, ...]:
+def _weighed(followed: _Followed, run: Launch) -> tuple[float, ...]:
     """An elastic run's throughput with its own speed in it, as often as that rests on twice as many steps as before.
 
     What the scheduler was told stands unless a speed differs clearly: each new plan may cost somebody a restart.
@@ -256,7 +278,7 @@ def _speeds_of(followed: _Followed) -> tuple[float, ...]:
     return corrected(followed.learned if any(followed.learned) else assumed(followed.max_gpus), followed.own)
 
 
-def _corrected(plan: Estimate, followed: _Followed, run: TrackedRun, at: float) -> Estimate:
+def _corrected(plan: Estimate, followed: _Followed, run: Launch, at: float) -> Estimate:
     """The plan with what has been measured so far in the place of what was estimated."""
     outlook = followed.training.outlook(at) if followed.training is not None else None
     if outlook is not None:

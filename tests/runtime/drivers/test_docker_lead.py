@@ -1,4 +1,4 @@
-"""A worker that may have lost the lead starts no container."""
+"""A worker that may have lost the leadership starts no container."""
 
 from __future__ import annotations
 

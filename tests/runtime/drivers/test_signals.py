@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.runtime.drivers import likeness, supervisor
+from prefect_gpu.runtime.drivers import fork_compatibility, supervisor
 from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import MakeSpec
-from prefect_gpu.runtime.drivers.docker import cut_off, inside, intent, waiting
+from prefect_gpu.runtime.drivers.docker import fencing, inside, intent, waiting
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 
 # What a run finds, and what a program that it starts finds: Python itself ignores two signals, and hands none on.
@@ -122,7 +122,7 @@ def test_a_run_in_a_container_begins_afresh(
     """The container's first process as an Engine starts it, without an Engine."""
     folder = tmp_path / "inside"
     folder.mkdir()
-    for module in (inside, supervisor, cut_off, intent, likeness, waiting):
+    for module in (inside, supervisor, fencing, intent, fork_compatibility, waiting):
         shutil.copy(str(module.__file__), folder)
     spec = make_spec(FOUND)
     (folder / "job.json").write_text(json.dumps(job_of(spec)))

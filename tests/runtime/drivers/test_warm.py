@@ -18,7 +18,7 @@ import pytest
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, until
-from prefect_gpu.runtime.drivers.likeness import unlike_warm
+from prefect_gpu.runtime.drivers.fork_compatibility import unlike_warm
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 
 LOGGER = logging.getLogger("test.driver")

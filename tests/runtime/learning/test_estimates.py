@@ -20,9 +20,9 @@ from prefect_gpu.estimation.runs import (
     Known,
     RunEstimate,
 )
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import NOTHING_TOLD, Estimates, as_row, to_plan
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
@@ -46,11 +46,22 @@ def learned() -> Estimator:
     return Estimator([finished(number, 0.1 + 0.001 * (number % 3)) for number in range(12)])
 
 
-def a_run() -> TrackedRun:
+def a_run() -> Launch:
     record = RunRecord(
         "a", "a", "pool", "queue", "token", Request(), Placement("n", ("g",), ()), known={"features": {"gpus": 1}}
     )
-    return TrackedRun(record, Path("."))
+    return Launch(record, Path("."))
+
+
+def entered(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
+    """The run, whose record is up to date, says that it trains."""
+    run.phase = protocol.TRAINING
+    return next(iter([*estimates.reported(run, protocol.PHASE, at, {})]), None)
+
+
+def progressed(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
+    """The run, whose record is up to date, reports its progress."""
+    return next(iter([*estimates.reported(run, protocol.PROGRESS, at, {})]), None)
 
 
 def test_nothing_is_told_of_a_run_that_nothing_is_known_of() -> None:
@@ -81,10 +92,10 @@ def test_what_is_known_of_its_speed_on_more_devices_stays_known_while_it_trains(
     run = a_run()
     run.record.known["features"] = {"gpus": 1, "steps": 200}
     run.record.progress = {"first_step": 0, "steps": 200}
-    events = [estimates.entered(run, protocol.TRAINING, 100.0)]
+    events = [entered(estimates, run, 100.0)]
     for step in range(1, 60):
         run.record.progress["step"] = step
-        events.append(estimates.progressed(run, 100.0 + 0.3 * step))
+        events.append(progressed(estimates, run, 100.0 + 0.3 * step))
     corrected = [event for event in events if event is not None]
     assert corrected, "its steps take three times as long as expected"
     assert all(event.estimate.throughput == told.throughput for event in corrected)
@@ -112,11 +123,11 @@ def test_what_a_run_measures_replaces_what_was_expected_of_it(learned: Estimator
     estimates.submitted("a", Known("train", {"steps": 100}))
     run = a_run()
     run.enter(protocol.TRAINING, 1000.0, {"steps": 100})
-    estimates.entered(run, protocol.TRAINING, 1000.0)
+    entered(estimates, run, 1000.0)
     last = None
     for step in range(1, 11):  # five times as slow as its earlier runs
         run.progressed({"step": step, "steps": 100})
-        last = estimates.progressed(run, 1000.0 + 0.5 * step) or last
+        last = progressed(estimates, run, 1000.0 + 0.5 * step) or last
     assert isinstance(last, ev.JobEstimated)
     outlook = estimates.outlook("a", 1005.0)
     assert outlook is not None
@@ -134,10 +145,10 @@ def test_the_steps_that_a_restored_run_had_done_are_not_taken_for_quick_ones(lea
     estimates.submitted("a", Known("train", {"steps": 100}))
     run = a_run()
     run.enter(protocol.TRAINING, 1000.0, {"step": 50, "steps": 100})
-    estimates.entered(run, protocol.TRAINING, 1000.0)
+    entered(estimates, run, 1000.0)
     for step in range(51, 71):
         run.progressed({"step": step, "steps": 100})
-        estimates.progressed(run, 1000.0 + 0.5 * (step - 50))
+        progressed(estimates, run, 1000.0 + 0.5 * (step - 50))
     outlook = estimates.outlook("a", 1010.0)
     assert outlook is not None and outlook.remaining_s.median == pytest.approx(15.0, rel=0.05)
 
@@ -148,10 +159,10 @@ def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expect
     estimates.submitted("a", Known("train", {"steps": 100}))
     run = a_run()
     run.enter(protocol.TRAINING, 1000.0, {"steps": 100})
-    estimates.entered(run, protocol.TRAINING, 1000.0)
+    entered(estimates, run, 1000.0)
     run.used({"device_memory_bytes": 7_000_000_000})
     run.progressed({"step": 10, "steps": 100})
-    told = estimates.progressed(run, 1010.0)
+    told = progressed(estimates, run, 1010.0)
     assert told is not None
     assert told.estimate.memory_bytes == 7_000_000_000
 
@@ -159,21 +170,21 @@ def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expect
 ELASTIC = Request(max_gpus=4, preemptible=True)
 
 
-def elastic(devices: int, speeds: dict[str, list[float]] | None = None) -> TrackedRun:
+def elastic(devices: int, speeds: dict[str, list[float]] | None = None) -> Launch:
     place = Placement("n", tuple(f"g{at}" for at in range(devices)), ())
     known = {"features": {"steps": 10_000}}
     record = RunRecord("a", "a", "pool", "queue", "token", ELASTIC, place, known=known, speeds=speeds or {})
-    return TrackedRun(record, Path("."))
+    return Launch(record, Path("."))
 
 
-def trains(estimates: Estimates, run: TrackedRun, rate: float, begin: float, first: int = 0) -> tuple[float, ...]:
+def trains(estimates: Estimates, run: Launch, rate: float, begin: float, first: int = 0) -> tuple[float, ...]:
     """A launch trains a hundred steps at this rate; the throughput that was told last."""
     run.enter(protocol.TRAINING, begin, {"step": first})
-    events = [estimates.entered(run, protocol.TRAINING, begin)]
+    events = [entered(estimates, run, begin)]
     for step in range(first + 1, first + 101):
         at = begin + (step - first) / rate
         run.progressed({"step": step, "steps": 10_000}, at)
-        events.append(estimates.progressed(run, at))
+        events.append(progressed(estimates, run, at))
     told = [event.estimate.throughput for event in events if event is not None]
     return told[-1] if told else ()
 
@@ -194,12 +205,12 @@ def test_an_elastic_run_that_grew_and_got_no_faster_is_promised_nothing_from_the
     assert promised[1] > 1.5 * promised[0]
     alone = elastic(1)
     trains(estimates, alone, 10.0, 1000.0)
-    estimates.left(alone)  # it moves
+    estimates.released(alone, 0.0, True)  # it moves
     grown = elastic(2, estimates.speeds("a"))
     told = trains(estimates, grown, 9.5, 2000.0, first=100)
     assert told[:2] == pytest.approx((10.0, 9.5), rel=0.02)
     assert max(told) == told[0]
-    estimates.left(grown)  # it is stopped, waits, and is submitted again
+    estimates.released(grown, 0.0, True)  # it is stopped, waits, and is submitted again
     assert max(estimates.submitted("a", known, 4).throughput[1:]) <= 9.5 * 1.01
     estimates.forget("a")
     assert estimates.speeds("a") == {}
@@ -237,7 +248,7 @@ def test_a_plan_is_not_renewed_for_every_step(learned: Estimator) -> None:
     for step in range(1, 3000):
         at = 1000.0 + 0.1 * step * (1 + 0.03 * (step % 7 == 0))
         run.progressed({"step": step, "steps": 10_000}, at)
-        event = estimates.progressed(run, at)
+        event = progressed(estimates, run, at)
         if event is not None:
             told.add(event.estimate.throughput)
     assert len(told) <= 2

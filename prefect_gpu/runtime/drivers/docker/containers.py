@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from prefect_gpu.runtime.drivers import likeness, supervisor
+from prefect_gpu.runtime.drivers import fork_compatibility, supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import cut_off, inside, intent, waiting
+from prefect_gpu.runtime.drivers.docker import fencing, inside, intent, waiting
 from prefect_gpu.runtime.drivers.docker.gpus import GpuAccess, gpu_access
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ FOLDER = "/prefect-gpu"  # in the container
 LOCKS = "/prefect-gpu-locks"  # in the container: a volume of the node, so that all containers there see the same locks
 IDLE = "prefect-gpu-warm-"  # what the name of a container begins with that waits for a run
 _COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", f"{FOLDER}/job.json")
-_ALWAYS = (inside, intent, supervisor, cut_off)  # what every container has of ours
+_ALWAYS = (inside, intent, supervisor, fencing)  # what every container has of ours
 _TASK = f"{FOLDER}/warm.json"
 _WARMING_QUOTA_US = 50_000  # of 100,000: half a core, so that warming up disturbs nobody who trains
 _MEETING_PORT = 29500  # torchrun's; each container has ports of its own
@@ -114,7 +114,7 @@ def create(
     Args:
         mark: See :mod:`.inside`.
         network: The one in which the instances of a gang meet.
-        contacts: Whom it must be able to reach: see :mod:`.cut_off`.
+        contacts: Whom it must be able to reach: see :mod:`.fencing`.
         image: Its image, if that has been looked for.
 
     Returns:
@@ -162,7 +162,7 @@ def create_idle(
         network_mode=how.network or None,
         runtime=access.runtime,
     )
-    files = _files((*_ALWAYS, likeness, waiting)) | {"warm.json": json.dumps(task).encode()}
+    files = _files((*_ALWAYS, fork_compatibility, waiting)) | {"warm.json": json.dumps(task).encode()}
     return _create(client, image.id, (*_COMMAND, _TASK), name, labels, access, limits, files)
 
 
@@ -292,7 +292,7 @@ def _files(modules: Sequence[Any]) -> dict[str, bytes]:
 
 
 def _contacts(contacts: bytes) -> dict[str, bytes]:
-    return {cut_off.FILE: contacts} if contacts else {}
+    return {fencing.FILE: contacts} if contacts else {}
 
 
 def _has_cores(told: Mapping[str, Any], cpus: tuple[int, ...]) -> bool:

@@ -17,7 +17,7 @@ from docker.errors import NotFound
 
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec, RunHandle
-from prefect_gpu.runtime.drivers.docker import containers, cut_off
+from prefect_gpu.runtime.drivers.docker import containers, fencing
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report, write_made
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode, node_of_engine
@@ -46,7 +46,7 @@ class DockerDriver(Driver):
         name: What the engine's machine is called; by default what it calls itself.
         network: The network in which the instances of a gang meet; by default one of this engine alone.
         pool: Name of the pool, for the containers' labels.
-        contacts: Whom the containers must be able to reach: see :mod:`.cut_off`. By default, nobody.
+        contacts: Whom the containers must be able to reach: see :mod:`.fencing`. By default, nobody.
         virtual: Labels of virtual devices that count where the engine has none of their names, if it has no GPUs; see
             :mod:`.nodes`.
         stated: Labels by the machine's name that count more than the engine's own.
@@ -116,7 +116,7 @@ class DockerDriver(Driver):
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
-    async def territory(self) -> str | None:
+    async def scope(self) -> str | None:
         told = await asyncio.to_thread(ask_once, self._endpoint)
         return "engine-" + short(str(told["ID"]))
 
@@ -182,7 +182,7 @@ class DockerDriver(Driver):
             return None
         handle = self._follow(run_id, run_dir, made, run_id, True, time.time())
         if self._contacts:
-            await handle.give(cut_off.FILE, self._contacts)  # the worker before us may not have known all
+            await handle.give(fencing.FILE, self._contacts)  # the worker before us may not have known all
         return handle
 
     def _follow(
@@ -226,7 +226,7 @@ class DockerDriver(Driver):
         """See :meth:`.Driver.watch_nodes`. An engine that was away may have come back with other GPUs.
 
         It is swept now and then: a worker that led before may have started something in the very moment in which it
-        lost the lead.
+        lost the leadership.
         """
         known: Sequence[Node] | None = None
         said = ""
@@ -255,7 +255,7 @@ class DockerDriver(Driver):
     async def set_contacts(self, contacts: bytes) -> None:
         """Tell all containers whom they must be able to reach from now on."""
         self._contacts = contacts
-        await asyncio.gather(*(handle.give(cut_off.FILE, contacts) for handle in tuple(self._handles)))
+        await asyncio.gather(*(handle.give(fencing.FILE, contacts) for handle in tuple(self._handles)))
 
     async def lose(self, cause: str) -> None:
         """The engine's machine is gone, and its runs are over for us. What is left of them is removed when it is back.

@@ -1,6 +1,6 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
-This file, the supervisor, :mod:`.cut_off` and :mod:`.intent` are put into the container when it is made, so that an
+This file, the supervisor, :mod:`.fencing` and :mod:`.intent` are put into the container when it is made, so that an
 image needs nothing of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``, and in a
 container that waits for its job, ``inside.py job.json warm.json`` (see :mod:`.waiting`). As the first process, it alone
 gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run as SIGTERM. A SIGTERM
@@ -8,7 +8,7 @@ comes from an Engine that is shut down, or from ``docker stop``: the run is then
 tell Prefect of an end that is none of its own. When this process ends, the kernel ends whatever is left.
 
 What it says are lines that begin with the launch's mark, a random word: JSON with ``started`` or ``error`` first, and
-the supervisor's report as ``ended`` last. It also ends the run if its node is cut off (:mod:`.cut_off`).
+the supervisor's report as ``ended`` last. It also ends the run if its node is cut off (:mod:`.fencing`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from typing import Any
 try:
     from prefect_gpu.runtime.drivers import supervisor  # whoever puts this file into a container has it
-    from prefect_gpu.runtime.drivers.docker import cut_off, intent
+    from prefect_gpu.runtime.drivers.docker import fencing, intent
 except ImportError:
     sys.path.insert(0, HERE)
-    import cut_off  # type: ignore[import-not-found,no-redef]  # in the container
+    import fencing  # type: ignore[import-not-found,no-redef]  # in the container
     import intent  # type: ignore[import-not-found,no-redef]
     import supervisor  # type: ignore[import-not-found,no-redef]
 
@@ -82,7 +82,7 @@ def main() -> int:
     _say(job["mark"], {key: first[key] for key in ("started", "error", "cold") if key in first})
     if interpreter is not None:
         interpreter.go_on()
-    threading.Thread(target=_end_if_cut_off, args=(job,), daemon=True).start()
+    threading.Thread(target=_end_if_fenced, args=(job,), daemon=True).start()
     if stopping:
         _hand_on()  # it may have come too early to reach anybody
     ended = None
@@ -129,9 +129,9 @@ def _hand_on() -> None:
         supervisor.send(facts["pid"], facts["start_ticks"], signal.SIGTERM)
 
 
-def _end_if_cut_off(job: dict[str, Any]) -> None:
-    """End the container, and with it the run, once nobody is reached any more: see :mod:`.cut_off`."""
-    seconds = cut_off.CutOff(HERE, job["env"].get("PREFECT_GPU_CHANNEL", "")).wait()
+def _end_if_fenced(job: dict[str, Any]) -> None:
+    """End the container, and with it the run, once nobody is reached any more: see :mod:`.fencing`."""
+    seconds = fencing.Fence(HERE, job["env"].get("PREFECT_GPU_CHANNEL", "")).wait()
     cause = (
         f"Its node was cut off, or stood still, for {seconds:.0f} s: it reached neither the worker nor any other node "
         "of the Swarm, so that its run was taken for lost."

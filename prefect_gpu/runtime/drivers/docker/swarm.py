@@ -98,7 +98,7 @@ class SwarmDriver(Driver):
         if self._client is not None:
             await asyncio.to_thread(self._client.close)
 
-    async def territory(self) -> str | None:
+    async def scope(self) -> str | None:
         told = await asyncio.to_thread(ask_once, self._manager)
         return "swarm-" + short(str((told["Swarm"].get("Cluster") or {}).get("ID") or told["ID"]))
 

@@ -3,7 +3,7 @@
 Put into such containers beside :mod:`.inside`. The container's first process calls :func:`wait`; its child, the warm
 interpreter, is this file as a script, ``python waiting.py warm.json <pipe> <pipe>``. Once the container is given a job
 and told to begin, the warm interpreter becomes the run's supervisor and, by forking, the run. It does so only if the
-run could not tell (see :mod:`prefect_gpu.runtime.drivers.likeness`); else the run is started cold, in the same
+run could not tell (:mod:`prefect_gpu.runtime.drivers.fork_compatibility`); else the run is started cold, in the same
 container.
 
 ``warm.json``, in which nothing is secret: ``mark``, ``program`` and ``env`` of the interpreter, ``preload`` and
@@ -26,11 +26,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 RUN = f"{HERE}/run"  # what the supervisor takes for the run's folder
 
 if __package__:
-    from prefect_gpu.runtime.drivers import likeness, supervisor
+    from prefect_gpu.runtime.drivers import fork_compatibility, supervisor
 else:  # in the container, whose image may hold another version of the package
     if HERE not in sys.path[:1]:
         sys.path.insert(0, HERE)
-    import likeness  # type: ignore[no-redef,import-not-found,unused-ignore]
+    import fork_compatibility  # type: ignore[no-redef,import-not-found,unused-ignore]
     import supervisor  # type: ignore[no-redef,import-not-found,unused-ignore]
 
 TYPE_CHECKING = False
@@ -180,9 +180,9 @@ def main() -> None:
     os.close(nothing)
     while HERE in sys.path:  # a run must neither find our files nor be hidden its own by them
         sys.path.remove(HERE)
-    for name in ("likeness", "supervisor"):
+    for name in ("fork_compatibility", "supervisor"):
         sys.modules.pop(name, None)
-    like = likeness.Likeness(task["env"])
+    like = fork_compatibility.ForkCompatibility(task["env"])
     hook = task["after_fork"].partition(":")[0] if task["after_fork"] else None
     failed: dict[str, str] = {}
     for name in (*task["preload"], *([hook] if hook else ())):
@@ -190,7 +190,7 @@ def main() -> None:
             importlib.import_module(name)
         except BaseException as error:
             failed[name] = f"{type(error).__name__}: {error}"[:500]
-    reason = likeness.unfit(frozenset((0, 1, 2, requests, answers)))
+    reason = fork_compatibility.unfit(frozenset((0, 1, 2, requests, answers)))
     if hook in failed:
         reason = f"the image has no {hook} that can be imported ({failed[hook]})"
     if reason is not None:
@@ -207,7 +207,7 @@ def main() -> None:
             os._exit(0)
         unread += chunk
     job = json.loads(unread)
-    unlike = likeness.unlike_warm(job["argv"], job["env"], job["cwd"])
+    unlike = fork_compatibility.unlike_warm(job["argv"], job["env"], job["cwd"])
     why = like.stale() or (unlike[0] if unlike else None) or like.difference(job["env"], job["cwd"])
     if why is not None:
         _answer(answers, {"cold": why})

@@ -26,7 +26,7 @@ from prefect_gpu.runtime.drivers.docker.engine import Endpoint, explained
 from prefect_gpu.runtime.drivers.docker.handle import Made
 from prefect_gpu.runtime.drivers.docker.said import Lines
 from prefect_gpu.runtime.drivers.docker.waiting import GAVE_WAY
-from prefect_gpu.runtime.drivers.likeness import acts_at_start
+from prefect_gpu.runtime.drivers.fork_compatibility import acts_at_start
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -170,7 +170,7 @@ class WarmContainers:
             name: The launch's container name.
             about_to_begin: Called with the container when it has the launch's name and job. If it raises, the
                 container is removed and nothing was started.
-            contacts: Whom it must be able to reach: see :mod:`.cut_off`.
+            contacts: Whom it must be able to reach: see :mod:`.fencing`.
 
         Returns:
             The container; None, with nothing started and no container of this name there, if there is none for it.

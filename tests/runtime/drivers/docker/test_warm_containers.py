@@ -141,7 +141,7 @@ async def test_prefect_is_imported_before_the_job_comes(
         print("prefect.flow_engine" in sys.modules)
         from prefect.settings import get_current_settings
         print(get_current_settings().api.url)
-        print(os.path.exists("/prefect-gpu/job.json"), "likeness" in sys.modules, "/prefect-gpu" in sys.path)
+        print(os.path.exists("/prefect-gpu/job.json"), "fork_compatibility" in sys.modules, "/prefect-gpu" in sys.path)
     """
     make: Callable[[str], LaunchSpec] = lambda url: dataclasses.replace(  # noqa: E731
         make_spec(code, **environment(), PREFECT_API_URL=url), container=how

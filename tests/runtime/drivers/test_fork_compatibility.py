@@ -9,23 +9,23 @@ from types import ModuleType
 
 import pytest
 
-from prefect_gpu.runtime.drivers.likeness import Likeness
+from prefect_gpu.runtime.drivers.fork_compatibility import ForkCompatibility
 from prefect_gpu.runtime.run_environment import channel_environment, run_environment
 from prefect_gpu.scheduling.model.cluster import Device
 
 
 @pytest.fixture(params=["torch", "numpy", "xgboost", "cupy", "numba"])
-def preloaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Likeness:
+def preloaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ForkCompatibility:
     """After a library was preloaded. It is a stand-in: only its name is looked at."""
     environment = dict(os.environ)
-    likeness = Likeness(environment)
+    compatibility = ForkCompatibility(environment)
     monkeypatch.setitem(sys.modules, request.param, ModuleType(request.param))
-    likeness.loaded()
-    return likeness
+    compatibility.loaded()
+    return compatibility
 
 
 @pytest.mark.parametrize("virtual", [True, False])
-def test_the_environment_of_a_run_can_be_had_warm(preloaded: Likeness, virtual: bool, tmp_path: Path) -> None:
+def test_the_environment_of_a_run_can_be_had_warm(preloaded: ForkCompatibility, virtual: bool, tmp_path: Path) -> None:
     own = run_environment(
         run_id="run",
         devices=[Device("GPU-1", "a GPU", 8 << 30, virtual)],
@@ -39,6 +39,8 @@ def test_the_environment_of_a_run_can_be_had_warm(preloaded: Likeness, virtual: 
     assert preloaded.difference({**os.environ, **own}, str(tmp_path)) is None
 
 
-def test_what_a_library_reads_as_it_is_loaded_makes_the_start_cold(preloaded: Likeness, tmp_path: Path) -> None:
+def test_what_a_library_reads_as_it_is_loaded_makes_the_start_cold(
+    preloaded: ForkCompatibility, tmp_path: Path
+) -> None:
     found = preloaded.difference({**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}, str(tmp_path))
     assert found is not None and "OMP_WAIT_POLICY" in found

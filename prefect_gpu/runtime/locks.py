@@ -16,7 +16,7 @@ from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.scheduling.model.cluster import Device
 
 
-class Claims:
+class Locks:
     """Advisory file locks (``flock``), held until :meth:`release` or until the process is gone.
 
     GPUs are locked for the whole machine, whichever pool or user the workers serve; virtual devices, which exist
@@ -27,7 +27,7 @@ class Claims:
         self._state_dir = state_dir
         self._held: dict[Path, int] = {}
 
-    def claim_pool(self, pool: str) -> bool:
+    def lock_pool(self, pool: str) -> bool:
         """Become the only worker of a pool in this state folder; False if another process is."""
         path = self._pool_path(pool)
         if not self._lock(path):
@@ -66,7 +66,7 @@ class Claims:
             return None
         return pid if supervisor.send(pid, noted["start_ticks"], signal.SIGKILL) else None
 
-    def claim_devices(self, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
+    def lock_devices(self, devices: Iterable[Device]) -> tuple[list[Device], list[Device]]:
         """Lock devices.
 
         Returns:

@@ -26,7 +26,7 @@ CHANNEL_FILE = "channel.json"  # {"url": "ws://host:port"} of a worker that has 
 _TRIES = 8  # within its patience
 
 
-class CutOff:
+class Fence:
     """Watches over contact with the outside.
 
     A connection that is refused is contact: it was the host that refused it. Nothing is concluded before there was

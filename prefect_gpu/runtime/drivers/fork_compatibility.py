@@ -1,9 +1,9 @@
 """Whether a fork of the warm interpreter would be what a fresh one is, and making it so.
 
 A warm start is an optimisation: a run must not be able to tell. What a fresh interpreter would take from its
-environment after it has started is applied to the fork (:func:`Likeness.apply`); for what it would take while it
-starts, or while it loads a module that is loaded here already, the run is refused and starts cold
-(:meth:`Likeness.difference`); and what makes forking unsafe altogether is found once
+environment after it has started is applied to the fork (:func:`ForkCompatibility.apply`); for what it would take while
+it starts, or while it loads a module that is loaded here already, the run is refused and starts cold
+(:meth:`ForkCompatibility.difference`); and what makes forking unsafe altogether is found once
 (:func:`unfit`). Standard library only: this runs inside the warm interpreter.
 """
 
@@ -141,7 +141,7 @@ def acts_at_start(name: str) -> bool:
     )
 
 
-class Likeness:
+class ForkCompatibility:
     """Compares what a run asks for with what this interpreter was started with.
 
     Args:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from typing import Any
 from uuid import UUID
@@ -21,7 +22,7 @@ from prefect.workers.base import BaseWorker
 from prefect_gpu.estimation.runs import Known
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
@@ -29,8 +30,8 @@ from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
+from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.pool import PoolView, is_waiting
-from prefect_gpu.worker.settle import Settlement
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.
@@ -41,13 +42,28 @@ _RENEWED_TOGETHER = 3
 _READ_SINGLY = 4
 
 
-class Intake:
+@dataclass
+class _Seen:
+    """What is kept of a run that waits or is launched.
+
+    Attributes:
+        flow_run: As it was read last.
+        lock: Held while its state is changed in Prefect.
+        hold: Why it waits, if that is still to be shown.
+        shown: What its owner was told last.
+    """
+
+    flow_run: FlowRun | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    hold: Hold | None = None
+    shown: Shown | None = None
+
+
+class QueueSync:
     """Keeps the scheduler's view of the pool in step with Prefect's.
 
     Args:
         cancel: Called with a launched run that its user has cancelled.
-        host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
-        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty: runs are such processes.
         lane: Held while Prefect is written to for show: see :class:`~prefect_gpu.worker.display.RunDisplay`.
     """
 
@@ -55,31 +71,25 @@ class Intake:
         self,
         worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
-        settlement: Settlement,
+        finalisation: Finalisation,
         *,
-        cancel: Callable[[TrackedRun], Awaitable[None]],
-        host_prefix: str,
-        territory: str = "",
+        cancel: Callable[[Launch], Awaitable[None]],
         lane: asyncio.Lock,
         logger: logging.Logger,
         slowdown_limit: float | None = None,
     ) -> None:
-        self.known: dict[str, FlowRun] = {}  # runs that wait or are launched, as last read
         self.controller: Controller  # set by the session, which makes the two know each other
         self._worker = worker
         self._client = worker.client
         self._pool = pool
-        self._settlement = settlement
+        self._finalisation = finalisation
         self._cancel = cancel
-        self._host_prefix, self._territory = host_prefix, territory
         self._lane = lane
         self._slowdown_limit = slowdown_limit
         self._logger = logger
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._holds: dict[str, Hold] = {}
-        self._shown: dict[str, Shown] = {}
+        self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._expectations = Expectations(logger)
-        self._settled_at: dict[str, float] = {}
+        self._finalised_at: dict[str, float] = {}
         self._needs_all: set[str] = set()  # runs that have run out of the memory that they were granted
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
@@ -188,7 +198,7 @@ class Intake:
         if state is None:
             return
         launched = self.controller.runs.get(run_id)
-        if launched is None and read_at <= self._settled_at.get(run_id, 0.0):
+        if launched is None and read_at <= self._finalised_at.get(run_id, 0.0):
             return  # what was read is older than what we know
         if state.type in (StateType.CANCELLING, StateType.CANCELLED):
             if launched is not None:
@@ -196,7 +206,7 @@ class Intake:
                 return
             self.withdraw(run_id, "it was cancelled")
             if state.type is StateType.CANCELLING:
-                await self._settlement.cancel_if_ours(flow_run, self._host_prefix, self._territory)
+                await self._finalisation.cancel_if_ours(flow_run)
             return
         if launched is not None:
             return
@@ -218,7 +228,7 @@ class Intake:
         estimate = self.controller.estimates.submitted(run_id, known, request.max_gpus)
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
-        self.known[run_id] = flow_run
+        self._seen[run_id].flow_run = flow_run
         self.controller.handle(
             ev.JobSubmitted(
                 job=run_id,
@@ -256,26 +266,39 @@ class Intake:
         """A launch ran out of the memory that it was granted: if the run is tried again, it gets whole devices."""
         self._needs_all.add(run_id)
 
-    def settled(self, run_id: str) -> None:
+    def finalised(self, run_id: str) -> None:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""
-        self._settled_at[run_id] = time.time()
+        self._finalised_at[run_id] = time.time()
         self._forget(run_id)
 
     def waits_again(self, flow_run: FlowRun) -> None:
         """A launch is over, and the run waits as it was read just now."""
-        self._settled_at[str(flow_run.id)] = time.time()
-        self.known[str(flow_run.id)] = flow_run
+        self._finalised_at[str(flow_run.id)] = time.time()
+        self._seen[str(flow_run.id)].flow_run = flow_run
+
+    def flow_run(self, run_id: str) -> FlowRun | None:
+        """A run that waits or is launched, as it was read last; None if it was not, as one that was adopted."""
+        return self._seen[run_id].flow_run if run_id in self._seen else None
+
+    def granted(self, run_id: str) -> FlowRun:
+        """A run that waited until it was granted its place.
+
+        Raises:
+            KeyError: It was never read.
+        """
+        flow_run = self.flow_run(run_id)
+        if flow_run is None:
+            raise KeyError(run_id)
+        return flow_run
 
     def lock(self, run_id: str) -> asyncio.Lock:
         """Held while a waiting run's state is changed: showing it as waiting and claiming it must not mix."""
-        return self._locks.setdefault(run_id, asyncio.Lock())
+        return self._seen[run_id].lock
 
     def _forget(self, run_id: str) -> None:
         if run_id not in self.controller.runs:
             self.controller.estimates.forget(run_id)
-        books: tuple[dict[str, Any], ...] = (self.known, self._locks, self._holds, self._shown)
-        for book in books:
-            book.pop(run_id, None)
+        self._seen.pop(run_id, None)
 
     async def refuse(self, flow_run: FlowRun, message: str) -> None:
         """The run cannot be run here: say why where its owner looks."""
@@ -291,14 +314,14 @@ class Intake:
     def held(self, hold: Hold) -> None:
         """Show in Prefect why the run waits: a little later, and only if it still does."""
         if hold.code != "due":
-            self._holds[hold.job] = hold
+            self._seen[hold.job].hold = hold
 
     async def show_holds(self) -> None:
         """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
         while True:
             await asyncio.sleep(_SHOW_WAITING_AFTER_S)
-            for run_id in list(self._holds):
-                hold = self._holds.pop(run_id, None)
+            for run_id, seen in [(run_id, seen) for run_id, seen in self._seen.items() if seen.hold is not None]:
+                hold, seen.hold = seen.hold, None
                 if hold is not None:
                     await self._try(run_id, self._show(run_id, hold))
             for run_id, reason in await self._with_news():
@@ -313,19 +336,19 @@ class Intake:
             self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
 
     async def _show(self, run_id: str, hold: Hold) -> None:
-        flow_run, shown = self.known.get(run_id), self._shown.get(run_id)
+        seen = self._seen.get(run_id, _Seen())
         job = self.controller.scheduler.state.jobs.get(run_id)
-        if flow_run is None or job is None or job.active:
+        if seen.flow_run is None or job is None or job.active:
             return
         away = self.controller.nodes_away if hold.code == "never" else ()
         if away:
-            self._holds.setdefault(run_id, hold)  # to be looked at again, until all nodes are there
+            seen.hold = seen.hold or hold  # to be looked at again, until all nodes are there
             hold = replace(hold, code="away", reason=f"No node that is there can hold it, and {_away(away)}")
-        if shown is not None and shown.reason == hold.reason:
+        if seen.shown is not None and seen.shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():
             self.withdraw(run_id, hold.reason)
-            await self.refuse(flow_run, f"The pool cannot run it: {hold.reason}.")
+            await self.refuse(seen.flow_run, f"The pool cannot run it: {hold.reason}.")
             return
         await self._expectations.refresh(self.controller.scheduler, run_id)
         await self._write(run_id, hold.reason)
@@ -336,11 +359,12 @@ class Intake:
         Returns:
             (run, why it waits).
         """
-        if not self._shown:
+        shown_runs = [(run_id, seen.shown) for run_id, seen in self._seen.items() if seen.shown is not None]
+        if not shown_runs:
             return []
         await self._expectations.refresh(self.controller.scheduler)
         now, changed = time.time(), []
-        for run_id, shown in self._shown.items():
+        for run_id, shown in shown_runs:
             outlook = self._expectations.of(run_id)
             if outlook is not None and worth_saying(shown, outlook, now):
                 changed.append((outlook.ahead, run_id, shown.reason))
@@ -348,16 +372,16 @@ class Intake:
 
     async def _write(self, run_id: str, reason: str) -> None:
         async with self._lane, self.lock(run_id):
-            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self.known.get(run_id)
+            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self.flow_run(run_id)
             if job is None or job.active or flow_run is None:
                 return
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
             shown = Shown(reason, self._expectations.of(run_id), time.time())
             words = message(reason, shown.outlook, shown.at)
             if await show_waiting(self._client, flow_run.id, words, due):
-                if run_id not in self._shown:  # once where its owner looks first
+                if self._seen[run_id].shown is None:  # once where its owner looks first
                     self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", words)
-                self._shown[run_id] = shown
+                self._seen[run_id].shown = shown
             else:
                 self.doubt(run_id)
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 import httpx
 from prefect.client.orchestration import PrefectClient
 
-from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.worker.lease import Lease, PrefectTerms
 
 BEAT_S = 2.0
@@ -32,23 +32,23 @@ class NotLeadingError(httpx.TransportError):
     """Prefect must not be told anything, since another worker may lead by now. Treated as if Prefect were away."""
 
 
-class Lead:
+class Leadership:
     """The right of one worker's session to decide.
 
     Args:
-        claims: The state folder's locks.
+        locks: The state folder's locks.
         printer: Tells the worker's user that, and why, it stands by.
         standing_by: Called again and again meanwhile.
     """
 
     def __init__(
         self,
-        claims: Claims,
+        locks: Locks,
         printer: Callable[..., None],
         standing_by: Callable[[], object],
         logger: logging.Logger,
     ) -> None:
-        self._claims = claims
+        self._locks = locks
         self._printer = printer
         self._standing_by = standing_by
         self._logger = logger
@@ -61,14 +61,19 @@ class Lead:
         """Whether this worker may decide now."""
         return self._lease is None or self._lease.held
 
-    def inherit(self, before: Lead) -> None:
+    async def must_hold(self) -> None:
+        """Go no further if somebody else may lead by now. Whoever waits here is cancelled as the session is closed."""
+        if not self.held:
+            await asyncio.Event().wait()
+
+    def inherit(self, before: Leadership) -> None:
         """Ask with the lease of this worker's session before: it may have been cut off, and still be the leader."""
         self._lease_before = before._lease or before._lease_before
 
     async def claim(self, pool: str) -> None:
         """Become the only worker of the pool in this state folder; wait for another, unless it is frozen."""
-        seen, in_vain, said = self._claims.last_beat(pool), 0, False
-        while not self._claims.claim_pool(pool):
+        seen, in_vain, said = self._locks.last_beat(pool), 0, False
+        while not self._locks.lock_pool(pool):
             if not said:
                 self._printer(
                     f"Another worker of pool {pool!r} uses the same state folder. Standing by to take over. "
@@ -77,12 +82,12 @@ class Lead:
                 said = True
             self._standing_by()
             await asyncio.sleep(_LOOK_S)
-            beat = self._claims.last_beat(pool)
+            beat = self._locks.last_beat(pool)
             in_vain = in_vain + 1 if beat == seen else 0
             seen = beat
             if in_vain >= _LOOKS_IN_VAIN:
                 in_vain = 0
-                pid = self._claims.kill_holder(pool)
+                pid = self._locks.kill_holder(pool)
                 if pid is not None:
                     self._logger.warning(
                         "The worker with pid %s has shown no sign of life for %.0f s: it was killed, and this one "
@@ -94,10 +99,10 @@ class Lead:
     async def beat(self, pool: str) -> None:
         """Show that we are alive, until cancelled."""
         while True:
-            self._claims.beat(pool)
+            self._locks.beat(pool)
             await asyncio.sleep(BEAT_S)
 
-    async def take(self, client: PrefectClient, pool: str, territory: str) -> None:
+    async def take(self, client: PrefectClient, pool: str, scope: str) -> None:
         """Wait for the lease of the pool on an Engine or a Swarm. From then on, Prefect is told nothing without it.
 
         Raises:
@@ -110,11 +115,11 @@ class Lead:
         def standing_by() -> None:
             nonlocal said
             if not said:
-                self._printer(f"Another worker of pool {pool!r} leads on {territory}. Standing by to take over.")
+                self._printer(f"Another worker of pool {pool!r} leads on {scope}. Standing by to take over.")
                 said = True
             self._standing_by()
 
-        terms = PrefectTerms(client, f"prefect-gpu leader of {pool} on {territory}")
+        terms = PrefectTerms(client, f"prefect-gpu leader of {pool} on {scope}")
         lease = self._lease_before or Lease(terms, logger=self._logger)
         await lease.acquire(standing_by)
         self._lease, self._client = lease, client

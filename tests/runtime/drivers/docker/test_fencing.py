@@ -15,8 +15,8 @@ import pytest
 from prefect_gpu.demo.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import Driver, RunHandle
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
-from prefect_gpu.runtime.drivers.docker import Endpoint, cut_off
-from prefect_gpu.runtime.drivers.docker.cut_off import CutOff, reached
+from prefect_gpu.runtime.drivers.docker import Endpoint, fencing
+from prefect_gpu.runtime.drivers.docker.fencing import Fence, reached
 from tests.runtime.drivers.docker.test_swarm import driver, make_driver, make_spec
 
 __all__ = ["driver", "make_driver", "make_spec"]
@@ -37,7 +37,7 @@ class World:
         self.stands_still: dict[float, float] = {}  # when, and for how long
 
     def write(self, *nodes: tuple[str, int], patience_s: float = 10.0) -> None:
-        (self.folder / cut_off.FILE).write_text(json.dumps({"addresses": nodes, "patience_s": patience_s}))
+        (self.folder / fencing.FILE).write_text(json.dumps({"addresses": nodes, "patience_s": patience_s}))
 
     def reach(self, address: tuple[str, int], within_s: float) -> bool:
         self.asked.append(address)
@@ -54,7 +54,7 @@ class World:
             raise StillThere
 
     def wait(self) -> float:
-        watch = CutOff(
+        watch = Fence(
             str(self.folder), "ws://10.0.0.1:4000", reach=self.reach, clock=lambda: self.now, sleep=self.sleep
         )
         return watch.wait()
@@ -106,7 +106,7 @@ def test_a_worker_that_takes_over_is_contact(tmp_path: Path) -> None:
     other = ("10.0.0.9", 5000)
     world = World(tmp_path, lambda now: {WORKER} if now < 50 else {other}, until_s=200)
     world.write(NODE)
-    (tmp_path / cut_off.CHANNEL_FILE).write_text(json.dumps({"url": "ws://10.0.0.9:5000"}))
+    (tmp_path / fencing.CHANNEL_FILE).write_text(json.dumps({"url": "ws://10.0.0.9:5000"}))
     with pytest.raises(StillThere):
         world.wait()
 

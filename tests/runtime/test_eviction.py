@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._processes import ProcessPool, node, notes, python, until
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
@@ -21,7 +21,7 @@ PREEMPTIBLE = Request(preemptible=True)
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[ProcessPool]:
-    async with ProcessPool(tmp_path, python("tests.runtime.leaving_training"), node(2)) as running:
+    async with ProcessPool(tmp_path, python("tests.runtime.eviction_training"), node(2)) as running:
         yield running
 
 
@@ -85,7 +85,7 @@ async def test_two_that_leave_at_once_both_go_on(pool: ProcessPool) -> None:
 async def test_a_run_without_checkpoints_begins_anew_after_a_while(
     pool: ProcessPool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool.controller._leaving._patience_s = 0.1
+    pool.controller._eviction._patience_s = 0.1
     file = submit(pool, "run", saves=False)
     # What it notes may be ahead of what the controller has heard; one that only prepares is stopped without a word.
     await until(lambda: len(notes(file)) > 5 and pool.controller.runs["run"].phase == protocol.TRAINING)
@@ -99,14 +99,14 @@ async def test_a_run_without_checkpoints_begins_anew_after_a_while(
 async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: ProcessPool) -> None:
     file = submit(pool, "run")
     await until(lambda: len(notes(file)) > 20)
-    leaving, save = asyncio.Event(), pool.controller._leaving._save
+    leaving, save = asyncio.Event(), pool.controller._eviction._save
 
-    def saved(run: TrackedRun) -> None:
+    def saved(run: Launch) -> None:
         save(run)
         leaving.set()
 
     # Between the record and the end of the process are milliseconds: whoever only looks now and then may miss them.
-    pool.controller._leaving._save = saved
+    pool.controller._eviction._save = saved
     pool.leave("run", to="here-1")
     await leaving.wait()
     await pool.controller.close()  # what was begun is left to the next one

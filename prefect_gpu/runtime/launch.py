@@ -1,12 +1,13 @@
-"""One launched run as the controller follows it: its phases, its progress, what it used."""
+"""One launch of a run: what the worker knows of it, and who is to hear of what happens to it."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS
@@ -15,10 +16,16 @@ from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.scheduling.model.instructions import Move, Preempt
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Device
+from prefect_gpu.scheduling.model.instructions import Finish, Move, OpenGate, Preempt, SetCores, SetShare
+from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
+
+Adjustment = OpenGate | SetCores | SetShare | Finish
+"""What may be changed of a launch while it runs."""
 
 # A loss curve is kept thin: when it is full, every second point goes.
 _CURVE_POINTS = 512
@@ -49,8 +56,47 @@ class _Mean:
         return max(0.0, self.squares / self.count - (self.total / self.count) ** 2) ** 0.5
 
 
+class Follower:
+    """Is attached to a launch and hears of what happens to it. A method that is not overridden does nothing.
+
+    One object may follow one launch or all of them.
+    """
+
+    def granted(self, launch: Launch, at: float) -> None:
+        """It has got its place, and is recorded. All times are Unix seconds."""
+
+    def adopted(self, launch: Launch, at: float) -> None:
+        """An earlier worker launched it; its record says what has happened before. The scheduler is told next."""
+
+    def started(self, launch: Launch) -> None:
+        """Its process exists."""
+
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> Iterable[ev.Event]:
+        """It has reported something, and is up to date.
+
+        Yields:
+            What the scheduler is to be told; each event is carried out before the next one is asked for.
+        """
+        return ()
+
+    def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:
+        """A change of it was begun, and its record is up to date."""
+
+    def ended(self, launch: Launch, at: float) -> None:
+        """Its process is gone; how it ended is not known yet."""
+
+    def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
+        """It is known how it ended; no outcome: it never began."""
+
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """Nothing is left of it. It may have a successor, if the run carries on."""
+
+
+F = TypeVar("F", bound=Follower)
+
+
 @dataclass
-class TrackedRun:
+class Launch:
     """A launch, from the grant to the moment when Prefect and the history know how it ended."""
 
     record: RunRecord
@@ -62,13 +108,14 @@ class TrackedRun:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
-    leaving: Preempt | Move | None = None  # it is to carry on later or elsewhere
+    eviction: Preempt | Move | None = None  # it is to carry on later or elsewhere
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
-    company: list[TrackedRun] = field(
+    company: list[Launch] = field(
         default_factory=list, repr=False, compare=False
     )  # runs that shared its devices, ended or not
     device_idle_s: float | None = None
     exhausted: bool = False  # it has run out of the memory that it was granted of a device that it shared
+    followers: list[Follower] = field(default_factory=list, repr=False, compare=False)
     saving_share: float | None = None  # of the processor, if it was given one to save with
     slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour
     _demoted: tuple[float, float | None] = (0.0, None)  # seconds so far with less than a full share, and since when
@@ -86,6 +133,28 @@ class TrackedRun:
     def run_id(self) -> str:
         """The flow run's id."""
         return self.record.run_id
+
+    def attach(self, *followers: Follower) -> None:
+        """They hear, in this order, of all that happens from here on."""
+        self.followers += followers
+
+    def attached(self, kind: type[F]) -> F | None:
+        """The follower of that kind; None if there is none."""
+        return next((one for one in self.followers if isinstance(one, kind)), None)
+
+    def note(self, kind: str, at: float, data: dict[str, Any]) -> bool:
+        """Bring the launch up to date with a report of its process; False if that is nothing new."""
+        if kind == protocol.PHASE:
+            phase = str(data.get("phase"))
+            waits = phase == protocol.PREPARING and bool(data.get("waiting"))
+            return self.enter(phase, at, data) or waits
+        if kind == protocol.PROGRESS:
+            self.progressed(data, at)
+        elif kind == protocol.USAGE:
+            self.used(data)
+        elif kind == protocol.OUT_OF_MEMORY:
+            self.exhausted = True
+        return True
 
     def enter(self, phase: str, at: float, data: dict[str, Any]) -> bool:
         """Note a phase; False if it is the one that the run was in already."""
@@ -173,12 +242,16 @@ class TrackedRun:
                 self.training_usage.setdefault(key, _Mean()).add(value)
 
     def history_row(
-        self, *, outcome: str, message: str, report: ExitReport, node: str, ended_at: float
-    ) -> dict[str, Any]:
-        """The fields of the history's row for this launch (see ``storage.history``). Seconds and bytes."""
-        record, times = self.record, self.record.times
-        known = dict(record.known)
-        features = known.pop("features", {})
+        self, *, outcome: Outcome, message: str, report: ExitReport, devices: Sequence[Device], ended_at: float
+    ) -> HistoryRow:
+        """What the history keeps of this launch.
+
+        Args:
+            devices: Those that it had, as far as they are known.
+            ended_at: Unix seconds.
+        """
+        record, times, known = self.record, self.record.times, self.record.known
+        features = known.get("features", {})
         if record.progress.get("first_step"):
             features = features | {RESUMED_AT: record.progress["first_step"]}
         if self._measured is not None:
@@ -192,59 +265,65 @@ class TrackedRun:
         cpu_mean = self._mean("cpu_fraction")
         if cpu_mean is None and report.cpu_seconds is not None and wall:
             cpu_mean = report.cpu_seconds / wall
-        return {
-            **known,
-            "run_id": record.run_id,
-            "attempt": record.attempt,
-            "run_name": record.name,
-            "pool": record.pool,
-            "category": record.request.category,
-            "features": features,
-            "requested_gpus": record.request.gpus,
+        return HistoryRow(
+            run_id=record.run_id,
+            flow_name=str(known.get("flow_name") or ""),
+            outcome=outcome,
+            ended_at=ended_at,
+            attempt=record.attempt,
+            run_name=record.name,
+            deployment=known.get("deployment"),
+            pool=record.pool,
+            worker=known.get("worker"),
+            category=record.request.category,
+            parameters=known.get("parameters") or {},
+            features=features,
+            requested_gpus=record.request.gpus,
             # Where the pool decided that it shares, that is what it was granted, and nobody asked for it.
-            "requested_gpu_memory_bytes": None if self._sized_by_pool else record.request.gpu_memory_bytes,
-            "requested_cpus": record.request.cpus,
-            "node": node,
-            "devices": record.placement.all_devices,
-            "parts": tuple(parts_of(record.placement)),
-            "submitted_at": times.get("submitted"),
-            "granted_at": granted,
-            "started_at": started,
-            "ended_at": ended_at,
+            requested_gpu_memory_bytes=None if self._sized_by_pool else record.request.gpu_memory_bytes,
+            requested_cpus=record.request.cpus,
+            node=record.placement.node,
+            devices=record.placement.all_devices,
+            device_kind=devices[0].kind if devices else None,
+            virtual=any(device.virtual for device in devices),
+            parts=tuple(parts_of(record.placement)),
+            submitted_at=times.get("submitted"),
+            granted_at=granted,
+            started_at=started,
             # A run that is not due yet does not wait for a device.
-            "waited_s": _span(max(times.get("submitted", 0.0), times.get("due", 0.0)) or None, granted),
+            waited_s=_span(max(times.get("submitted", 0.0), times.get("due", 0.0)) or None, granted),
             # Launching ends where training begins (Liquid eq. 1: T_l, then N steps, then T_sa).
-            "prepared_s": _span(
+            prepared_s=_span(
                 times.get("began_again", granted),
                 times.get(WAITING) or training or (None if preparing is None else finished),
             ),
-            "trained_s": _span(training, saving or finished or (ended_at if training else None)),
-            "saved_s": _span(saving, finished or (ended_at if saving else None)),
-            "steps_done": record.progress.get("step"),
-            "pace": {str(mark): seconds for mark, seconds in self._pace.items()} if followed else {},
-            "final_loss": self.losses[-1][1] if self.losses else record.progress.get("loss"),
-            "best_loss": self.best_loss,
+            trained_s=_span(training, saving or finished or (ended_at if training else None)),
+            saved_s=_span(saving, finished or (ended_at if saving else None)),
+            steps_done=record.progress.get("step"),
+            pace={str(mark): seconds for mark, seconds in self._pace.items()} if followed else {},
+            final_loss=self.losses[-1][1] if self.losses else record.progress.get("loss"),
+            best_loss=self.best_loss,
             # Liquid §4 asks for the use while training: launching and saving leave the devices idle.
-            "device_util_mean": self._of_training("device_util").mean,
-            "device_util_std": self._of_training("device_util").std,
-            "device_util_peak": self._peak("device_util"),
-            "device_memory_peak_bytes": _whole(self._peak("device_memory_bytes")),
-            "cpu_mean": cpu_mean,
-            "rss_peak_bytes": report.max_rss_bytes or _whole(self._peak("rss_bytes")),
-            "net_mean_bytes_per_s": self._mean("net_bytes_per_s"),
-            "neighbours": tuple(sorted({str(other.record.known.get("flow_name")) for other in self.company})),
-            "outcome": outcome,
-            "exit_code": report.returncode,
-            "message": message,
-            "warm_start": bool(record.warm),  # a run that never had a process was not started warm
-            "prepared_behind": record.gated,
-            "gate_wait_s": _span(times.get(WAITING), training or ended_at),
-            "device_idle_s": self.device_idle_s,
-            "slowdowns": dict(self.slowdowns),
-            "demoted_s": self.demoted_s(ended_at),
-            "cores": len(record.placement.cpus) or None,
-            "out_of_memory": outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
-        }
+            device_util_mean=self._of_training("device_util").mean,
+            device_util_std=self._of_training("device_util").std,
+            device_util_peak=self._peak("device_util"),
+            device_memory_peak_bytes=_whole(self._peak("device_memory_bytes")),
+            cpu_mean=cpu_mean,
+            rss_peak_bytes=report.max_rss_bytes or _whole(self._peak("rss_bytes")),
+            net_mean_bytes_per_s=self._mean("net_bytes_per_s"),
+            neighbours=tuple(sorted({str(other.record.known.get("flow_name")) for other in self.company})),
+            estimate=known.get("estimate") or {},
+            exit_code=report.returncode,
+            message=message,
+            warm_start=bool(record.warm),  # a run that never had a process was not started warm
+            prepared_behind=record.gated,
+            gate_wait_s=_span(times.get(WAITING), training or ended_at),
+            device_idle_s=self.device_idle_s,
+            slowdowns=dict(self.slowdowns),
+            demoted_s=self.demoted_s(ended_at),
+            cores=len(record.placement.cpus) or None,
+            out_of_memory=outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
+        )
 
     @property
     def _sized_by_pool(self) -> bool:
@@ -273,7 +352,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def died_of_its_limit(run: TrackedRun, report: ExitReport, message: str = "") -> bool:
+def died_of_its_limit(run: Launch, report: ExitReport, message: str = "") -> bool:
     """Whether a run that shared its devices may have ended because of the memory that it was granted.
 
     Here a suspicion is enough: if it is tried again, it gets whole devices, which does no harm. So a process that was

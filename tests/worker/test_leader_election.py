@@ -14,25 +14,25 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State
 from prefect.states import Running
 
-from prefect_gpu.runtime.claims import Claims
-from prefect_gpu.worker import lead as lead_module
+from prefect_gpu.runtime.locks import Locks
+from prefect_gpu.worker import leader_election
 from prefect_gpu.worker import lease as lease_module
-from prefect_gpu.worker.lead import Lead, NotLeadingError
+from prefect_gpu.worker.leader_election import Leadership, NotLeadingError
 from prefect_gpu.worker.lease import Lease
 from tests.worker.test_lease import Clock, Kept
 
 LOGGER = logging.getLogger("tests.worker")
 
 
-def lead(tmp_path: Path, said: list[str]) -> Lead:
-    return Lead(Claims(tmp_path), said.append, lambda: None, LOGGER)
+def leadership(tmp_path: Path, said: list[str]) -> Leadership:
+    return Leadership(Locks(tmp_path), said.append, lambda: None, LOGGER)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of a lease whose terms are kept in memory."""
     clock = Clock()
-    monkeypatch.setattr(lead_module, "PrefectTerms", lambda client, name: Kept())
+    monkeypatch.setattr(leader_election, "PrefectTerms", lambda client, name: Kept())
     monkeypatch.setitem(Lease.__init__.__kwdefaults__ or {}, "clock", clock)
     return clock
 
@@ -47,7 +47,7 @@ async def test_who_may_have_lost_the_lead_changes_nothing_in_prefect(tmp_path: P
         return httpx.Response(200, json=[])
 
     async with PrefectClient("http://prefect/api", httpx_settings={"transport": httpx.MockTransport(answer)}) as client:
-        mine = lead(tmp_path, [])
+        mine = leadership(tmp_path, [])
         assert mine.held, "without an Engine or a Swarm there is nobody to lose it to"
         await mine.take(client, "pool", "engine-1")
         await client.read_flow_runs()
@@ -72,7 +72,7 @@ async def test_who_may_have_lost_the_lead_changes_nothing_in_prefect(tmp_path: P
 
 async def test_a_session_that_is_opened_again_has_one_lease(tmp_path: Path, clock: Clock) -> None:
     async with PrefectClient("http://prefect/api") as client:
-        mine = lead(tmp_path, [])
+        mine = leadership(tmp_path, [])
         await mine.take(client, "pool", "engine-1")
         await mine.take(client, "pool", "engine-1")
         assert len(client._client.event_hooks["request"]) == 1
@@ -82,10 +82,10 @@ async def test_a_session_that_is_opened_again_has_one_lease(tmp_path: Path, cloc
 async def test_who_shows_no_sign_of_life_is_killed_and_who_does_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lead_module, "_LOOK_S", 0.001)
+    monkeypatch.setattr(leader_election, "_LOOK_S", 0.001)
     said: list[str] = []
-    mine, holder = lead(tmp_path, said), Claims(tmp_path)
-    assert holder.claim_pool("pool")
+    mine, holder = leadership(tmp_path, said), Locks(tmp_path)
+    assert holder.lock_pool("pool")
     killed: list[str] = []
     beats = iter(range(100))
 
@@ -94,8 +94,8 @@ async def test_who_shows_no_sign_of_life_is_killed_and_who_does_is_not(
         holder.release()
         return 4711
 
-    monkeypatch.setattr(mine._claims, "kill_holder", kill)
-    monkeypatch.setattr(mine._claims, "last_beat", lambda pool: next(beats, -1))
+    monkeypatch.setattr(mine._locks, "kill_holder", kill)
+    monkeypatch.setattr(mine._locks, "last_beat", lambda pool: next(beats, -1))
     await asyncio.wait_for(mine.claim("pool"), 60)
     assert killed == ["pool"] and next(beats, None) is None, "not before its last sign of life"
     assert len(said) == 1 and "Standing by" in said[0]

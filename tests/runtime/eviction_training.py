@@ -1,4 +1,4 @@
-"""A deterministic training that notes its steps, and carries on from its checkpoint. Run by ``test_leaving``."""
+"""A deterministic training that notes its steps, and carries on from its checkpoint. Run by ``test_eviction``."""
 
 from __future__ import annotations
 

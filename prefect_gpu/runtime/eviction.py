@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from logging import Logger, LoggerAdapter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect_gpu.runtime.channel import ChannelServer
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.model.instructions import Move, Preempt
 from prefect_gpu.training import protocol
-
-if TYPE_CHECKING:
-    from prefect_gpu.runtime.tracked import TrackedRun
 
 PATIENCE_S = 60.0  # for a checkpoint; a run that does not save in that time carries on from its last one
 _NEEDS_NO_STOP = (protocol.SAVING, protocol.FINISHED)  # it gives its devices back by itself
 
 
-class Leaving:
-    """Makes runs leave.
+class Eviction(Follower):
+    """Evicts runs.
 
     A run that trains is asked for a checkpoint and stopped when that is written; whatever it does between the two is
     done again. One that only prepares is stopped at once, and one that saves is left alone: it is about to end.
@@ -34,7 +32,7 @@ class Leaving:
     def __init__(
         self,
         channel: ChannelServer,
-        save: Callable[[TrackedRun], None],
+        save: Callable[[Launch], None],
         logger: Logger | LoggerAdapter[Any],
         patience_s: float = PATIENCE_S,
     ) -> None:
@@ -50,9 +48,9 @@ class Leaving:
         for timer in self._timers.values():
             timer.cancel()
 
-    def begin(self, run: TrackedRun, why: Preempt | Move) -> None:
-        """Let a run leave."""
-        run.leaving = why
+    def begin(self, run: Launch, why: Preempt | Move) -> None:
+        """Begin to evict a run."""
+        run.eviction = why
         if run.handle is None or run.phase in _NEEDS_NO_STOP:
             return  # whoever is launching it will see it
         if run.phase != protocol.TRAINING:
@@ -62,27 +60,35 @@ class Leaving:
         loop = asyncio.get_running_loop()
         self._timers[run.run_id] = loop.call_later(self._patience_s, self._give_up, run)
 
-    def saved(self, run: TrackedRun, error: str | None) -> None:
-        """The run has written a checkpoint, or could not."""
-        if run.leaving is None or run.phase in _NEEDS_NO_STOP or run.record.leaving:
-            return
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
+        """See :class:`.Follower`. Once a checkpoint is written, or cannot be, the run is stopped."""
+        if kind != protocol.CHECKPOINT:
+            return ()
+        if launch.eviction is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
+            return ()
+        error = data.get("error")
         if error:
             self._logger.warning(
                 "Run %s could not save its checkpoint (%s): it will carry on from the one before.",
-                run.record.name,
+                launch.record.name,
                 error,
             )
-        self._stop(run)
+        self._stop(launch)
+        return ()
 
-    def over(self, run: TrackedRun) -> None:
-        """The run's process is gone."""
-        run.gone.set()
-        timer = self._timers.pop(run.run_id, None)
+    def ended(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        launch.gone.set()
+        timer = self._timers.pop(launch.run_id, None)
         if timer is not None:
             timer.cancel()
 
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """See :class:`.Follower`. It may never have had a process."""
+        self.ended(launch, at)
+
     @staticmethod
-    def ahead_of(run: TrackedRun, among: Iterable[TrackedRun]) -> list[TrackedRun]:
+    def ahead_of(run: Launch, among: Iterable[Launch]) -> list[Launch]:
         """Those that are leaving a run's devices, for it to wait until each is gone.
 
         To be asked when the run is granted its devices, and not later: who is granted them after it waits for it, and
@@ -92,10 +98,10 @@ class Leaving:
         return [
             other
             for other in among
-            if other is not run and other.leaving and devices.intersection(other.record.placement.all_devices)
+            if other is not run and other.eviction and devices.intersection(other.record.placement.all_devices)
         ]
 
-    def _give_up(self, run: TrackedRun) -> None:
+    def _give_up(self, run: Launch) -> None:
         if run.phase in _NEEDS_NO_STOP or run.record.leaving:
             return
         self._logger.warning(
@@ -105,10 +111,10 @@ class Leaving:
         )
         self._stop(run)
 
-    def _stop(self, run: TrackedRun) -> None:
-        assert run.leaving is not None and run.handle is not None
+    def _stop(self, run: Launch) -> None:
+        assert run.eviction is not None and run.handle is not None
         # Before the signal: a worker that takes over must not take the end of the process for a crash.
-        run.record.leaving = run.leaving.reason
+        run.record.leaving = run.eviction.reason
         self._save(run)
         self._spawn(run.handle.stop(0))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prefect_gpu.runtime.gang import parts_of
-from prefect_gpu.runtime.tracked import WAITING, TrackedRun
+from prefect_gpu.runtime.launch import WAITING, Adjustment, Follower, Launch
 from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
 
@@ -30,9 +30,9 @@ class Entry:
     """One launch of one run. Times are Unix seconds.
 
     Attributes:
-        number: 1 for the first launch that the chronicle heard of, and so on.
+        number: 1 for the first launch that the activity log heard of, and so on.
         run: What the controller knows of it; None once it is over.
-        version: Of the chronicle, when the entry changed last.
+        version: Of the activity log, when the entry changed last.
         spans: [phase, start, end], in order; the end of the last is None while it lasts.
         weights: [since, weight] whenever its share of its devices changed.
         cores: [since, how many] whenever that changed; those of all instances.
@@ -45,7 +45,7 @@ class Entry:
     """
 
     number: int
-    run: TrackedRun | None
+    run: Launch | None
     version: int = 0
     spans: list[list[Any]] = field(default_factory=list)
     weights: list[list[float]] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Entry:
         }
 
 
-class Chronicle:
+class ActivityLog(Follower):
     """Follows what the controller does.
 
     Attributes:
@@ -133,15 +133,15 @@ class Chronicle:
 
     # -- what the controller tells ----------------------------------------------------------------------------------
 
-    def granted(self, run: TrackedRun, at: float) -> None:
-        """The run has got its place, and is being launched."""
-        entry = self._new(run)
+    def granted(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        entry = self._new(launch)
         entry.enter(LAUNCHING, at)
         self._follow_cores(entry, at)
 
-    def adopted(self, run: TrackedRun, at: float) -> None:
-        """A run of an earlier worker goes on: its record says what happened before."""
-        entry, times = self._new(run), run.record.times
+    def adopted(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        entry, times = self._new(launch), launch.record.times
         names = {"granted": LAUNCHING, WAITING: GATE} | {phase: phase for phase in protocol.PHASES}
         names[protocol.FINISHED] = ENDING
         for name in sorted((name for name in names if name in times), key=lambda name: times[name]):
@@ -149,25 +149,25 @@ class Chronicle:
         if not entry.spans:
             entry.enter(LAUNCHING, at)
         self._follow_cores(entry, entry.spans[0][1])
-        if run.record.weight != 1.0:
-            entry.weights.append([at, run.record.weight])
+        if launch.record.weight != 1.0:
+            entry.weights.append([at, launch.record.weight])
 
-    def reported(self, run: TrackedRun, kind: str, at: float) -> None:
-        """The run reported something, and ``run`` is up to date."""
-        entry = self._active.get(run.run_id)
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
+        """See :class:`.Follower`."""
+        entry = self._active.get(launch.run_id)
         if entry is None:
-            return
+            return ()
         if kind == protocol.PHASE:
-            phase = GATE if run.waiting else ENDING if run.phase == protocol.FINISHED else run.phase
+            phase = GATE if launch.waiting else ENDING if launch.phase == protocol.FINISHED else launch.phase
             if not entry.spans or entry.spans[-1][0] != phase:
                 entry.enter(phase, at)
-        elif kind not in (protocol.PROGRESS, protocol.OUT_OF_MEMORY):
-            return
-        self._changed(entry)
+        if kind in (protocol.PHASE, protocol.PROGRESS, protocol.OUT_OF_MEMORY):
+            self._changed(entry)
+        return ()
 
-    def adjusted(self, run: TrackedRun, change: OpenGate | SetCores | SetShare | Finish, at: float) -> None:
-        """A change of a running run was begun, and its record is up to date."""
-        entry = self._active.get(run.run_id)
+    def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:
+        """See :class:`.Follower`."""
+        entry = self._active.get(launch.run_id)
         if entry is None:
             return
         match change:
@@ -185,24 +185,24 @@ class Chronicle:
         """The run waits, for a reason."""
         self._holds[hold.job] = hold
 
-    def ended(self, run: TrackedRun, at: float) -> None:
-        """The run's process is gone; how it ended is not known yet."""
-        entry = self._active.get(run.run_id)
+    def ended(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        entry = self._active.get(launch.run_id)
         if entry is not None:
             entry.close(at)
             entry.ended = at
             self._changed(entry)
 
-    def over(self, run: TrackedRun, at: float, outcome: str | None = None, message: str = "") -> None:
-        """The launch is settled. A second word about it changes nothing.
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """See :class:`.Follower`. If it was over before, this changes nothing."""
+        self.over(launch, at, None, "")
 
-        Args:
-            outcome: How the run ended; None: it never began.
-        """
-        entry = self._active.get(run.run_id)
-        if entry is None or entry.run is not run:
+    def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
+        """See :class:`.Follower`."""
+        entry = self._active.get(launch.run_id)
+        if entry is None or entry.run is not launch:
             return
-        del self._active[run.run_id]
+        del self._active[launch.run_id]
         entry.close(at)
         entry.ended = entry.ended or at
         entry.outcome, entry.message = outcome or NOT_STARTED, message
@@ -232,7 +232,7 @@ class Chronicle:
 
     # -- within -----------------------------------------------------------------------------------------------------
 
-    def _new(self, run: TrackedRun) -> Entry:
+    def _new(self, run: Launch) -> Entry:
         self._number += 1
         self._holds.pop(run.run_id, None)
         entry = Entry(self._number, run)

@@ -9,11 +9,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.chronicle import NOT_STARTED, Chronicle
+from prefect_gpu.runtime.activity_log import NOT_STARTED, ActivityLog
 from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
@@ -23,69 +23,69 @@ from tests.runtime.stand_ins import MemoryHandle
 from tests.runtime.test_controller import Bench, running, until
 
 
-def a_run(run_id: str = "a", behind: str | None = None) -> TrackedRun:
+def a_run(run_id: str = "a", behind: str | None = None) -> Launch:
     place = Placement("here", ("virtual-0",), (0,))
     record = RunRecord(
         run_id, f"name of {run_id}", "pool", "q", "t", Request(), place, gated=bool(behind), behind=behind
     )
     record.known = {"flow_name": "train"}
-    return TrackedRun(record, Path("nowhere"))
+    return Launch(record, Path("nowhere"))
 
 
-def enter(chronicle: Chronicle, run: TrackedRun, phase: str, at: float, **data: Any) -> None:
+def enter(activity: ActivityLog, run: Launch, phase: str, at: float, **data: Any) -> None:
     run.enter(phase, at, data)
-    chronicle.reported(run, protocol.PHASE, at)
+    activity.reported(run, protocol.PHASE, at, data)
 
 
-def row(chronicle: Chronicle, run_id: str = "a") -> dict[str, Any]:
-    [found] = [entry.as_row() for entry in chronicle.since(0) if entry.as_row()["id"] == run_id]
+def row(activity: ActivityLog, run_id: str = "a") -> dict[str, Any]:
+    [found] = [entry.as_row() for entry in activity.since(0) if entry.as_row()["id"] == run_id]
     return found
 
 
 def test_a_run_passes_its_phases() -> None:
-    chronicle, run = Chronicle(), a_run()
-    chronicle.granted(run, 10.0)
-    enter(chronicle, run, protocol.PREPARING, 11.0)
-    enter(chronicle, run, protocol.TRAINING, 15.0)
-    assert row(chronicle)["spans"] == [["launching", 10.0, 11.0], ["preparing", 11.0, 15.0], ["training", 15.0, None]]
-    enter(chronicle, run, protocol.SAVING, 20.0)
-    enter(chronicle, run, protocol.FINISHED, 21.0)
-    chronicle.ended(run, 22.0)
-    chronicle.over(run, 22.0, "completed", "fine")
-    told = row(chronicle)
+    activity, run = ActivityLog(), a_run()
+    activity.granted(run, 10.0)
+    enter(activity, run, protocol.PREPARING, 11.0)
+    enter(activity, run, protocol.TRAINING, 15.0)
+    assert row(activity)["spans"] == [["launching", 10.0, 11.0], ["preparing", 11.0, 15.0], ["training", 15.0, None]]
+    enter(activity, run, protocol.SAVING, 20.0)
+    enter(activity, run, protocol.FINISHED, 21.0)
+    activity.ended(run, 22.0)
+    activity.over(run, 22.0, "completed", "fine")
+    told = row(activity)
     assert told["spans"][3:] == [["saving", 20.0, 21.0], ["ending", 21.0, 22.0]]
     assert told["outcome"] == "completed" and told["phase"] is None and told["ended"] == 22.0
 
 
 def test_a_gate_is_waited_at_and_opened() -> None:
-    chronicle, first, second = Chronicle(), a_run("a"), a_run("b", behind="a")
-    chronicle.granted(first, 1.0)
-    chronicle.granted(second, 2.0)
-    enter(chronicle, second, protocol.PREPARING, 3.0)
-    enter(chronicle, second, protocol.PREPARING, 4.0, waiting=True)
-    told = row(chronicle, "b")
+    activity, first, second = ActivityLog(), a_run("a"), a_run("b", behind="a")
+    activity.granted(first, 1.0)
+    activity.granted(second, 2.0)
+    enter(activity, second, protocol.PREPARING, 3.0)
+    enter(activity, second, protocol.PREPARING, 4.0, waiting=True)
+    told = row(activity, "b")
     assert told["behind"] == "name of a" and told["gated"] and told["phase"] == "gate"
     second.record.behind = None
-    chronicle.adjusted(second, OpenGate("b", "it saves"), 6.0)
-    enter(chronicle, second, protocol.TRAINING, 6.1)
-    told = row(chronicle, "b")
+    activity.adjusted(second, OpenGate("b", "it saves"), 6.0)
+    enter(activity, second, protocol.TRAINING, 6.1)
+    told = row(activity, "b")
     assert told["spans"][2:] == [["gate", 4.0, 6.1], ["training", 6.1, None]]
     assert told["gate_opened"] == 6.0 and not told["gated"] and told["behind"] == "name of a"
 
 
 def test_weights_cores_and_early_ends_are_kept_with_their_times() -> None:
-    chronicle, run = Chronicle(), a_run()
-    chronicle.granted(run, 1.0)
-    chronicle.adjusted(run, SetShare("a", 0.25, "it has converged"), 2.0)
+    activity, run = ActivityLog(), a_run()
+    activity.granted(run, 1.0)
+    activity.adjusted(run, SetShare("a", 0.25, "it has converged"), 2.0)
     run.record.placement = Placement("here", ("virtual-0",), (0, 1, 2))
-    chronicle.adjusted(run, SetCores("a", (0, 1, 2), "it is slow"), 3.0)
-    chronicle.adjusted(run, Finish("a", "enough"), 4.0)
-    told = row(chronicle)
+    activity.adjusted(run, SetCores("a", (0, 1, 2), "it is slow"), 3.0)
+    activity.adjusted(run, Finish("a", "enough"), 4.0)
+    told = row(activity)
     assert told["weights"] == [[2.0, 0.25]] and told["cores"] == [[1.0, 1], [3.0, 3]] and told["finishing"] == "enough"
 
 
 def test_an_adopted_run_brings_its_past_along() -> None:
-    chronicle, run = Chronicle(), a_run()
+    activity, run = ActivityLog(), a_run()
     run.record.times = {
         "submitted": 0.0,
         "granted": 1.0,
@@ -95,18 +95,18 @@ def test_an_adopted_run_brings_its_past_along() -> None:
         "training": 4.0,
     }
     run.record.weight = 0.5
-    chronicle.adopted(run, 9.0)
-    told = row(chronicle)
+    activity.adopted(run, 9.0)
+    told = row(activity)
     assert [span[0] for span in told["spans"]] == ["launching", "preparing", "gate", "training"]
     assert told["spans"][-1] == ["training", 4.0, None] and told["weights"] == [[9.0, 0.5]]
 
 
 def test_all_instances_of_a_gang_are_told() -> None:
-    chronicle, run = Chronicle(), a_run()
+    activity, run = ActivityLog(), a_run()
     others = (Placement("n2", ("n2/g0",), (0, 1)), Placement("n2", (), (2,)))
     run.record.placement = Placement("n1", ("n1/g0",), (0, 1), others=others, servers=1)
-    chronicle.granted(run, 1.0)
-    told = row(chronicle)
+    activity.granted(run, 1.0)
+    told = row(activity)
     assert told["node"] == "n1" and told["devices"] == ["n1/g0", "n2/g0"] and told["cores"] == [[1.0, 5]]
     assert told["parts"] == [
         {"node": "n1", "devices": ["n1/g0"], "role": "worker"},
@@ -114,51 +114,51 @@ def test_all_instances_of_a_gang_are_told() -> None:
         {"node": "n2", "devices": [], "role": "server"},
     ]
     alone = a_run("b")
-    chronicle.granted(alone, 1.0)
-    assert row(chronicle, "b")["parts"] == []
+    activity.granted(alone, 1.0)
+    assert row(activity, "b")["parts"] == []
 
 
 def test_only_what_changed_is_told_again() -> None:
-    chronicle, first, second = Chronicle(), a_run("a"), a_run("b")
-    chronicle.granted(first, 1.0)
-    chronicle.granted(second, 1.0)
-    seen = chronicle.version
-    assert not list(chronicle.since(seen))
-    chronicle.reported(second, protocol.USAGE, 2.0)
-    assert not list(chronicle.since(seen)), "nothing of it is shown"
-    chronicle.reported(second, protocol.PROGRESS, 2.0)
-    assert [entry.number for entry in chronicle.since(seen)] == [2]
+    activity, first, second = ActivityLog(), a_run("a"), a_run("b")
+    activity.granted(first, 1.0)
+    activity.granted(second, 1.0)
+    seen = activity.version
+    assert not list(activity.since(seen))
+    activity.reported(second, protocol.USAGE, 2.0, {})
+    assert not list(activity.since(seen)), "nothing of it is shown"
+    activity.reported(second, protocol.PROGRESS, 2.0, {})
+    assert [entry.number for entry in activity.since(seen)] == [2]
 
 
 def test_the_oldest_finished_go_and_nothing_is_held_on_to() -> None:
-    chronicle, stays = Chronicle(most=3), a_run("stays")
-    chronicle.granted(stays, 0.0)
+    activity, stays = ActivityLog(most=3), a_run("stays")
+    activity.granted(stays, 0.0)
     gone = []
     for number in range(6):
         run = a_run(str(number))
         run.company.append(stays)
         run.losses = [(step, 1.0 / step) for step in range(1, 400)]
-        chronicle.granted(run, 1.0)
-        chronicle.over(run, 2.0, "completed")
+        activity.granted(run, 1.0)
+        activity.over(run, 2.0, "completed", "")
         gone.append(weakref.ref(run))
         del run
     gc.collect()
-    assert [entry.as_row()["id"] for entry in chronicle.since(0)] == ["stays", "3", "4", "5"]
+    assert [entry.as_row()["id"] for entry in activity.since(0)] == ["stays", "3", "4", "5"]
     assert not any(ref() for ref in gone)
-    kept = chronicle.entry(7)
+    kept = activity.entry(7)
     assert kept is not None and len(kept.losses) == 100 and kept.losses[0][0] == 1 and kept.losses[-1][0] == 399
-    assert kept.as_row()["neighbours"] == ["name of stays"] and chronicle.entry(2) is None
+    assert kept.as_row()["neighbours"] == ["name of stays"] and activity.entry(2) is None
 
 
 def test_a_second_word_about_a_launch_changes_nothing_and_the_next_launch_is_another() -> None:
-    chronicle, run = Chronicle(), a_run()
-    chronicle.granted(run, 1.0)
-    chronicle.over(run, 2.0, "failed", "no luck")
-    chronicle.over(run, 3.0)
+    activity, run = ActivityLog(), a_run()
+    activity.granted(run, 1.0)
+    activity.over(run, 2.0, "failed", "no luck")
+    activity.released(run, 3.0, False)
     again = a_run()
-    chronicle.granted(again, 4.0)
-    chronicle.over(run, 5.0)
-    first, second = (entry.as_row() for entry in chronicle.since(0))
+    activity.granted(again, 4.0)
+    activity.released(run, 5.0, False)
+    first, second = (entry.as_row() for entry in activity.since(0))
     assert (first["outcome"], first["ended"]) == ("failed", 2.0) and second["outcome"] is None
 
 
@@ -209,9 +209,9 @@ async def end_all(bench: Bench) -> None:
 
 
 def test_a_hold_is_forgotten_when_nobody_waits_for_it() -> None:
-    chronicle = Chronicle()
-    chronicle.held(Hold("a", "devices", "all are in use"))
-    chronicle.forget_holds({"a"})
-    assert chronicle.hold_of("a") is not None
-    chronicle.forget_holds(set())
-    assert chronicle.hold_of("a") is None
+    activity = ActivityLog()
+    activity.held(Hold("a", "devices", "all are in use"))
+    activity.forget_holds({"a"})
+    assert activity.hold_of("a") is not None
+    activity.forget_holds(set())
+    assert activity.hold_of("a") is None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 import httpx
@@ -23,7 +23,8 @@ from prefect.utilities.engine import propose_state
 
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
-from prefect_gpu.runtime.tracked import TrackedRun
+from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
 T = TypeVar("T")
@@ -61,15 +62,21 @@ async def persist(ask: Callable[[], Awaitable[T]], logger: logging.Logger) -> T:
         pause = min(_LONGEST_PAUSE_S, pause * 2)
 
 
-class Settlement:
-    """Brings runs whose process is gone to the state that they belong in."""
+class Finalisation:
+    """Brings runs whose process is gone to the state that they belong in.
 
-    def __init__(self, client: PrefectClient, logger: logging.Logger) -> None:
+    Args:
+        host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
+        scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty: runs are such processes.
+    """
+
+    def __init__(self, client: PrefectClient, logger: logging.Logger, host_prefix: str, scope: str = "") -> None:
         self._client = client
         self._logger = logger
+        self._host_prefix, self._scope = host_prefix, scope
 
-    async def settle(self, run: TrackedRun, report: ExitReport, *, api_was_away: bool) -> tuple[str | None, str]:
-        """See :meth:`prefect_gpu.runtime.controller.Host.settle`.
+    async def finalise(self, run: Launch, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
+        """See :meth:`prefect_gpu.runtime.controller.Host.finalise`.
 
         Args:
             run: The launch whose process is gone.
@@ -81,14 +88,14 @@ class Settlement:
         """
         try:
             while True:
-                settled = await persist(lambda: self._settle(run, report, api_was_away), self._logger)
-                if settled is not None:
-                    return settled
+                finalised = await persist(lambda: self._finalise(run, report, api_was_away), self._logger)
+                if finalised is not None:
+                    return finalised
         except ObjectNotFound:
             return "cancelled", "The flow run was deleted while it ran."
 
-    async def _settle(self, run: TrackedRun, report: ExitReport, api_was_away: bool) -> tuple[str | None, str] | None:
-        """As :meth:`settle`; None if the run came to another state meanwhile, so that it must be looked at again."""
+    async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
+        """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
         flow_run = await self._client.read_flow_run(UUID(run.run_id))
         run.record.name = flow_run.name  # a `flow_run_name` is filled in only as the run starts
         state = flow_run.state
@@ -102,12 +109,12 @@ class Settlement:
         if state.is_final():
             if state.type is StateType.CRASHED:
                 await self._retry(flow_run, state.message or "")
-            return state.type.value.lower(), state.message or ""
+            return _outcome(state), state.message or ""
         if state.type is StateType.PAUSED:
             return None, "suspended"
         if state.type is StateType.SCHEDULED and flow_run.empirical_policy.retry_type != "in_process":
             crash = (state.message or "").partition(_AFTER_A_CRASH)[2]
-            if crash and await self._claimed_in(flow_run, run.folder.name):
+            if crash and await self._claimed_in(flow_run.id, run.folder.name):
                 # Brought back before, by us or by a worker that was killed; the answer or the history row was lost.
                 return "crashed", crash
             return None, "waits again"
@@ -124,7 +131,7 @@ class Settlement:
         if concluded is not None:
             # The run did report its end; a renaming by a worker that was killed meanwhile came over it.
             await put_back(self._client, flow_run.id, concluded)
-            return concluded.type.value.lower(), concluded.message or ""
+            return _outcome(concluded), concluded.message or ""
         return await self._crash(flow_run, report)
 
     async def _concluded(self, flow_run: FlowRun) -> State | None:
@@ -143,7 +150,7 @@ class Settlement:
         reasons = (_OUT_OF_REACH, _NODE_LOST, _ENDED_BEFORE)
         return Counter(state.message for state in history if state.message in reasons)
 
-    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[str, str] | None:
+    async def _crash(self, flow_run: FlowRun, report: ExitReport) -> tuple[Outcome, str] | None:
         """Let the run be crashed, or bring it back to its queue. None if it is not in the state any more that was read.
 
         A user may cancel it just now, and an end that somebody else told Prefect must not be overwritten.
@@ -189,7 +196,7 @@ class Settlement:
             await self._client.update_flow_run(flow_run.id, empirical_policy=policy)
         await self._client.set_flow_run_state(flow_run.id, state, force=True)
 
-    async def give_way(self, run: TrackedRun, reason: str) -> FlowRun | None:
+    async def give_way(self, run: Launch, reason: str) -> FlowRun | None:
         """Let a run that was stopped wait again, from where it was. Its retries are left to it: this is none.
 
         Returns:
@@ -216,7 +223,7 @@ class Settlement:
         except ObjectNotFound:
             return None
 
-    async def give_back(self, run: TrackedRun) -> None:
+    async def give_back(self, run: Launch) -> None:
         """Return a run to its queue that an earlier worker claimed but never started."""
 
         async def work() -> None:
@@ -226,100 +233,91 @@ class Settlement:
                 return
             if state.type is StateType.CANCELLING:
                 await self._force(flow_run, Cancelled(message="Cancelled before it started."))
-            elif state.type is StateType.PENDING and await self._claimed_in(flow_run, run.folder.name):
-                due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
-                message = "The worker that had claimed it is gone; nothing of it had run."
-                await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
+            elif state.type is StateType.PENDING and await self._claimed_in(flow_run.id, run.folder.name):
+                await self._give_back(flow_run, "The worker that had claimed it is gone; nothing of it had run.")
 
         try:
             await persist(work, self._logger)
         except ObjectNotFound:
             return
 
-    async def _give_back_lost(self, flow_run: FlowRun) -> None:
+    async def _give_back(self, flow_run: FlowRun, message: str) -> None:
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
-        message = "The worker that had claimed it is gone, and no container of it is left."
         await self._force(flow_run, Scheduled(scheduled_time=due, message=message))
 
-    async def _claimed_in(self, flow_run: FlowRun, folder_name: str) -> bool:
-        return await self._claimed_in_words(flow_run.id, folder_name)
-
-    async def _claimed_in_words(self, run_id: UUID, words: str) -> bool:
+    async def _claimed_in(self, run_id: UUID, words: str) -> bool:
         """Whether these words are part of the last claim of the run."""
         history = await self._client.read_flow_run_states(run_id)
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
         return last is not None and words in (last.message or "")
 
-    async def cancel_if_ours(self, flow_run: FlowRun, host_prefix: str, territory: str = "") -> None:
+    async def cancel_if_ours(self, flow_run: FlowRun) -> None:
         """Finish a cancellation that no process is left to finish: it never had one, or ours is gone.
 
-        Args:
-            host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
-            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`. A run in a container
-                (``node:container``) is ours if it was claimed for it, and a container that nobody follows was removed.
+        A run in a container (``node:container``) is ours if it was claimed for our scope, and a container that nobody
+        follows was removed.
         """
-        pid = flow_run.infrastructure_pid or ""
-        if territory:
-            gone = await self._claimed_in_words(flow_run.id, _for_territory(territory))
-        else:
-            gone = _gone_from_here(pid, host_prefix)
-        if not pid or gone:
+        if not flow_run.infrastructure_pid or (
+            await self._claimed_in(flow_run.id, _for_scope(self._scope)) if self._scope else self._gone(flow_run)
+        ):
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
 
-    async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: Collection[str], host_prefix: str) -> None:
-        """Runs that Prefect believes to run on this machine, of which neither record nor process is left.
+    async def bury_orphans(self, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
+        """Runs that Prefect believes to run here, of which neither record nor process is left.
+
+        Here is this machine, or an Engine or a Swarm that we lead now: then these are the runs that an earlier leader
+        claimed for it, and everything that is not ours must have been removed there before. What had not begun goes
+        back to its queue; what ran is tried again if it has retries left, and else it has crashed.
 
         Args:
             flow_runs: Those that may be such runs, as they were read at some time.
             ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
-            host_prefix: What the ``infrastructure_pid`` of this machine's runs begins with.
         """
         for flow_run in flow_runs:
-            if str(flow_run.id) not in ours and _orphaned(flow_run, host_prefix):
+            if str(flow_run.id) not in ours and self._may_be_orphan(flow_run):
                 with suppress(ObjectNotFound):
-                    await persist(partial(self._bury, flow_run.id, ours, host_prefix), self._logger)
+                    await persist(partial(self._bury, flow_run.id, ours), self._logger)
 
-    async def bury_orphans_of(self, territory: str, flow_runs: Iterable[FlowRun], ours: Collection[str]) -> None:
-        """Runs that an earlier leader claimed for an Engine or a Swarm that we lead now, without a record of ours.
-
-        To be called once everything that is not ours has been removed there. What had not begun goes back to its queue;
-        what ran is tried again if it has retries left, and else it has crashed.
-
-        Args:
-            territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`.
-            flow_runs: Those that may be such runs, as they were read at some time.
-            ours: The runs that are launched here. It is looked at for each run anew: they start and end meanwhile.
-        """
-        for flow_run in flow_runs:
-            if str(flow_run.id) not in ours and _believed(flow_run, StateType.PENDING):
-                with suppress(ObjectNotFound):
-                    await persist(partial(self._bury_of, territory, flow_run.id, ours), self._logger)
-
-    async def _bury_of(self, territory: str, run_id: UUID, ours: Collection[str]) -> None:
-        claimed = await self._claimed_in_words(run_id, _for_territory(territory))
+    async def _bury(self, run_id: UUID, ours: Collection[str]) -> None:
+        claimed = not self._scope or await self._claimed_in(run_id, _for_scope(self._scope))
+        # One of ours may have ended and been finalised since the run was read, so that it looked like an orphan.
         flow_run = await self._client.read_flow_run(run_id)
-        if str(run_id) in ours or not claimed or not _believed(flow_run, StateType.PENDING):
+        if str(run_id) in ours or not claimed or not self._may_be_orphan(flow_run):
             return
         if flow_run.state_type is StateType.PENDING:
-            await self._give_back_lost(flow_run)
-        else:
-            await self._bury_it(flow_run, ExitReport(returncode=None, cause=_NO_RECORD))
-
-    async def _bury(self, run_id: UUID, ours: Collection[str], host_prefix: str) -> None:
-        # One of ours may have ended and been settled since the run was read, so that it looked like an orphan.
-        flow_run = await self._client.read_flow_run(run_id)
-        if str(run_id) in ours or not _orphaned(flow_run, host_prefix):
-            return
-        await self._bury_it(flow_run, ExitReport(returncode=None))
-
-    async def _bury_it(self, flow_run: FlowRun, report: ExitReport) -> None:
-        if flow_run.state_type is StateType.CANCELLING:
+            await self._give_back(flow_run, "The worker that had claimed it is gone, and no container of it is left.")
+        elif flow_run.state_type is StateType.CANCELLING:
             await self._force(flow_run, Cancelled(message="Cancelled; no process of it was running."))
         else:
-            await self._crash(flow_run, report)
+            await self._crash(flow_run, ExitReport(returncode=None, cause=_NO_RECORD if self._scope else ""))
+
+    def _may_be_orphan(self, flow_run: FlowRun) -> bool:
+        """Whether Prefect believes that the run runs, and no process of this machine shows that it does.
+
+        A pending run does not count on this machine: its pid is that of an earlier try, and it may be on its way under
+        another worker.
+        """
+        types = {StateType.RUNNING, StateType.CANCELLING} | ({StateType.PENDING} if self._scope else set())
+        believed = flow_run.state is not None and flow_run.state.type in types
+        return believed and (bool(self._scope) or self._gone(flow_run))
+
+    def _gone(self, flow_run: FlowRun) -> bool:
+        """Whether it was a process of this machine and is no more.
+
+        A node may be called as this machine is; but the twelve letters of a container's id are too many for a pid.
+        """
+        pid = flow_run.infrastructure_pid or ""
+        number = pid.removeprefix(self._host_prefix)
+        ours = pid.startswith(self._host_prefix) and number.isdigit() and len(number) < _CONTAINER_ID
+        return ours and not psutil.pid_exists(int(number))
 
 
-def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool) -> str:
+def _outcome(state: State) -> Outcome:
+    """What the history calls a final state."""
+    return cast(Outcome, state.type.value.lower())
+
+
+def _why_it_never_began(run: Launch, report: ExitReport, api_was_away: bool) -> str:
     """Why a run that was launched, but never reported that it runs, may simply be started again; empty: it may not."""
     if report.lost:
         return _NODE_LOST
@@ -331,39 +329,15 @@ def _why_it_never_began(run: TrackedRun, report: ExitReport, api_was_away: bool)
     return _ENDED_BEFORE if run.handle is not None and (killed or report.returncode is None) else ""
 
 
-def _orphaned(flow_run: FlowRun, host_prefix: str) -> bool:
-    """Whether Prefect believes that the run runs on this machine, and its process is gone.
-
-    A pending run does not count: its pid is that of an earlier try, and it may be on its way under another worker.
-    """
-    pid = flow_run.infrastructure_pid or ""
-    return _believed(flow_run) and _gone_from_here(pid, host_prefix)
-
-
-def _believed(flow_run: FlowRun, *more: StateType) -> bool:
-    """Whether Prefect believes that the run runs."""
-    return flow_run.state is not None and flow_run.state.type in (StateType.RUNNING, StateType.CANCELLING, *more)
-
-
-def claim_words(worker: str, folder: str, territory: str = "") -> str:
+def claim_words(worker: str, folder: str, scope: str = "") -> str:
     """What the state of a run says that a worker has claimed.
 
     Args:
         folder: Name of the launch's folder.
-        territory: See :meth:`prefect_gpu.runtime.drivers.base.Driver.territory`; empty for a process of this machine.
+        scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty for a process of this machine.
     """
-    return f"Claimed by worker {worker} ({folder}" + (_for_territory(territory) if territory else ")")
+    return f"Claimed by worker {worker} ({folder}" + (_for_scope(scope) if scope else ")")
 
 
-def _for_territory(territory: str) -> str:
-    return f") for {territory}."
-
-
-def _gone_from_here(infrastructure_pid: str, host_prefix: str) -> bool:
-    """Whether that was a process of this machine and is no more.
-
-    A node may be called as this machine is; but the twelve letters of a container's id are too many for a pid.
-    """
-    number = infrastructure_pid.removeprefix(host_prefix)
-    ours = infrastructure_pid.startswith(host_prefix) and number.isdigit() and len(number) < _CONTAINER_ID
-    return ours and not psutil.pid_exists(int(number))
+def _for_scope(scope: str) -> str:
+    return f") for {scope}."

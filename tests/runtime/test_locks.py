@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.scheduling.model.cluster import Device
 from tests.components import require
 
 _HOLD = """
 import os, sys, tempfile
 from pathlib import Path
-from prefect_gpu.runtime.claims import Claims
+from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.scheduling.model.cluster import Device
 if len(sys.argv) > 2:
     os.umask(0o077)
     os.setuid(int(sys.argv[2]))
-claims = Claims(Path(sys.argv[1]))
-claimed = claims.claim_pool("pool"), len(claims.claim_devices([Device("GPU-1", "H200", 1)])[0])
+locks = Locks(Path(sys.argv[1]))
+claimed = locks.lock_pool("pool"), len(locks.lock_devices([Device("GPU-1", "H200", 1)])[0])
 print(*claimed, flush=True)
 sys.stdin.read()
 """
@@ -67,49 +67,49 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
-    claims = Claims(tmp_path)
+    locks = Locks(tmp_path)
     with hold(tmp_path) as holder:
         assert first_line(holder) == "True 1"
-        assert not claims.claim_pool("pool") and claims.claim_devices([GPU]) == ([], [GPU])
+        assert not locks.lock_pool("pool") and locks.lock_devices([GPU]) == ([], [GPU])
         holder.kill()
         holder.wait()
-        assert claims.claim_pool("pool") and claims.claim_devices([GPU]) == ([GPU], [])
+        assert locks.lock_pool("pool") and locks.lock_devices([GPU]) == ([GPU], [])
     with hold(tmp_path) as late:
         assert first_line(late) == "False 0"
         late.kill()
-    claims.release()
+    locks.release()
 
 
 def test_gpus_are_locked_for_the_machine_and_virtual_devices_for_the_state_folder(tmp_path: Path) -> None:
-    one, two = Claims(tmp_path / "one"), Claims(tmp_path / "two")
-    assert one.claim_devices([GPU, VIRTUAL]) == ([GPU, VIRTUAL], [])
-    assert two.claim_devices([GPU, VIRTUAL]) == ([VIRTUAL], [GPU])
+    one, two = Locks(tmp_path / "one"), Locks(tmp_path / "two")
+    assert one.lock_devices([GPU, VIRTUAL]) == ([GPU, VIRTUAL], [])
+    assert two.lock_devices([GPU, VIRTUAL]) == ([VIRTUAL], [GPU])
     one.release()
-    assert two.claim_devices([GPU]) == ([GPU], [])
+    assert two.lock_devices([GPU]) == ([GPU], [])
     two.release()
 
 
 def test_pools_are_locked_each_for_itself(tmp_path: Path) -> None:
-    one, two = Claims(tmp_path), Claims(tmp_path)
-    assert one.claim_pool("pool") and two.claim_pool("other") and not two.claim_pool("pool")
+    one, two = Locks(tmp_path), Locks(tmp_path)
+    assert one.lock_pool("pool") and two.lock_pool("other") and not two.lock_pool("pool")
     one.release()
     two.release()
 
 
 def test_to_claim_twice_is_to_claim_once(tmp_path: Path) -> None:
-    claims = Claims(tmp_path)
-    assert claims.claim_pool("pool") and claims.claim_pool("pool")
-    claims.release()
-    other = Claims(tmp_path)
-    assert other.claim_pool("pool")
+    locks = Locks(tmp_path)
+    assert locks.lock_pool("pool") and locks.lock_pool("pool")
+    locks.release()
+    other = Locks(tmp_path)
+    assert other.lock_pool("pool")
     other.release()
 
 
 def test_odd_names_make_no_odd_files(tmp_path: Path) -> None:
-    claims = Claims(tmp_path)
-    assert claims.claim_pool("../../a pool/ümlaut")
+    locks = Locks(tmp_path)
+    assert locks.lock_pool("../../a pool/ümlaut")
     assert [path.parent.name for path in tmp_path.rglob("*.lock")] == ["workers"]
-    claims.release()
+    locks.release()
 
 
 def test_workers_of_two_users_respect_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +119,14 @@ def test_workers_of_two_users_respect_each_other(monkeypatch: pytest.MonkeyPatch
         folder = Path(name)
         folder.chmod(0o777)
         pretend(folder, monkeypatch)
-        mine = Claims(folder / "mine")
-        mine.claim_devices([Device("GPU-0", "H200", 1)])  # makes the folder for all
+        mine = Locks(folder / "mine")
+        mine.lock_devices([Device("GPU-0", "H200", 1)])  # makes the folder for all
         with hold(folder / "theirs", "65534") as holder:
             assert first_line(holder) == "True 1"
-            assert mine.claim_devices([GPU]) == ([], [GPU])
+            assert mine.lock_devices([GPU]) == ([], [GPU])
             holder.kill()
             holder.wait()
-            assert mine.claim_devices([GPU]) == ([GPU], [])
+            assert mine.lock_devices([GPU]) == ([GPU], [])
         with hold(folder / "theirs", "65534") as late:
             assert first_line(late) == "True 0"
             late.kill()
@@ -134,29 +134,29 @@ def test_workers_of_two_users_respect_each_other(monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_the_very_process_that_holds_a_pool_is_killed(tmp_path: Path) -> None:
-    claims, file = Claims(tmp_path), tmp_path / "workers" / "pool.lock"
+    locks, file = Locks(tmp_path), tmp_path / "workers" / "pool.lock"
     with hold(tmp_path) as holder:
         assert first_line(holder) == "True 1"
         noted = json.loads(file.read_text())
         for wrong in ({"start_ticks": 1}, {"boot": "before"}, {"namespace": "pid:[1]"}, {"pid": os.getpid()}):
             file.write_text(json.dumps(noted | wrong))
-            assert claims.kill_holder("pool") is None
+            assert locks.kill_holder("pool") is None
         for nothing in ("", "[]", "{}", "null"):
             file.write_text(nothing)
-            assert claims.kill_holder("pool") is None
+            assert locks.kill_holder("pool") is None
         assert holder.poll() is None
         file.write_text(json.dumps(noted))
         holder.send_signal(signal.SIGSTOP)
-        assert claims.kill_holder("pool") == holder.pid
+        assert locks.kill_holder("pool") == holder.pid
         assert holder.wait(10) == -signal.SIGKILL
-    assert claims.kill_holder("pool") is None and claims.claim_pool("pool")
-    claims.release()
+    assert locks.kill_holder("pool") is None and locks.lock_pool("pool")
+    locks.release()
 
 
 def test_a_sign_of_life_is_seen_by_others(tmp_path: Path) -> None:
-    one, two = Claims(tmp_path), Claims(tmp_path)
+    one, two = Locks(tmp_path), Locks(tmp_path)
     assert two.last_beat("pool") is None
-    assert one.claim_pool("pool")
+    assert one.lock_pool("pool")
     before = two.last_beat("pool")
     os.utime(tmp_path / "workers" / "pool.lock", ns=(0, 0))
     assert two.last_beat("pool") == 0

@@ -12,20 +12,20 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
-from prefect_gpu.worker import settle
-from prefect_gpu.worker.settle import Settlement, claim_words
+from prefect_gpu.worker import finalisation as module
+from prefect_gpu.worker.finalisation import Finalisation, claim_words
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
-def settlement(prefect: OneRun) -> Settlement:
-    return Settlement(cast(PrefectClient, prefect), LOGGER)
+def finalisation(prefect: OneRun, scope: str = "", host_prefix: str = HOST_PREFIX) -> Finalisation:
+    return Finalisation(cast(PrefectClient, prefect), LOGGER, host_prefix, scope)
 
 
-async def settled(prefect: OneRun, returncode: int | None = -9, *, cancelling: bool = False) -> str | None:
+async def finalised(prefect: OneRun, returncode: int | None = -9, *, cancelling: bool = False) -> str | None:
     """The outcome of the run's launch, its process being gone."""
     launch = prefect.launch()
     launch.cancelling = cancelling
-    outcome, _ = await settlement(prefect).settle(launch, ExitReport(returncode), api_was_away=False)
+    outcome, _ = await finalisation(prefect).finalise(launch, ExitReport(returncode), api_was_away=False)
     return outcome
 
 
@@ -42,13 +42,13 @@ ENDS: dict[str, tuple[State, str]] = {
 @pytest.mark.parametrize(("state", "outcome"), ENDS.values(), ids=ENDS.keys())
 async def test_prefect_and_the_history_tell_the_same_end(state: State, outcome: str) -> None:
     prefect = OneRun(Running(), state)
-    assert await settled(prefect) == outcome == prefect.shown[0]
-    assert await settled(prefect) == outcome, "a worker that was killed before the row was written settles it again"
+    assert await finalised(prefect) == outcome == prefect.shown[0]
+    assert await finalised(prefect) == outcome, "a worker that was killed before the row was written finalises it again"
 
 
 async def test_an_end_that_was_renamed_by_a_dying_worker_is_put_back() -> None:
     prefect = OneRun(Running(), Completed(), Running(name="Training"))
-    assert await settled(prefect, 0) == "completed" == prefect.shown[0]
+    assert await finalised(prefect, 0) == "completed" == prefect.shown[0]
 
 
 @pytest.mark.parametrize("change", [Cancelling(), Completed(), Failed()])
@@ -56,7 +56,7 @@ async def test_a_change_between_reading_a_run_and_crashing_it_counts(change: Sta
     """A user cancels it just then, say, which makes Prefect refuse the crash."""
     prefect = OneRun(Running())
     prefect.after_read = lambda: prefect.states.append(change)
-    assert await settled(prefect) == prefect.shown[0] != "crashed"
+    assert await finalised(prefect) == prefect.shown[0] != "crashed"
 
 
 async def test_a_crash_that_prefect_refuses_for_nothing_is_told_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +64,17 @@ async def test_a_crash_that_prefect_refuses_for_nothing_is_told_nevertheless(mon
     accept, refuse = prefect._accept, prefect._abort
     answers = [refuse, accept]
     monkeypatch.setattr(prefect, "_accept", lambda state: answers.pop(0)(state))
-    assert await settled(prefect) == "crashed" == prefect.shown[0]
+    assert await finalised(prefect) == "crashed" == prefect.shown[0]
 
 
 @pytest.mark.parametrize("state", [Running(), Crashed(message="the engine's words")])
 async def test_a_crash_with_retries_left_is_an_attempt_in_the_history(state: State) -> None:
     prefect = OneRun(Running(), state, retries=2)
-    assert await settled(prefect) == "crashed"
+    assert await finalised(prefect) == "crashed"
     assert prefect.shown == ("scheduled", "AwaitingRetry")
-    assert await settled(prefect) == "crashed", "a worker that was killed before the row was written settles it again"
+    assert await finalised(prefect) == "crashed", (
+        "a worker that was killed before the row was written finalises it again"
+    )
     assert [state.name for state in prefect.states].count("AwaitingRetry") == 1
 
 
@@ -81,8 +83,8 @@ async def test_a_crash_with_retries_left_whose_answer_is_lost_is_an_attempt_too(
 ) -> None:
     prefect = OneRun(Running(), retries=2)
     prefect.lose_answer = httpx.ReadError("the server was restarted")
-    monkeypatch.setattr(settle.asyncio, "sleep", no_pause)
-    assert await settled(prefect) == "crashed"
+    monkeypatch.setattr(module.asyncio, "sleep", no_pause)
+    assert await finalised(prefect) == "crashed"
     assert [state.name for state in prefect.states].count("AwaitingRetry") == 1
 
 
@@ -91,10 +93,10 @@ async def no_pause(seconds: float) -> None:
 
 
 async def test_a_run_that_waits_again_is_no_attempt() -> None:
-    assert await settled(OneRun(Scheduled())) is None
+    assert await finalised(OneRun(Scheduled())) is None
     earlier = Scheduled(name="AwaitingRetry", message="Try 2 of 3 after a crash. It was another launch's.")
     prefect = OneRun(Pending(message="Claimed by worker w (another-launch)"), earlier)
-    assert await settled(prefect) is None
+    assert await finalised(prefect) is None
 
 
 LOST = {
@@ -110,7 +112,7 @@ async def test_a_run_whose_node_was_lost_before_it_began_waits_again_and_each_ti
     """A Swarm needs some seconds to see that a node is lost; until then, the run may be given a place there again."""
     prefect, waits = OneRun(Pending()), []
     for _ in range(8):  # on a bad day; it is no fault of the run's
-        outcome, _ = await settlement(prefect).settle(prefect.launch(), report, api_was_away=False)
+        outcome, _ = await finalisation(prefect).finalise(prefect.launch(), report, api_was_away=False)
         assert outcome is None
         assert prefect.shown == ("scheduled", "AwaitingRetry")
         due = prefect.states[-1].state_details.scheduled_time
@@ -128,7 +130,7 @@ async def test_a_run_that_is_ended_before_it_begins_is_not_started_again_for_eve
     for report in (lost, killed, lost, killed, killed, killed, lost, killed, lost, killed):
         run = prefect.launch()
         run.handle = cast(RunHandle, object())  # its process existed
-        outcome, _ = await settlement(prefect).settle(run, report, api_was_away=False)
+        outcome, _ = await finalisation(prefect).finalise(run, report, api_was_away=False)
         outcomes.append(outcome)
         if outcome is None:
             prefect.states.append(Pending())
@@ -136,7 +138,7 @@ async def test_a_run_that_is_ended_before_it_begins_is_not_started_again_for_eve
 
 
 async def test_a_run_that_vanished_before_it_began_for_no_known_cause_is_crashed() -> None:
-    assert await settled(OneRun(Pending()), None) == "crashed"
+    assert await finalised(OneRun(Pending()), None) == "crashed"
 
 
 # -- runs of which nothing is left --------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ async def bury(prefect: OneRun, *ours: str) -> None:
     after_read, prefect.after_read = prefect.after_read, None
     if after_read is not None:
         after_read()
-    await settlement(prefect).bury_orphans([read], set(ours), HOST_PREFIX)
+    await finalisation(prefect).bury_orphans([read], set(ours))
 
 
 async def test_a_run_of_which_nothing_is_left_is_crashed() -> None:
@@ -173,24 +175,24 @@ async def test_a_container_on_a_node_that_is_called_as_this_machine_is_no_proces
     assert prefect.shown[0] == "running"
     prefect = OneRun(Running(), Cancelling())
     prefect.run.infrastructure_pid = f"{HOST_PREFIX}{container}"
-    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX)
+    await finalisation(prefect).cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelling"
 
 
 async def test_a_cancellation_is_finished_where_the_process_was() -> None:
     prefect = OneRun(Running(), Cancelling())
-    await settlement(prefect).cancel_if_ours(prefect.as_read(), "elsewhere:")
+    await finalisation(prefect, host_prefix="elsewhere:").cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelling"
-    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX)
+    await finalisation(prefect).cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelled"
 
 
 async def test_a_cancellation_is_finished_by_who_leads_where_the_container_was() -> None:
     prefect = claimed_for("swarm-1", Running(), Cancelling())
     prefect.run.infrastructure_pid = "node:0123456789ab"
-    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX, "swarm-2")
+    await finalisation(prefect, "swarm-2").cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelling"
-    await settlement(prefect).cancel_if_ours(prefect.as_read(), HOST_PREFIX, "swarm-1")
+    await finalisation(prefect, "swarm-1").cancel_if_ours(prefect.as_read())
     assert prefect.shown[0] == "cancelled"
 
 
@@ -202,18 +204,18 @@ async def test_a_run_that_was_adopted_and_settled_since_it_was_read_is_no_orphan
     assert prefect.states[-1] is end
 
 
-async def bury_of(prefect: OneRun, territory: str, *ours: str) -> None:
+async def bury_of(prefect: OneRun, scope: str, *ours: str) -> None:
     read = prefect.as_read()
     after_read, prefect.after_read = prefect.after_read, None
     if after_read is not None:
         after_read()
-    await settlement(prefect).bury_orphans_of(territory, [read], set(ours))
+    await finalisation(prefect, scope).bury_orphans([read], set(ours))
 
 
-def claimed_for(territory: str, *states: State, retries: int = 0) -> OneRun:
+def claimed_for(scope: str, *states: State, retries: int = 0) -> OneRun:
     """A run that a worker has claimed for an Engine or a Swarm; what Prefect knows of its container is not needed."""
     prefect = OneRun(retries=retries)
-    prefect.states = [Pending(message=claim_words("w", "folder-1", territory)), *states]
+    prefect.states = [Pending(message=claim_words("w", "folder-1", scope)), *states]
     prefect.run.infrastructure_pid = None
     return prefect
 
@@ -259,5 +261,5 @@ async def test_a_run_that_ends_while_it_is_looked_at_again_keeps_its_end() -> No
     prefect = OneRun(Running())
     read = prefect.as_read()
     prefect.after_read = lambda: prefect.states.append(Completed())
-    await settlement(prefect).bury_orphans([read], set(), HOST_PREFIX)
+    await finalisation(prefect).bury_orphans([read], set())
     assert prefect.shown[0] == "completed"

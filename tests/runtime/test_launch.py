@@ -9,24 +9,24 @@ import pytest
 
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.runtime.tracked import TrackedRun
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.storage.row import HistoryRow
+from prefect_gpu.storage.row import HistoryRow, Outcome
 
 GRANTED, ENDED = 100.0, 200.0
 P, T, S, F = "preparing", "training", "saving", "finished"
 
 
-def tracked() -> TrackedRun:
+def a_launch() -> Launch:
     record = RunRecord("a", "sly fox", "pool", "q", "token", Request(), Placement("here", ("d",), (0,)))
     record.times |= {"submitted": 90.0, "granted": GRANTED, "launched": 101.0}
-    return TrackedRun(record, Path("unused"))
+    return Launch(record, Path("unused"))
 
 
-def row(run: TrackedRun, report: ExitReport | None = None) -> dict[str, Any]:
-    return run.history_row(outcome="completed", message="", report=report or ExitReport(0), node="here", ended_at=ENDED)
+def row(run: Launch, report: ExitReport | None = None) -> HistoryRow:
+    return run.history_row(outcome="completed", message="", report=report or ExitReport(0), devices=(), ended_at=ENDED)
 
 
 # (phase, time) in order; seconds prepared, trained, saved
@@ -57,76 +57,76 @@ PHASES: dict[str, tuple[list[tuple[str, float]], tuple[float | None, float | Non
 def test_phase_times(
     phases: list[tuple[str, float]], expected: tuple[float | None, float | None, float | None]
 ) -> None:
-    run = tracked()
+    run = a_launch()
     for phase, at in phases:
         run.enter(phase, at, {})
     values = row(run)
-    assert (values["prepared_s"], values["trained_s"], values["saved_s"]) == expected
-    assert values["waited_s"] == 10.0 and values["started_at"] == 101.0
+    assert (values.prepared_s, values.trained_s, values.saved_s) == expected
+    assert values.waited_s == 10.0 and values.started_at == 101.0
 
 
 def test_entering_says_whether_anything_is_new() -> None:
-    run = tracked()
+    run = a_launch()
     assert run.enter(P, 110.0, {})
     assert not run.enter(P, 120.0, {"waiting": True})
     assert not run.enter("dancing", 120.0, {})
     assert run.phase == P
 
 
-def curve(run: TrackedRun, *points: tuple[float, float]) -> None:
+def curve(run: Launch, *points: tuple[float, float]) -> None:
     run.progressed({"step": points[-1][0], "losses": [list(point) for point in points]})
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 64, 3000])
 @pytest.mark.parametrize("steps", [1, 2, 511, 512, 513, 514, 1024, 2999])
 def test_a_thinned_curve_keeps_its_first_and_last_point(steps: int, batch: int) -> None:
-    run = tracked()
+    run = a_launch()
     points = [(float(step), 1.0 / step) for step in range(1, steps + 1)]
     for start in range(0, steps, batch):
         curve(run, *points[start : start + batch])
     assert run.losses[0] == points[0] and run.losses[-1] == points[-1]
     assert len(run.losses) <= 512 and run.losses == sorted(run.losses)
     assert len(run.losses) >= min(steps, 200)
-    assert row(run)["final_loss"] == 1.0 / steps and row(run)["best_loss"] == 1.0 / steps
+    assert row(run).final_loss == 1.0 / steps and row(run).best_loss == 1.0 / steps
 
 
 def test_a_loss_without_a_curve_is_a_point() -> None:
-    run = tracked()
+    run = a_launch()
     run.progressed({"step": 3, "loss": 0.5})
     run.progressed({"step": 4})
-    assert run.losses == [(3, 0.5)] and row(run)["final_loss"] == 0.5 and row(run)["steps_done"] == 4
+    assert run.losses == [(3, 0.5)] and row(run).final_loss == 0.5 and row(run).steps_done == 4
 
 
 def test_a_retry_that_begins_again_replaces_the_curve_from_there_on() -> None:
-    run = tracked()
+    run = a_launch()
     curve(run, (1, 0.9), (2, 0.8), (3, 0.7))
     curve(run, (2, 0.75))
     assert run.losses == [(1, 0.9), (2, 0.75)]
-    assert row(run)["final_loss"] == 0.75 and row(run)["best_loss"] == 0.7
+    assert row(run).final_loss == 0.75 and row(run).best_loss == 0.7
 
 
 def test_what_was_not_measured_is_not_known() -> None:
-    values = row(tracked())
+    values = row(a_launch())
     unknown = ["cpu_mean", "device_util_mean", "rss_peak_bytes", "final_loss", "best_loss", "steps_done"]
-    assert [values[name] for name in unknown] == [None] * len(unknown)
+    assert [getattr(values, name) for name in unknown] == [None] * len(unknown)
 
 
 def test_the_drivers_numbers_fill_in_for_a_run_that_does_not_report() -> None:
-    values = row(tracked(), ExitReport(-9, max_rss_bytes=5, cpu_seconds=49.5))
-    assert values["cpu_mean"] == 0.5 and values["rss_peak_bytes"] == 5 and values["exit_code"] == -9
+    values = row(a_launch(), ExitReport(-9, max_rss_bytes=5, cpu_seconds=49.5))
+    assert values.cpu_mean == 0.5 and values.rss_peak_bytes == 5 and values.exit_code == -9
 
 
 def test_usage_is_averaged_and_its_peak_kept() -> None:
-    run = tracked()
+    run = a_launch()
     for util in (0.2, 0.8, 0.5):
         run.used({"device_util": util, "rss_bytes": util * 10, "odd": "text", "net_bytes_per_s": None})
     values = row(run)
-    assert values["device_util_mean"] == pytest.approx(0.5) and values["device_util_peak"] == 0.8
-    assert values["rss_peak_bytes"] == 8 and values["net_mean_bytes_per_s"] is None
+    assert values.device_util_mean == pytest.approx(0.5) and values.device_util_peak == 0.8
+    assert values.rss_peak_bytes == 8 and values.net_mean_bytes_per_s is None
 
 
 def test_the_use_of_devices_is_that_of_the_training() -> None:
-    run = tracked()
+    run = a_launch()
     run.used({"device_util": 0.0})
     run.enter(T, 110.0, {})
     for util in (0.6, 0.8):
@@ -134,26 +134,26 @@ def test_the_use_of_devices_is_that_of_the_training() -> None:
     run.enter(S, 120.0, {})
     run.used({"device_util": 0.0})
     values = row(run)
-    assert values["device_util_mean"] == pytest.approx(0.7) and values["device_util_std"] == pytest.approx(0.1)
+    assert values.device_util_mean == pytest.approx(0.7) and values.device_util_std == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
     "outcome, expected", [("completed", False), ("cancelled", False), ("failed", True), ("crashed", True)]
 )
-def test_only_a_run_that_failed_ran_out_of_memory(outcome: str, expected: bool) -> None:
+def test_only_a_run_that_failed_ran_out_of_memory(outcome: Outcome, expected: bool) -> None:
     """One whose own code caught the error and went on did not."""
     report = ExitReport(1, tail=("MemoryError",))
-    values = tracked().history_row(outcome=outcome, message="", report=report, node="here", ended_at=ENDED)
-    assert values["out_of_memory"] is expected
+    values = a_launch().history_row(outcome=outcome, message="", report=report, devices=(), ended_at=ENDED)
+    assert values.out_of_memory is expected
 
 
 def test_a_restored_run_notes_the_steps_that_it_had_done() -> None:
-    run = tracked()
+    run = a_launch()
     run.enter(T, 110.0, {"step": 30, "steps": 100})
-    assert row(run)["features"] == {"steps": 100, "resumed_at": 30}
+    assert row(run).features == {"steps": 100, "resumed_at": 30}
     run.enter(P, 120.0, {})
     run.enter(T, 130.0, {"step": 0})
-    assert row(run)["features"] == {"steps": 100}, "tried again from the beginning"
+    assert row(run).features == {"steps": 100}, "tried again from the beginning"
 
 
 # (step, seconds since training began) of the reports
@@ -161,12 +161,11 @@ EVEN = [(0, 0.0), (40, 20.0), (200, 100.0)]
 
 
 def followed(reports: list[tuple[int, float]], **begun: Any) -> dict[str, float]:
-    run = tracked()
+    run = a_launch()
     run.enter(T, 110.0, {"steps": 200} | begun)
     for step, seconds in reports:
         run.progressed({"step": step}, 110.0 + seconds)
-    pace: dict[str, float] = row(run)["pace"]
-    return pace
+    return dict(row(run).pace)
 
 
 def test_pace_is_noted_between_reports() -> None:
@@ -192,23 +191,23 @@ def test_only_a_run_that_was_followed_all_along_has_a_pace(reports: list[tuple[i
 
 
 def test_a_new_try_has_a_pace_of_its_own_and_an_adopted_run_none() -> None:
-    run = tracked()
+    run = a_launch()
     run.enter(T, 110.0, {"steps": 200})
     run.progressed({"step": 150}, 120.0)
     run.enter(P, 125.0, {})
     run.enter(T, 130.0, {})
     run.progressed({"step": 200}, 230.0)
-    assert row(run)["pace"] == pytest.approx({str(mark): float(mark) for mark in MARKS})
-    adopted = TrackedRun(run.record, Path("unused"), phase=T)
+    assert row(run).pace == pytest.approx({str(mark): float(mark) for mark in MARKS})
+    adopted = Launch(run.record, Path("unused"), phase=T)
     adopted.progressed({"step": 200}, 230.0)
-    assert row(adopted)["pace"] == {}
+    assert row(adopted).pace == {}
 
 
 def test_a_gangs_row_has_the_devices_of_all_its_instances() -> None:
-    run = tracked()
+    run = a_launch()
     others = (Placement("n2", ("e", "f"), (0,)), Placement("n3", (), (0,)))
     run.record.placement = Placement("here", ("d",), (0,), others=others, servers=1)
-    kept = HistoryRow(**row(run), flow_name="train")
+    kept = row(run)
     assert kept.node == "here" and kept.devices == ("d", "e", "f")
     assert kept.places == (("here", ("d",)), ("n2", ("e", "f")), ("n3", ()))
     assert [part["role"] for part in kept.parts] == ["worker", "worker", "server"]
@@ -217,12 +216,12 @@ def test_a_gangs_row_has_the_devices_of_all_its_instances() -> None:
 def test_an_elastic_run_notes_what_it_did_on_its_devices_and_did_before_on_others() -> None:
     place, before = Placement("here", ("d", "e"), (0,)), {"1": [100, 10.0]}
     record = RunRecord("a", "fox", "pool", "q", "token", Request(max_gpus=4), place, speeds=before)
-    run = TrackedRun(record, Path("unused"))
+    run = Launch(record, Path("unused"))
     run.enter(T, 130.0, {"step": 100})
     for step in range(101, 122):
         run.progressed({"step": step}, 130.0 + (step - 100) / 20)
-    features = row(run)["features"]
+    features = row(run).features
     assert features["max_gpus"] == 4 and features["speeds"]["1"] == [100, 10.0]
     steps, seconds = features["speeds"]["2"]
     assert steps == 20 and seconds == pytest.approx(1.0)
-    assert "speeds" not in row(tracked())["features"], "a run that is not elastic has one speed"
+    assert "speeds" not in row(a_launch()).features, "a run that is not elastic has one speed"

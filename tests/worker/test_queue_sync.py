@@ -16,66 +16,64 @@ from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
-from prefect_gpu.worker.intake import Intake
-from prefect_gpu.worker.settle import Settlement
+from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
-def an_intake(prefect: OneRun) -> Intake:
+def a_sync(prefect: OneRun) -> QueueSync:
     async def cancel(run: object) -> None:
         raise AssertionError("it is not launched")
 
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
-    settlement = Settlement(cast(PrefectClient, prefect), LOGGER)
-    intake = Intake(
-        worker, view, settlement, cancel=cancel, host_prefix=HOST_PREFIX, lane=asyncio.Lock(), logger=LOGGER
-    )
+    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER, HOST_PREFIX)
+    queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=asyncio.Lock(), logger=LOGGER)
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
-    intake.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
-    return intake
+    queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
+    return queue
 
 
 async def test_a_cancellation_that_nobody_else_can_finish_is_finished() -> None:
     prefect = OneRun(Running(), Cancelling())
-    await an_intake(prefect)._take_in(prefect.as_read(), time.time())
+    await a_sync(prefect)._take_in(prefect.as_read(), time.time())
     assert prefect.shown[0] == "cancelled"
 
 
 async def test_a_run_that_was_settled_since_it_was_read_keeps_its_end() -> None:
     prefect = OneRun(Running(), Cancelling())
     read, read_at = prefect.as_read(), time.time()
-    intake = an_intake(prefect)
+    queue = a_sync(prefect)
     prefect.states += [Cancelled(), Running(), Completed()]  # run again by its user, and completed
-    intake.settled(prefect.run_id)
-    await intake._take_in(read, read_at)
+    queue.finalised(prefect.run_id)
+    await queue._take_in(read, read_at)
     assert prefect.shown[0] == "completed"
 
 
 async def test_a_waiting_run_is_read_again_when_it_may_share_by_what_was_learned() -> None:
-    intake = an_intake(OneRun(Scheduled()))
+    queue = a_sync(OneRun(Scheduled()))
     jobs = {
         "learned": Job("learned", Request(automatic=True), "q", 0.0, 0.0),
         "half": Job("half", Request(automatic=True), "q", 0.0, 0.0),
         "never": Job("never", Request(), "q", 0.0, 0.0),
         "shares": Job("shares", Request(automatic=True, exclusive=False, gpu_memory_bytes=1), "q", 0.0, 0.0),
     }
-    intake.controller.scheduler.state.jobs.update(jobs)
+    queue.controller.scheduler.state.jobs.update(jobs)
     known = Estimate(memory_bytes=2, utilisation=0.5)
     news = [ev.JobEstimated(name, known) for name in ("learned", "never", "shares", "gone")]
-    intake.estimated([*news, ev.JobEstimated("half", Estimate(memory_bytes=2))])
-    assert intake._doubtful == {"learned"}
+    queue.estimated([*news, ev.JobEstimated("half", Estimate(memory_bytes=2))])
+    assert queue._doubtful == {"learned"}
 
 
 async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     prefect = OneRun(Scheduled())
-    intake = an_intake(prefect)
+    queue = a_sync(prefect)
     told: list[Any] = []
-    controller: Any = intake.controller
+    controller: Any = queue.controller
     controller.handle = told.append
     controller.fleet = Fleet()
     monkeypatch.setattr(controller.estimates, "submitted", lambda *_: Estimate(memory_bytes=2, utilisation=0.5))
-    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_: Request(automatic=True))
+    monkeypatch.setattr("prefect_gpu.worker.queue_sync.read_request", lambda *_: Request(automatic=True))
 
     async def flow(_: object) -> Any:
         return SimpleNamespace(name="train")
@@ -83,11 +81,11 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     async def deployment(_: object) -> None:
         return None
 
-    intake._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment))
-    intake._worker = cast(Any, SimpleNamespace(work_pool=None))
-    await intake._take_in(prefect.as_read(), time.time())
-    intake.exhausted(prefect.run_id)
-    await intake._take_in(prefect.as_read(), time.time())
+    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment))
+    queue._worker = cast(Any, SimpleNamespace(work_pool=None))
+    await queue._take_in(prefect.as_read(), time.time())
+    queue.exhausted(prefect.run_id)
+    await queue._take_in(prefect.as_read(), time.time())
     shares = Request(automatic=True, exclusive=False, gpu_memory_bytes=2, kind="train")
     assert [event.request for event in told] == [shares, Request(kind="train")]
 
@@ -95,12 +93,13 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
 async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the one that has room. Once all are there, and none has, the run is refused."""
     prefect = OneRun(Scheduled())
-    intake = an_intake(prefect)
+    queue = a_sync(prefect)
     run_id = prefect.run_id
-    controller: Any = intake.controller
+    controller: Any = queue.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
     controller.nodes_away, controller.handle = ("n2",), lambda event: None
-    intake.known[run_id] = prefect.as_read()
+    seen = queue._seen[run_id]
+    seen.flow_run = prefect.as_read()
     written: list[str] = []
     refused: list[str] = []
 
@@ -116,14 +115,14 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     async def refresh(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(intake, "_write", write)
-    monkeypatch.setattr(intake, "refuse", refuse)
-    monkeypatch.setattr(intake, "_others_online", nobody)
-    monkeypatch.setattr(intake._expectations, "refresh", refresh)
+    monkeypatch.setattr(queue, "_write", write)
+    monkeypatch.setattr(queue, "refuse", refuse)
+    monkeypatch.setattr(queue, "_others_online", nobody)
+    monkeypatch.setattr(queue._expectations, "refresh", refresh)
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
-    await intake._show(run_id, hold)
+    await queue._show(run_id, hold)
     assert refused == [] and "n2 cannot be used now" in written[0]
-    assert intake._holds == {run_id: hold}, "it is looked at again"
+    assert seen.hold == hold, "it is looked at again"
     controller.nodes_away = ()
-    await intake._show(run_id, intake._holds.pop(run_id))
+    await queue._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]

@@ -1,0 +1,271 @@
+"""Takes every launch from its grant, or its adoption, to the moment when nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.activity_log import LEFT
+from prefect_gpu.runtime.adjusting import Adjuster
+from prefect_gpu.runtime.channel import new_token
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError
+from prefect_gpu.runtime.eviction import Eviction
+from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.host import Host, NotOursError
+from prefect_gpu.runtime.instances import Instances
+from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.learning.estimates import Estimates, as_row
+from prefect_gpu.runtime.records import RecordStore, RunRecord
+from prefect_gpu.runtime.reports import STATUS_OF_PHASE
+from prefect_gpu.runtime.tasks import Tasks
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model import instructions as do
+from prefect_gpu.scheduling.model.jobs import Status
+from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.training import protocol
+
+_ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
+_RETRY_S = 2.0  # from a launch that failed to the next try
+
+
+@dataclass(eq=False)
+class Launches:
+    """All launches of a controller.
+
+    Attributes:
+        runs: Every launch of which something is left, by run; filled here.
+        followers: Makes what is attached to a new launch.
+        state: The scheduler's; only looked at.
+        tell: Tells the scheduler what happened.
+        save: Brings a launch's record up to date.
+        leads: Whether this worker may decide now.
+        clock: Unix seconds.
+        idle: Set while nothing is launched.
+    """
+
+    host: Host
+    instances: Instances
+    records: RecordStore
+    checkpoints: RunCheckpoints
+    fleet: Fleet
+    estimates: Estimates
+    adjuster: Adjuster
+    runs: dict[str, Launch]
+    followers: Callable[[], Iterable[Follower]]
+    state: State
+    tell: Callable[[ev.Event], None]
+    save: Callable[[Launch], None]
+    leads: Callable[[], bool]
+    clock: Callable[[], float]
+    tasks: Tasks
+    logger: logging.Logger
+    idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
+
+    # -- beginning ------------------------------------------------------------------------------------------------
+
+    def begin(self, grant: do.Launch, now: float) -> None:
+        """A run has got its place: record that, and launch it."""
+        try:
+            record = self.host.describe(grant.job)
+            record.placement = grant.placement
+            record.behind, record.gated = grant.behind, grant.behind is not None
+            record.token = new_token()
+            record.times["granted"] = now
+            record.known["estimate"] = as_row(self.estimates.of(grant.job))
+            record.speeds = self.estimates.speeds(grant.job)
+            # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
+            launch = Launch(record, self.records.create(record))
+        except Exception as error:  # the disk is full, most likely
+            self.logger.exception("Run %s could not be recorded, and so is not started", grant.job)
+            failed = ev.LaunchFailed(grant.job, f"it could not be recorded: {error}", now + _RETRY_S)
+            asyncio.get_running_loop().call_soon(self.tell, failed)
+            return
+        launch.attach(*self.followers())
+        self._meet(launch)
+        for follower in launch.followers:
+            follower.granted(launch, now)
+        self._follow(launch, self._start(launch, Eviction.ahead_of(launch, self.runs.values())))
+
+    def _meet(self, launch: Launch) -> None:
+        """Note whom the run shares its devices with: what neighbours do to each other is learned from that."""
+        if not launch.record.placement.shared:
+            return
+        devices = set(launch.record.placement.all_devices)
+        for other in self.runs.values():
+            if devices.intersection(other.record.placement.all_devices):
+                launch.company.append(other)
+                other.company.append(launch)
+
+    async def _start(self, launch: Launch, ahead: Sequence[Launch]) -> None:
+        for other in ahead:
+            await other.gone.wait()
+        try:
+            spec = await self.host.prepare(launch)
+        except NotOursError as error:
+            self._drop(launch, ev.JobEnded(launch.run_id, f"not launched: {error}"))
+            return
+        except LaunchError as error:
+            if isinstance(launch.eviction, do.Preempt):  # it was told to stop meanwhile, which it has
+                self._drop(launch, ev.JobStopped(launch.run_id))
+            else:
+                self._drop(launch, ev.LaunchFailed(launch.run_id, str(error), self.clock() + _RETRY_S))
+            return
+        except Exception as error:
+            # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.
+            self.logger.exception("Run %s could not be prepared", launch.record.name)
+            await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
+            return
+        if launch.cancelling or launch.eviction is not None:
+            await self._end(launch, ExitReport(returncode=0))
+            return
+        if not self.leads():  # it was frozen meanwhile, say: whoever leads now deals with the run
+            return
+        self.save(launch)  # with what was found out meanwhile: the worker may die as soon as the process exists
+        try:
+            launch.handle = await self.instances.launch(launch, spec)
+        except LaunchError as error:
+            self.logger.error("Run %s could not be started: %s", launch.record.name, error)
+            known = ExitReport(127, tail=(str(error),))
+            if error.explains or error.away:
+                known = ExitReport(None, cause=str(error), lost=error.away)
+            await self._end(launch, known)
+            return
+        launch.record.times["launched"] = self.clock()
+        launch.record.warm = launch.handle.warm
+        self.save(launch)
+        for follower in launch.followers:
+            follower.started(launch)
+        if launch.cancelling or launch.eviction is not None:  # that came while the process was being made
+            await launch.handle.stop(0)
+        await self.host.launched(launch)
+        await self._watch(launch)
+
+    async def adopt(self, folder: Path, record: RunRecord) -> None:
+        """Take over one launch of an earlier worker."""
+        launch = Launch(record, folder, cancelling=record.cancelled)
+        launch.attach(*self.followers())
+        if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
+            launch.eviction = do.Preempt(record.run_id, record.leaving)
+        handle = launch.handle = await self.instances.adopt(launch)
+        if handle is None:
+            self._follow(launch, self._return_unlaunched(launch))
+            return
+        record.warm = handle.warm  # the worker before us may have died before it knew
+        launch.phase = max(
+            (phase for phase in protocol.PHASES if phase in record.times),
+            key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
+            default="launching",
+        )
+        for follower in launch.followers:
+            follower.adopted(launch, self.clock())
+        status = STATUS_OF_PHASE.get(launch.phase, Status.LAUNCHING)
+        submitted = record.times.get("submitted", 0.0)
+        self.logger.info("Found run %s running (pid %s) and adopted it", record.name, handle.pid)
+        self._follow(launch, self._watch(launch))
+        if record.cancelled:  # the worker before us was about to stop it
+            self.tasks.start(handle.stop(_ADOPTED_GRACE_S), f"stop-{record.run_id}")
+        self.tell(
+            ev.JobAdopted(
+                record.run_id,
+                record.request,
+                record.queue,
+                submitted,
+                record.placement,
+                status,
+                record.name,
+                record.behind,
+                record.times[protocol.TRAINING] if status is Status.TRAINING else None,
+            )
+        )
+        job = self.state.running.get(record.run_id)
+        self.adjuster.make_up(launch, behind=job.behind if job is not None else None)
+        for event in self.estimates.adopted_anew(launch, self.fleet.kind):
+            self.tell(event)
+
+    async def _return_unlaunched(self, launch: Launch) -> None:
+        self.instances.dismiss(launch)
+        await self.host.unlaunched(launch)
+        self._release(launch)
+
+    def _follow(self, launch: Launch, work: Coroutine[Any, Any, None]) -> None:
+        self.runs[launch.run_id] = launch
+        self.idle.clear()
+        self.tasks.start(work, f"run-{launch.run_id}")
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def _watch(self, launch: Launch) -> None:
+        assert launch.handle is not None
+        await self._end(launch, await launch.handle.wait())
+
+    async def _end(self, launch: Launch, report: ExitReport) -> None:
+        """The process is gone: free its devices first, then make everybody know."""
+        ended_at = report.ended_at or self.clock()
+        self.instances.dismiss(launch)
+        for follower in launch.followers:
+            follower.ended(launch, ended_at)
+        if await self._carries_on(launch, ended_at):
+            return
+        self.tell(ev.JobEnded(launch.run_id, _exit_words(report)))
+        outcome, message = await self.host.finalise(launch, report)
+        self._over(launch, ended_at, outcome, message)
+        if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
+            await asyncio.to_thread(self.checkpoints.remove, launch.run_id)
+        if outcome is not None:
+            devices = self.fleet.named(launch.record.placement.all_devices)
+            try:
+                row = launch.history_row(
+                    outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at
+                )
+                await asyncio.to_thread(self.host.record_history, row)
+            except Exception:
+                self.logger.exception("The history row of run %s could not be written", launch.record.name)
+        self._release(launch)
+
+    async def _carries_on(self, launch: Launch, ended_at: float) -> bool:
+        """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""
+        why = launch.eviction
+        if why is None or launch.cancelling or launch.phase in (protocol.SAVING, protocol.FINISHED):
+            return False
+        if not await self.host.give_way(launch, why.reason):
+            return False
+        self._over(launch, ended_at, LEFT, why.reason)
+        self._release(launch, carries_on=True)
+        if isinstance(why, do.Move):
+            self.begin(do.Launch(launch.run_id, why.placement, why.reason), self.clock())
+        else:
+            self.tell(ev.JobStopped(launch.run_id))
+        return True
+
+    def _drop(self, launch: Launch, event: ev.Event) -> None:
+        self.tell(event)
+        self._release(launch, carries_on=not isinstance(event, ev.JobEnded))
+
+    def _over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
+        for follower in launch.followers:
+            follower.over(launch, at, outcome, message)
+
+    def _release(self, launch: Launch, *, carries_on: bool = False) -> None:
+        """Nothing is left of the launch; from here on the run may be submitted again, or carries on as it is."""
+        self.records.remove(launch.folder)
+        if self.runs.get(launch.run_id) is launch:
+            del self.runs[launch.run_id]
+        if not self.runs:
+            self.idle.set()
+        for follower in launch.followers:
+            follower.released(launch, self.clock(), carries_on)
+        self.host.released(launch)
+
+
+def _exit_words(report: ExitReport) -> str:
+    if report.returncode is None:
+        return "its process vanished"
+    return "its process ended" if report.returncode == 0 else f"its process ended with code {report.returncode}"

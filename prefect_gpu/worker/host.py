@@ -1,0 +1,276 @@
+"""What the controller needs done in Prefect: runs are claimed, followed, cancelled, and brought to their end there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.base import BaseWorker
+
+from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.launch import Follower, Launch, died_of_its_limit
+from prefect_gpu.runtime.records import RunRecord
+from prefect_gpu.runtime.tasks import Tasks
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.settings import GpuSettings
+from prefect_gpu.storage.history import History
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.control import EngineControl
+from prefect_gpu.worker.display import RunDisplay
+from prefect_gpu.worker.estimate_words import launch_line
+from prefect_gpu.worker.finalisation import Finalisation, persist
+from prefect_gpu.worker.launching import Launcher
+from prefect_gpu.worker.leader_election import Leadership
+from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.queue_sync import QueueSync
+from prefect_gpu.worker.stream import PoolStream
+
+
+@dataclass
+class _Prepared(Follower):
+    """What is noted of a launch when it is claimed.
+
+    Attributes:
+        breaks: How often Prefect's event stream had broken by then.
+    """
+
+    breaks: int
+
+
+@dataclass(eq=False)
+class PrefectHost:
+    """Owns the runs of one session. Implements the controller's :class:`~prefect_gpu.runtime.host.Host`.
+
+    Attributes:
+        local: Whether runs are processes of this machine.
+        scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty if they are.
+        credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
+        lane: Held while Prefect is written to for show: see :class:`.RunDisplay`.
+        tasks: Keeps what goes on beside.
+        controller, stream: Set by the session, which makes them know each other.
+        page_url: Of the pool's page; empty: there is none.
+        recorded: Called when the history has got a row.
+    """
+
+    worker: BaseWorker[Any, Any, Any]
+    pool: PoolView
+    settings: GpuSettings
+    local: bool
+    scope: str
+    credentials: Mapping[str, str] | None
+    control: EngineControl
+    history: History
+    leadership: Leadership
+    lane: asyncio.Lock
+    tasks: Tasks
+    logger: logging.Logger
+    page_url: str = ""
+    recorded: Callable[[], object] = lambda: None
+    controller: Controller = field(init=False)
+    stream: PoolStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._client = self.worker.client
+        self._host_prefix = f"{socket.gethostname()}:"
+        self._finalisation = Finalisation(self._client, self.logger, self._host_prefix, self.scope)
+        self.queue = QueueSync(
+            self.worker,
+            self.pool,
+            self._finalisation,
+            cancel=self.cancel,
+            lane=self.lane,
+            logger=self.logger,
+            slowdown_limit=self.settings.slowdown_limit,
+        )
+        self._launcher = Launcher(
+            self.worker,
+            self.pool,
+            self.queue,
+            self.control,
+            self.logger,
+            None if self.local else self.settings,
+            self.scope,
+            self.credentials,
+        )
+
+    # -- waiting and launching ------------------------------------------------------------------------------------
+
+    def held(self, hold: Hold) -> None:
+        """See :class:`Host`."""
+        self.queue.held(hold)
+
+    def describe(self, run_id: str) -> RunRecord:
+        """See :class:`Host`."""
+        return self._launcher.describe(self.controller.scheduler.state.jobs[run_id])
+
+    async def prepare(self, run: Launch) -> LaunchSpec:
+        """See :class:`Host`."""
+        run.attach(_Prepared(self.stream.breaks))
+        await self.leadership.must_hold()
+        return await self._launcher.prepare(run)
+
+    async def launched(self, run: Launch) -> None:
+        """See :class:`Host`."""
+        assert run.handle is not None
+        self._show(run)
+        self.tasks.start(self._announce(run, run.handle.pid))
+
+    def _infrastructure_pid(self, pid: int | str) -> str:
+        """What Prefect calls a process, ``host:pid``, or a container, ``node:container``, whichever machine leads."""
+        return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
+
+    async def _announce(self, run: Launch, pid: int | str) -> None:
+        flow_run = self.queue.flow_run(run.run_id)
+        place = run.record.placement
+        devices = ", ".join(place.all_devices) or "no device"
+        if flow_run is not None:
+            logger = self.worker.get_flow_run_logger(flow_run)
+            logger.info("Worker %r gave this run %s and cores %s", self.worker.name, devices, _cores_of(place))
+            estimate = self.controller.estimates.of(run.run_id)
+            expected = launch_line(estimate)
+            if expected is not None:
+                logger.info("%s", expected)
+            for warning in estimate.warnings:
+                logger.warning("About its estimate: %s", warning)
+        with suppress(httpx.HTTPError, ObjectNotFound):
+            async with self.lane:
+                await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
+                await self.worker._give_worker_labels_to_flow_run(UUID(run.run_id))
+
+    async def unlaunched(self, run: Launch) -> None:
+        """See :class:`Host`."""
+        await self.leadership.must_hold()
+        await self._finalisation.give_back(run)
+        self.queue.finalised(run.run_id)
+
+    # -- following ------------------------------------------------------------------------------------------------
+
+    def reported(self, run: Launch, kind: str) -> None:
+        """See :class:`Host`."""
+        display = run.attached(RunDisplay) or self._show(run)  # an adopted run has none yet
+        if kind in (protocol.PHASE, protocol.PROGRESS):
+            display.wake()
+
+    def _show(self, run: Launch) -> RunDisplay:
+        def warn(text: str) -> None:
+            flow_run = self.queue.flow_run(run.run_id)
+            if flow_run is None:  # an adopted run, which is not read again
+                self.logger.warning("Run %s: %s", run.record.name, text)
+            else:
+                self.worker.get_flow_run_logger(flow_run).warning("%s", text)
+
+        display = RunDisplay(
+            self._client,
+            run,
+            self.controller.estimates,
+            warn,
+            self.lane,
+            self.logger,
+            story=lambda: self.controller.scheduler.state.story(run.run_id),
+            page=self.page_url,
+            waits_for=lambda: self._waits_for(run),
+        )
+        run.attach(display)
+        return display
+
+    def _waits_for(self, run: Launch) -> tuple[str | None, float | None]:
+        ahead, now = self.controller.runs.get(run.record.behind or ""), time.time()
+        outlook = self.controller.estimates.outlook(ahead.run_id, now) if ahead is not None else None
+        ends_at = None if outlook is None else now + outlook.remaining_s.median
+        return (None if ahead is None else ahead.record.name), ends_at
+
+    async def cancel(self, run: Launch) -> None:
+        """Ask the run to end as cancelled; what does not end in time is killed. Returns at once."""
+        if run.cancelling:
+            return
+        run.cancelling = True
+        self.logger.info("Cancelling run %s", run.record.name)
+
+        async def stop() -> None:
+            with suppress(Exception):  # the signal alone must do
+                await self.control.announce_cancellation(run.run_id)
+            await self.leadership.must_hold()
+            if run.handle is not None:
+                await run.handle.announce_cancellation()
+            await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
+
+        self.tasks.start(stop())
+
+    def is_here(self, infrastructure_pid: str) -> bool:
+        """Whether that is, or was, on this machine or on a node of ours."""
+        if not self.scope:
+            return infrastructure_pid.startswith(self._host_prefix)
+        return infrastructure_pid.partition(":")[0] in {node.id for node, _ in self.controller.fleet.known}
+
+    async def kill(self, infrastructure_pid: str, grace_seconds: float) -> bool:
+        """Stop the launched run with this ``host:pid`` or ``node:container``; False if there is none."""
+        for run in list(self.controller.runs.values()):
+            if run.handle is not None and self._infrastructure_pid(run.handle.pid) == infrastructure_pid:
+                return await self.controller.stop(run.run_id, grace_seconds)
+        return False
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
+        """See :class:`Host`."""
+        await self.leadership.must_hold()
+        display, prepared = run.attached(RunDisplay), run.attached(_Prepared)
+        if display is not None:
+            await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
+        self.control.unregister(run.run_id)
+        api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
+        outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
+        if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
+            self.queue.exhausted(run.run_id)
+        self.queue.finalised(run.run_id)
+        return outcome, message
+
+    async def give_way(self, run: Launch, reason: str) -> bool:
+        """See :class:`Host`."""
+        await self.leadership.must_hold()
+        display = run.attached(RunDisplay)
+        if display is not None:
+            await display.leave()
+        waiting = await self._finalisation.give_way(run, reason)
+        if waiting is None:
+            return False
+        self.control.unregister(run.run_id)
+        self.queue.waits_again(waiting)
+        return True
+
+    def released(self, run: Launch) -> None:
+        """See :class:`Host`."""
+        self.queue.doubt(run.run_id)
+
+    def record_contention(self, row: ContentionRow) -> None:
+        """See :class:`Host`."""
+        self.history.record_contention(row)
+
+    def record_history(self, row: HistoryRow) -> None:
+        """See :class:`Host`."""
+        self.history.record(row)
+        self.recorded()
+
+    async def bury_orphans(self) -> None:
+        """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
+        types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
+        believed = await persist(lambda: self.pool.runs_in_state(*types), self.logger)
+        await self._finalisation.bury_orphans(believed, self.controller.runs)
+
+
+def _cores_of(placement: Placement) -> str:
+    """The cores of each part: those of different nodes have the same numbers."""
+    return ", ".join(str(list(part.cpus)) for part in placement.parts)
