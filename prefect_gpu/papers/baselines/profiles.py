@@ -34,6 +34,6 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "first-fit": _by("first-fit", first_fit),
     "pack": _by("pack", pack),
     "tiresias": lambda: Profile(
-        "tiresias", Las(), sharing=NoSharing(), allocation=TiresiasQueues(), patience_s=math.inf
+        "tiresias", Las(), sharing=NoSharing(), allocation=(TiresiasQueues(),), patience_s=math.inf
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant, joined
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TIRESIAS_LIMITS = (3250.0, 7200.0)
 
 
-class TiresiasQueues(Allocation):
+class TiresiasQueues(Action):
     """Jobs sink from queue to queue as they attain service; jobs of the first queues run (Gu et al., NSDI 2019, §3).
 
     1. A running job whose attained service × GPUs has reached its queue's limit joins the next queue's end.
@@ -35,7 +35,7 @@ class TiresiasQueues(Allocation):
         self._queues: list[list[str]] = [[] for _ in range(len(limits) + 1)]
         self._level: dict[str, int] = {}
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         self._follow(decision)
@@ -49,10 +49,9 @@ class TiresiasQueues(Allocation):
                 spot = anywhere(job, decision) if wide else place(job, decision.state, decision.sharing)
                 if spot is not None:
                     decision.launch(job, spot, "it has attained little service")
-        for line in decision.state.queue_of_waiting.lines():
-            if line.untold or line.told is None:
-                tell_line(decision, line, *why_not(decision, line, self.capability))
+        tell_the_rest(decision)
         self._settle(decision)
+        return True
 
     def _follow(self, decision: Decision) -> None:
         """Take in new jobs, leave out those that are gone, and let jobs sink that have reached their limit."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.papers.coda.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.papers.coda.books import WIDE_GPUS, Ask, NodeSize
 from prefect_gpu.papers.coda.free_cores import alone, free_devices
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.cores.ledger import free_cores
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
@@ -26,7 +26,7 @@ _DIVIDE_EVERY = 50  # GPU jobs that end between two looks at where the limits be
 _Rank = tuple[int, int, int, float, Key]
 
 
-class MultiArray(Allocation):
+class MultiArray(Action):
     """Two arrays, of GPU jobs and of CPU jobs, each by dominant resource fairness over its own resource.
 
     1. GPU jobs come first, the owner with the fewest GPUs first; then CPU jobs, the owner with the fewest cores first.
@@ -52,7 +52,7 @@ class MultiArray(Allocation):
         self._gpus_of: Counter[str] = Counter()
         self._cores_of: Counter[str] = Counter()
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         self._follow(decision)
@@ -67,9 +67,7 @@ class MultiArray(Allocation):
             if now > rank:  # its owner has got more since
                 heapq.heappush(heap, (now, number, line))
                 continue
-            limit = decision.state.limit_on(line.queue)
-            if limit is not None:
-                tell_line(decision, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
+            if tell_limit(decision, line):
                 continue
             if self._start(decision, line.entries[0][1], failed):
                 self._follow(decision)
@@ -80,6 +78,7 @@ class MultiArray(Allocation):
         for line in decision.state.queue_of_waiting.lines():
             if line.untold or line.told is None:  # of jobs that have made room: it was not there when this began
                 self._tell(decision, line)
+        return True
 
     def _rank(self, line: Line) -> _Rank:
         key, job = line.entries[0]
@@ -89,18 +88,16 @@ class MultiArray(Allocation):
 
     def _tell(self, decision: Decision, line: Line) -> None:
         if line.request.total_gpus:
-            tell_line(decision, line, *why_not(decision, line, self.capability))
+            tell_line(decision, line, *why_not(decision, line))
             return
         cores = line.request.cpus or 1
-        tell_line(
-            decision, line, "cores", lambda: f"it needs {cores} cores of one node, and no node has so many to give"
-        )
+        tell_line(decision, line, "cores", f"it needs {cores} cores of one node, and no node has so many to give")
 
     # -- starting one job -----------------------------------------------------------------------------------------
 
     def _start(self, decision: Decision, job: Job, failed: list[tuple[int, int, int, int]]) -> bool:
         state, request = decision.state, job.request
-        if not self.capability.possible(request):
+        if not state.capability.possible(request):
             return False
         if request.servers or (request.spans and request.gpus > state.largest_node):
             placement = decision.placement.place(job, state, decision.sharing)
@@ -134,7 +131,7 @@ class MultiArray(Allocation):
     def _places(self, job: Job, state: State) -> list[Callable[[str], bool] | None]:
         """Which nodes to look at, one set after the other; None: all of them."""
         request = job.request
-        usable = self.capability.usable(request, job.room_bytes) if request.gpus else frozenset()
+        usable = state.capability.usable(request, job.room_bytes) if request.gpus else frozenset()
         uneven = request.gpus > 0 and len(usable) != state.device_count
 
         def fits(node_id: str) -> bool:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.deepshare.exchange import Exchange
 from prefect_gpu.papers.deepshare.prices import Prices
-from prefect_gpu.papers.deepshare.rounds import Rounds
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.interference.sensitivity import (
     LEAST_RATIO,
     Candidate,
@@ -36,7 +35,6 @@ from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 _ROUNDING = 1e-9
 _MOST_EXCHANGES = 4  # at one decision
@@ -66,7 +64,7 @@ class Rule:
     priced: bool = False
 
 
-class ContentionAware(Allocation):
+class ContentionAware(Action):
     """RL-Hybrid (§IV): what the policy starts, and if it starts nothing, what the greedy rule does.
 
     The greedy rule: while something fits, start the job, on the nodes, with the largest gain ÷ (remaining seconds ×
@@ -92,7 +90,6 @@ class ContentionAware(Allocation):
         fewest: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
         exchanges: Whether running jobs are stopped or moved where clearly more gets done by that, see
             :class:`~prefect_gpu.papers.deepshare.exchange.Exchange`; else they stay where they are.
-        round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
 
     def __init__(
@@ -106,7 +103,6 @@ class ContentionAware(Allocation):
         head: float = math.inf,
         fewest: bool = False,
         exchanges: bool = False,
-        round_s: float = 0.0,
     ) -> None:
         self._speeds = Speeds(speeds, fewest=fewest)
         self._policy = policy
@@ -115,18 +111,10 @@ class ContentionAware(Allocation):
         self._least_value, self._head = least_value, head
         self._prices = Prices(self._speeds)
         self._exchange = Exchange(self._speeds) if exchanges else None
-        self._rounds = Rounds(round_s)
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self._table = state.learned.sensitivity
-
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
-        if not self._rounds.begin(decision):
-            return
         waiting = decision.state.queue_of_waiting
         for priority in sorted({decision.state.queue(line.queue).priority for line in waiting.lines()}):
             self._start_some(decision, priority)
@@ -139,6 +127,7 @@ class ContentionAware(Allocation):
         fits = {candidate.job for candidate in view.candidates}
         for at, line in enumerate(lines):
             self._tell(decision, line, at in fits)
+        return True
 
     def _start_some(self, decision: Decision, priority: int) -> None:
         """Start jobs of the queues of one priority."""
@@ -221,7 +210,7 @@ class ContentionAware(Allocation):
         if prices is not None:  # the GPUs are in the worth, and for the preference of small jobs in the divisor again
             worths, gpus_power = {key: key.gpus * price for key, price in prices.items()}, gpus_power + 1
         choose = partial(
-            choose_start, view.candidates, view.running, view.free, self._table,
+            choose_start, view.candidates, view.running, view.free, view.table,
             gpus_power=gpus_power, worths=worths, wanted=wanted, least_value=self._least_value,
         )  # fmt: skip
         chosen = choose(least_ratio - _ROUNDING)
@@ -256,7 +245,7 @@ class ContentionAware(Allocation):
         if any(len(room.get(number, ())) < each for number in start.nodes):
             return False
         decision.launch(
-            job, placed(job, sorted(start.nodes), room, state, sharing), in_words(start, view.running, self._table)
+            job, placed(job, sorted(start.nodes), room, state, sharing), in_words(start, view.running, view.table)
         )
         return True
 
@@ -274,24 +263,15 @@ class ContentionAware(Allocation):
         return True
 
     def _tell(self, decision: Decision, line: Line, fits: bool) -> None:
-        limit = decision.state.limit_on(line.queue)
-        if limit is not None:
-            tell_line(decision, line, limit[0], lambda: limit[1])
-        elif avoided(line.entries[0][1], decision.state):
-            company = " and ".join(other.label for other in kept_from(line.entries[0][1], decision.state))
-            tell_line(
-                decision,
-                line,
-                "contention",
-                lambda: f"it and {company} slowed each other down too much, and there is no room on other nodes",
-            )
+        if tell_limit(decision, line):
+            return
+        first, state = line.entries[0][1], decision.state
+        if avoided(first, state):
+            others = " and ".join(other.label for other in kept_from(first, state))
+            words = f"it and {others} slowed each other down too much, and there is no room on other nodes"
+            tell_line(decision, line, "contention", words)
         elif fits:
-            least = self._least_now(decision)
-            tell_line(
-                decision,
-                line,
-                "contention",
-                lambda: f"it, or a run beside it, would keep less than {least:.0%} of its speed",
-            )
+            words = f"it, or a run beside it, would keep less than {self._least_now(decision):.0%} of its speed"
+            tell_line(decision, line, "contention", words)
         else:
-            tell_line(decision, line, *why_not(decision, line, self.capability))
+            tell_line(decision, line, *why_not(decision, line))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.muri.node_packing import Packing, Spot, taken_by
 from prefect_gpu.papers.muri.seating import seat
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.model.cluster import UNLIMITED
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.waiting import Line
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
 
 
-class Replan(Allocation):
+class Replan(Action):
     """Preemptive scheduling as the simulators of Tiresias and Muri do it.
 
     1. Running jobs that cannot be stopped keep their devices.
@@ -25,15 +25,16 @@ class Replan(Allocation):
        stay where they are, unless what was chosen only fits if they move.
     """
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         chosen = self.choose(decision)
         seat(decision, chosen)
         limited = _Limits(decision).any
         for line in decision.state.queue_of_waiting.lines():
-            if line.untold or line.told is None or limited:
-                self._tell(decision, line)
+            if (line.untold or line.told is None or limited) and not tell_limit(decision, line):
+                tell_line(decision, line, *why_not(decision, line))
+        return True
 
     def choose(self, decision: Decision) -> dict[Job, list[Spot]]:
         """The jobs that are to run, with the nodes that they would have if all moved, in order."""
@@ -77,27 +78,19 @@ class Replan(Allocation):
             else:
                 heapq.heappop(heap)
 
-    def _tell(self, decision: Decision, line: Line) -> None:
-        limit = decision.state.limit_on(line.queue)
-        if limit is not None:
-            tell_line(decision, line, limit[0], lambda: limit[1])
-            return
-        code, reason = why_not(decision, line, self.capability)
-        tell_line(decision, line, code, reason)
-
 
 class _Limits:
     """The user's limits while jobs are chosen: those chosen count as running, although nobody has started yet."""
 
     def __init__(self, decision: Decision) -> None:
-        self._desk = decision
+        self._decision = decision
         self.any = decision.state.quotas != UNLIMITED or decision.state.draining
         self._chosen: dict[str, int] = {}
 
     def reached(self, line: Line) -> bool:
         if not self.any:
             return False
-        return self._desk.state.limit_on(line.queue, self._chosen) is not None
+        return self._decision.state.limit_on(line.queue, self._chosen) is not None
 
     def count(self, line: Line) -> None:
         self._chosen[line.queue] = self._chosen.get(line.queue, 0) + 1

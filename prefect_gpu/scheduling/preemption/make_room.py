@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.reservations import Reservations
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job
@@ -21,14 +19,13 @@ _MOST_VICTIMS = 512
 _MOST_TRIALS = 16
 
 
-class MakeRoom(Backfill):
-    """Preemptive scheduling where stopping a job costs something: :class:`Backfill`, and jobs that make room.
+class MakeRoom:
+    """Preemptive scheduling where stopping a job costs something; a part of :class:`.Backfill`.
 
     For a job that finds no place, running jobs that may be stopped and come later in the order are looked at, the last
     one first, until those seen on one node (or, for a job larger than a node, on enough nodes) leave enough room. If
-    the job then has a place in fact, these are stopped, and it is started in their place; otherwise nobody is. Then the
-    pass begins anew, because those that were stopped wait now. Where no running job may be stopped this is
-    :class:`Backfill`, and nothing else: a job that has lost patience has devices kept for it, and stops nobody by that.
+    the job then has a place in fact, these are stopped, and it is started in their place; otherwise nobody is. A job
+    that has lost patience has devices kept for it, and stops nobody by that.
 
     Args:
         advantage: A job makes room only for one whose key is smaller by this factor (less than 1: it must be clearly
@@ -38,22 +35,22 @@ class MakeRoom(Backfill):
             need not wait for that until a job has been stopped before.
     """
 
-    ranks_running = True
-
     def __init__(self, advantage: float = 1.0, *, grace: bool = False) -> None:
-        super().__init__()
         self._advantage = advantage
         self._grace = grace
 
-    def _make_room(self, decision: Decision, job: Job, reservations: Reservations) -> bool:
-        """See the class."""
-        kept: Container[str] = reservations.kept_from(job, decision.now) if reservations else ()
+    def start(self, decision: Decision, job: Job, kept: Container[str] = ()) -> bool:
+        """Stop others for a job that finds no place, and start it there; whether it did: the order has changed then.
+
+        Args:
+            kept: Devices that are kept for other jobs.
+        """
         victims = self._victims(decision, job, kept)
         if not victims:
             return False
         for victim in victims:
             decision.preempt(victim, f"{job.label} comes first in the order")
-        placement = self._place(decision, job, reservations)
+        placement = decision.placement.place(job, decision.state, decision.sharing, kept)
         assert placement is not None, "it had a place without them"
         decision.launch(job, placement, f"it comes before {victims[0].label} in the order")
         return True
@@ -65,7 +62,7 @@ class MakeRoom(Backfill):
             state.ranking is None
             or not state.ranking.alike
             or request.total_gpus == 0
-            or not self.capability.possible(request)
+            or not state.capability.possible(request)
         ):
             return []
         # Patience does not count here: two jobs that have lost it would take turns.

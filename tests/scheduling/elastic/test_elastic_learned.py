@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import STEP_S, TRAINING_S, FinishedRun, Known
 from prefect_gpu.estimation.speeds import assumed, corrected
-from prefect_gpu.scheduling.elastic.allocation import protected_until
 from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign
+from prefect_gpu.scheduling.elastic.resize import protected_until
 from prefect_gpu.scheduling.elastic.resize_guard import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Move

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.elastic.listing1 import V_BOUND, ElasticJob, assign, slowdown
 from prefect_gpu.scheduling.elastic.resize_guard import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES, worth_applying
 from prefect_gpu.scheduling.model import events as ev
@@ -19,7 +18,6 @@ from prefect_gpu.scheduling.reaction import Reaction
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 _DEPTH = 64
 
@@ -59,8 +57,8 @@ class _Plan:
         return all(map(job.fits_on, self.node.devices))
 
 
-class Elastic(Allocation):
-    """Listing 1 on each node, with its guards; all other jobs are left to another allocation.
+class Resize(Action):
+    """Listing 1 on each node, with its guards; all other jobs are left to the actions after it.
 
     Each waiting job, in order, is admitted to a node that has its minimum left if the elastic jobs there shrink to
     theirs: elastic ones where most is left, others where least is. Then the devices of each node are handed out to its
@@ -70,7 +68,6 @@ class Elastic(Allocation):
     A job that shrinks keeps the first of its devices; one that grows keeps all.
 
     Args:
-        others: Starts the jobs that are not elastic, and tells those who wait why.
         v_bound: Bound on the variance of the slowdowns.
         least_gain_steps_per_s: By how much the sum of throughputs must rise.
         protected_launches: A job is left alone for so many times what its last launch took.
@@ -78,44 +75,30 @@ class Elastic(Allocation):
 
     def __init__(
         self,
-        others: Allocation | None = None,
         v_bound: float = V_BOUND,
         least_gain_steps_per_s: float = LEAST_GAIN_STEPS_PER_S,
         protected_launches: float = PROTECTED_LAUNCHES,
         *,
         spare: bool = True,
     ) -> None:
-        self.others = others or Backfill()
-        self.ranks_running = self.others.ranks_running
         self._v_bound = v_bound
         self._least_gain = least_gain_steps_per_s
         self._protected_launches = protected_launches
         self._spare = spare
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self.others.bind(state)
-
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
-        self.resize(decision)
-        self.others.allocate(decision)
-
-    def resize(self, decision: Decision) -> None:
-        """The part about elastic jobs: for allocations that do the rest themselves."""
         state = decision.state
         elastic = [job for job in state.running.values() if job.request.max_gpus is not None and is_elastic(job)]
         waiting = any(
             is_elastic(line.entries[0][1]) for line in state.queue_of_waiting.lines() if line.request.max_gpus
         )
-        if not elastic and not waiting:
-            return
-        plans = self._plans(decision, elastic)
-        if self._admit(decision, plans):
+        plans = self._plans(decision, elastic) if elastic or waiting else {}
+        if plans and self._admit(decision, plans):
             for plan in plans.values():
                 if plan.resizable or plan.admitted:
                     self._apply(decision, plan)
+        return False
 
     # -- planning -------------------------------------------------------------------------------------------------
 
@@ -245,7 +228,7 @@ def _sum(jobs: dict[str, ElasticJob], counts: dict[str, int]) -> float:
 
 
 class Protection(Reaction):
-    """Looks again when an elastic job may be resized; to be composed with :class:`Elastic`."""
+    """Looks again when an elastic job may be resized; to be composed with :class:`Resize`."""
 
     def __init__(self, protected_launches: float = PROTECTED_LAUNCHES) -> None:
         self._protected_launches = protected_launches
