@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant, joined
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -110,21 +111,18 @@ class TiresiasQueues(Action):
 def anywhere(job: Job, decision: Decision) -> Placement | None:
     """Free devices of one domain for a job, on whichever nodes have most of them; None if there are not enough."""
     state, needed = decision.state, job.request.total_gpus
-    by_domain: dict[str, list[tuple[int, int]]] = {}
-    for _, _, numbers in state.groups_with_free(1):
-        for number in numbers:
-            node = state.numbered[number].node
-            large = len(state.free_for(job, node.id))
-            by_domain.setdefault(node.domain, []).append((-large, number))
-    for _, nodes in sorted(by_domain.items()):
-        if -sum(large for large, _ in nodes) < needed:
+    room = free_by_node(job, state)
+    by_domain: dict[str, list[int]] = {}
+    for number in sorted(room, key=lambda number: (-len(room[number]), number)):
+        by_domain.setdefault(state.numbered[number].node.domain, []).append(number)
+    for _, numbers in sorted(by_domain.items()):
+        if sum(len(room[number]) for number in numbers) < needed:
             continue
         parts, left = [], needed
-        for large, number in sorted(nodes):
-            node = state.numbered[number].node
-            fits = [device.id for device in state.free_for(job, node.id)]
-            if left and large:
-                parts.append(grant(job, node, tuple(fits[:left]), state, decision.sharing))
-                left -= min(left, len(fits))
+        for number in numbers:
+            devices = tuple(device.id for device in room[number][:left])
+            if devices:
+                parts.append(grant(job, state.numbered[number].node, devices, state, decision.sharing))
+                left -= len(devices)
         return joined(parts)
     return None

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.coda.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.papers.coda.books import WIDE_GPUS, Ask, NodeSize
-from prefect_gpu.papers.coda.free_cores import alone, free_devices
+from prefect_gpu.papers.coda.free_cores import alone, smallest_free
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.cores.ledger import free_cores
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.granting import joined
+from prefect_gpu.scheduling.state.fits import free_devices_for
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class MultiArray(Action):
         parts: list[Placement] = []
         for node_id in dict.fromkeys(offer.nodes):
             count = offer.nodes.count(node_id)
-            devices = [device.id for device in state.free_for(job, node_id)]
+            devices = [device.id for device in free_devices_for(job, node_id, state)]
             if len(devices) < count * job.request.gpus:
                 return False  # what the books count and what the devices are differ: a fact, not a decision
             whole = free_cores(node_id, wanted * count, state, tuple(devices[: count * job.request.gpus]))
@@ -169,7 +170,7 @@ class MultiArray(Action):
         assert job.placement is not None
         reason = f"{comer.label} needs the {comer.request.total_gpus} GPUs of the 4-GPU array"
         state = decision.state
-        devices = free_devices(job, nodes[0], state, decision.sharing) if len(nodes) == 1 else None
+        devices = smallest_free(job, nodes[0], state) if len(nodes) == 1 else None
         if devices is None or state.successor(job.id) is not None:
             decision.preempt(job, reason)
             return

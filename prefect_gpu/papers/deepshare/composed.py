@@ -15,8 +15,9 @@ from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Compositi
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds, seconds_left
-from prefect_gpu.scheduling.interference.spreading import free_devices, pieces, placed
+from prefect_gpu.scheduling.interference.spreading import pieces, placed
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -232,7 +233,7 @@ class Composed(Action):
             others = Counter(
                 problem.classes[at] for _, (where, _, at) in seats.items() if set(where) & set(nodes)
             ) - Counter([problem.classes[one]])
-            room = free_devices(job, state, decision.sharing)
+            room = free_by_node(job, state)
             each = problem.classes[one][1] // len(nodes)
             if any(len(room.get(number, ())) < each for number in nodes):
                 continue  # a device is lost or in use by others

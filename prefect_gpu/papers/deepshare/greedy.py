@@ -29,8 +29,9 @@ from prefect_gpu.scheduling.interference.snapshot import (
     running_jobs,
     worths_in,
 )
-from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, free_devices, kept_from, placed
+from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, kept_from, placed
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.fits import free_by_node, without
 from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
@@ -181,10 +182,8 @@ class ContentionAware(Action):
         if change.nodes is None:
             decision.preempt(job, f"more gets done with {waiting.label} on its nodes, beside those that are there")
             return self._start(decision, waiting, change.start, self._look(decision, jobs))
-        state.vacate(job)
-        room = free_devices(job, state, decision.sharing)
-        to = placed(job, sorted(change.nodes), room, state, decision.sharing)
-        state.occupy(job)
+        with without([job], state):
+            to = placed(job, sorted(change.nodes), free_by_node(job, state), state, decision.sharing)
         decision.move(job, to, f"that leaves room for {waiting.label}")
         return True
 
@@ -238,7 +237,7 @@ class ContentionAware(Action):
         state, sharing = decision.state, decision.sharing
         if job.placement is not None or state.limit_on(job.queue) is not None:
             return False
-        room = free_devices(job, state, sharing)
+        room = free_by_node(job, state)
         each = start.key.gpus // len(start.nodes)
         if not start.nodes.isdisjoint(avoided(job, state)):
             return False

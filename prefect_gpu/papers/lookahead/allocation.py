@@ -110,7 +110,7 @@ class Lookahead(Action):
 
     def _plannable(self, decision: Decision) -> tuple[list[Line], list[Job]]:
         """Lines of which all jobs can be planned, and their first jobs within the limits; none if one is impatient."""
-        jobs, impatient = batch_of(decision, self._view, self._most_jobs)
+        jobs, impatient = batch_of(decision, self._most_jobs)
         if impatient:
             return [], []
         lines = [

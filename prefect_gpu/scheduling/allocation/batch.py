@@ -79,7 +79,7 @@ class Batch(Action):
         state = decision.state
         if not state.free_count:
             return False
-        jobs, impatient = batch_of(decision, self._view, self._most_jobs)
+        jobs, impatient = batch_of(decision, self._most_jobs)
         if len(jobs) > 1 and not impatient:
             words = f"of {len(jobs)} jobs that are placed together"
             for job, placement in place_batch(jobs, state, decision.sharing, self._view, self._genetic, self._seed):
@@ -87,7 +87,7 @@ class Batch(Action):
         return False
 
 
-def batch_of(decision: Decision, view: ClusterView, most_jobs: int) -> tuple[list[Job], bool]:
+def batch_of(decision: Decision, most_jobs: int) -> tuple[list[Job], bool]:
     """The first jobs in the order that the algorithm can place, within the limits; and whether one is impatient."""
     state = decision.state
     chosen: list[Job] = []
@@ -96,7 +96,7 @@ def batch_of(decision: Decision, view: ClusterView, most_jobs: int) -> tuple[lis
     walk = state.queue_of_waiting.in_order()
     for line, job in walk:
         impatient |= job.impatient
-        suited = suits_batch(job, state, view) and state.capability.possible(job.request)
+        suited = suits_batch(job, state) and state.capability.possible(job.request)
         if not suited or state.limit_on(line.queue, counts) is not None:
             walk.leave()
             continue

@@ -15,6 +15,7 @@ from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.scheduling.state.fits import any_will_do
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -51,10 +52,6 @@ class _Plan:
     def room(self) -> int:
         """Devices to hand out to elastic jobs."""
         return self.free - self.kept + sum(_count(job) for job in self.resizable)
-
-    def suits(self, job: Job) -> bool:
-        """Whether the job can have any of the node's devices: here they are only counted."""
-        return all(map(job.fits_on, self.node.devices))
 
 
 class Resize(Action):
@@ -110,7 +107,12 @@ class Resize(Action):
             if plan is None or not set(job.placement.devices) <= {device.id for device in plan.node.devices}:  # type: ignore[union-attr]
                 continue
             one = _elastic_job(job, plan.node)
-            if one.f(_count(job)) > 0 and plan.suits(job) and decision.may_stop(job) and self._resizable(job, decision):
+            if (
+                one.f(_count(job)) > 0
+                and any_will_do(job, plan.node)
+                and decision.may_stop(job)
+                and self._resizable(job, decision)
+            ):
                 plan.resizable.append(job)
             elif one.f(_count(job)) > 0:
                 plan.fixed.append(slowdown(one, _count(job), len(plan.node.devices)))
@@ -158,7 +160,7 @@ class Resize(Action):
         elastic = is_elastic(job)
         for plan in plans.values():
             least = _minimum(job, plan.node) if elastic else job.request.gpus
-            if least is None or plan.left < least or not plan.suits(job):
+            if least is None or plan.left < least or not any_will_do(job, plan.node):
                 continue
             # Nobody shrinks for a job that finds free devices: it would be started there.
             preference = (False, plan.left) if elastic else (plan.free - plan.kept >= least, -plan.left)

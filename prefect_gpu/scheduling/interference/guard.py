@@ -16,7 +16,8 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     ratios_of,
 )
 from prefect_gpu.scheduling.interference.snapshot import Speeds, View, key_of, look, running_jobs, worths_in
-from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, free_devices, placed
+from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, placed
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -122,7 +123,7 @@ class InterferenceGuard:
             waits = even or gain is None or not nodes.isdisjoint(avoided(first, state))
             return None if waits else ((first, placement), "")
         job = jobs[start.job]
-        room = free_devices(job, state, sharing)
+        room = free_by_node(job, state)
         there = placed(job, sorted(start.nodes), room, state, sharing)
         return (job, there), self._told(start, job, line, view)
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView, fitting, most_wanted
+from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
 from prefect_gpu.scheduling.placement.granting import granted_gang
 from prefect_gpu.scheduling.placement.kernels import containers as asked
 from prefect_gpu.scheduling.placement.kernels.base import Placer
 from prefect_gpu.scheduling.placement.kernels.containers import Free
+from prefect_gpu.scheduling.state.fits import devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -60,7 +61,7 @@ def granted(
     for number in plan[: request.workers]:
         node = state.numbered[number].node
         if number not in left:
-            found = [device for device in fitting(job, node, state, sharing, kept) if device.id not in taken]
+            found = [device for device in devices_for(job, node, state, sharing, kept) if device.id not in taken]
             left[number] = [device.id for device in most_wanted(found, job, state, sharing)]
         devices, left[number] = left[number][: request.gpus], left[number][request.gpus :]
         if len(devices) < request.gpus:

@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.placement.granting import grant
+from prefect_gpu.scheduling.state.fits import free_devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -63,12 +64,11 @@ class Spread(PlacementPolicy):
         request = job.request
         if not request.shareable or request.total_gpus != 1 or request.servers or request.spans:
             return self._otherwise.place(job, state, sharing, kept)
-        idle = sorted(number for _, _, numbers in state.groups_with_free(1) for number in numbers)
-        for number in idle:
+        for number in sorted(number for _, _, alike in state.groups_with_free(1) for number in alike):
             node = state.numbered[number].node
-            for device in state.free_devices(node.id):
-                if device.id not in kept and sharing.fits(job, device, state):
-                    return grant(job, node, (device.id,), state, sharing)
+            idle = free_devices_for(job, node.id, state, kept)
+            if idle:
+                return grant(job, node, (idle[0].id,), state, sharing)
         best: tuple[tuple[float, int, int], str] | None = None
         for at, device_id in enumerate(state.shared_devices()):
             if not state.has_node(device_id) or device_id in kept:

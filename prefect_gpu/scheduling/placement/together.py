@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.state.state import State
 
 
-def suits_batch(job: Job, state: State, view: ClusterView) -> bool:
+def suits_batch(job: Job, state: State) -> bool:
     """Whether the algorithm, which counts whole GPUs, can place the job: no sharing, no spanning, memory no matter."""
     request = job.request
     if request.shareable or request.spans or request.total_gpus == 0 or not state.numbered:
         return False
-    view.topology(state)
-    sizes = [least for least, books in zip(view.least_memory_bytes, state.numbered, strict=True) if books.node.devices]
-    return min(sizes, default=0) >= job.least_bytes
+    return min(state.device_sizes, default=0) >= job.least_bytes
 
 
 def place_batch(

@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
+from prefect_gpu.scheduling.state.fits import any_will_do, without
 from prefect_gpu.scheduling.state.waiting import Key
 
 if TYPE_CHECKING:
@@ -95,12 +96,8 @@ class MakeRoom:
         state = decision.state
         behind = [state.successor(victim.id) for victim in victims]
         gone = [*victims, *(successor for successor in behind if successor is not None)]
-        for victim in gone:
-            state.vacate(victim)
-        placement = decision.placement.place(job, state, decision.sharing, kept)
-        for victim in gone:
-            state.occupy(victim)
-        return placement
+        with without(gone, state):
+            return decision.placement.place(job, state, decision.sharing, kept)
 
     def _later(self, decision: Decision, key: Key) -> Iterator[Job]:
         """Running jobs that may give way and come later in the order than a key, the last one first."""
@@ -161,7 +158,7 @@ class _Room:
     def __init__(self, decision: Decision, job: Job) -> None:
         self._state = decision.state
         self._request = request = job.request
-        self._least = job.least_bytes
+        self._job = job
         self._free: dict[str, int] = {}
         self._on: dict[str, list[Job]] = {}
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
@@ -184,7 +181,7 @@ class _Room:
             if victim not in self._on[name][-1:]:  # a gang may have several parts there
                 self._on[name].append(victim)
             if self._on_one_node and free[name] < gpus:
-                if self._request.shareable and self._large_enough(name):
+                if self._request.shareable and any_will_do(self._job, state.nodes[name]):
                     return list(self._on[name])  # there may be room beside those that stay
                 continue
             found = self._enough_on(name)
@@ -206,19 +203,16 @@ class _Room:
     def _enough_on(self, name: str) -> list[Job] | None:
         gpus, node = self._request.gpus, self._state.nodes[name]
         if self._on_one_node:
-            if not self._large_enough(name):
+            if not any_will_do(self._job, node):
                 return None
             return self._fewest(name, gpus)
         if not self._request.spans:
             return self._enough_for_gang(node)
-        if self._free[name] < len(node.devices) or not self._large_enough(name):
+        if self._free[name] < len(node.devices) or not any_will_do(self._job, node):
             return None
         emptied = self._emptied.setdefault(node.domain, [])
         emptied.append(name)
         return self._enough_nodes(node.domain, emptied)
-
-    def _large_enough(self, name: str) -> bool:
-        return all(device.memory_bytes >= self._least for device in self._state.nodes[name].devices)
 
     def _fewest(self, name: str, gpus: int) -> list[Job]:
         """Of the jobs seen on a node, leave those that need not go, those early in the order first."""
@@ -247,14 +241,14 @@ class _Room:
 
     def _enough_for_gang(self, node: Node) -> list[Job] | None:
         """For a gang: as many instances as it has, on the nodes of one domain as they would be with the jobs gone."""
-        if not self._large_enough(node.id):
+        if not any_will_do(self._job, node):
             return None
         gpus, state, domain = max(1, self._request.gpus), self._state, node.domain
         if domain not in self._instances:
             self._instances[domain] = sum(
                 len(books.free) // gpus
                 for books in state.numbered
-                if books.node.domain == domain and self._large_enough(books.node.id)
+                if books.node.domain == domain and any_will_do(self._job, books.node)
             )
         fits = self._free[node.id] // gpus
         self._instances[domain] += fits - self._fits.get(node.id, state.free_on(node.id) // gpus)
@@ -281,7 +275,7 @@ class _Room:
             if books.node.domain == domain
             and books.node.id not in emptied
             and state.free_on(books.node.id) == len(books.node.devices)
-            and self._large_enough(books.node.id)
+            and any_will_do(self._job, books.node)
         ]
         if sum(len(state.nodes[name].devices) for name in (*free, *emptied)) < self._request.total_gpus:
             return None
