@@ -11,6 +11,7 @@ from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
+from prefect_gpu.papers.specon.round_robin import RoundRobin
 from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
 from prefect_gpu.scheduling.allocation.batch import Batch, Window
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
@@ -22,7 +23,7 @@ from prefect_gpu.scheduling.interference.guard import InterferenceGuard
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.order import orders
 from prefect_gpu.scheduling.placement.best_fit import BestFit
-from prefect_gpu.scheduling.placement.spread import RoundRobin, Spread
+from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling

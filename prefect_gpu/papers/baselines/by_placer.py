@@ -6,9 +6,8 @@ import random
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.baselines.choosers import Even, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
 from prefect_gpu.papers.baselines.hived import HiveD
-from prefect_gpu.papers.baselines.kubernetes import KubernetesDefault
 from prefect_gpu.papers.baselines.portions import Cells, Portions, Slots, Whole
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
@@ -16,9 +15,8 @@ from prefect_gpu.scheduling.placement.best_fit import whole_nodes
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView
 from prefect_gpu.scheduling.placement.gangs import containers
 from prefect_gpu.scheduling.placement.granting import cores_wanted, granted_gang
-from prefect_gpu.scheduling.placement.kernels.base import Placer
 from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ class ByPlacer(PlacementPolicy):
         cpus = [state.free_cores_on(books.node.id) for books in state.numbered]
         wanted = cores_wanted(job, state.numbered[0].node, request.gpus)
         for cores in (wanted, 0):
-            free = Free(gpus, cpus, topology.memory_total_bytes)
+            free = Free(gpus, cpus)
             plan = self._plan(containers(request, cores), request.workers, free, topology, job)
             if plan is not None:
                 return self._granted(job, plan, state, sharing, kept)

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.baselines.cells import cell_gpus
+from prefect_gpu.papers.baselines.hived import cell_gpus
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
 from prefect_gpu.scheduling.state.fits import devices_for
 

@@ -9,8 +9,8 @@ from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView
+from prefect_gpu.scheduling.placement.gangs import place_batch, suits_batch
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
-from prefect_gpu.scheduling.placement.together import place_batch, suits_batch
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision

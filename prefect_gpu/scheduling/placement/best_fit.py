@@ -10,8 +10,7 @@ from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
 from prefect_gpu.scheduling.placement.gangs import place_containers
 from prefect_gpu.scheduling.placement.granting import grant, joined
-from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
-from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT
+from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit
 from prefect_gpu.scheduling.state.fits import devices_for, free_devices_for
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ class BestFit(PlacementPolicy):
     and is larger than any takes whole nodes and the best fit for the rest.
 
     The instances of a gang go where the plan scores best (eqs. 3, 4 and 6), the network first; see
-    :class:`~prefect_gpu.scheduling.placement.kernels.anchored.AnchoredBestFit`.
+    :class:`~prefect_gpu.scheduling.placement.kernels.best_fit.AnchoredBestFit`.
 
     Args:
         network_weight: The paper's lambda, for gangs: 0 counts only full nodes, 1 only the network.

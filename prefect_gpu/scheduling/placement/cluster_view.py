@@ -1,4 +1,4 @@
-"""The books of the nodes as the kernels of ``scheduling/placing`` want them: one number per node."""
+"""The books of the nodes as the kernels of ``kernels`` want them: one number per node."""
 
 from __future__ import annotations
 
