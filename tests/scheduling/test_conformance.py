@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.papers.baselines.by_placer import even, first_fit, hived, kubernetes_default, pack, random_nodes
+from prefect_gpu.papers.baselines import profiles as baselines
 from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
@@ -42,8 +42,11 @@ from prefect_gpu.simulation.conformance import (
 
 ORDERS = [orders.Fifo, orders.Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
           orders.LeastService, orders.Drf, MostServed, LeastComplete]  # fmt: skip
-PLACEMENTS = [BestFit, RoundRobin, Spread, FreeCores, EvenSpread, even, first_fit, hived, kubernetes_default, pack,
-              random_nodes, lambda: CpuArray(BestFit())]  # fmt: skip
+PLACEMENTS = {
+    **{one.__name__: one for one in (BestFit, RoundRobin, Spread, FreeCores, EvenSpread)},
+    "CpuArray": lambda: CpuArray(BestFit()),
+    **{name: lambda make=make: make().placement for name, make in baselines.PROFILES.items() if name != "tiresias"},
+}
 SHARING = [NoSharing, DeclaredMemory, EstimatedUse, KnownCompany]
 REACTIONS = [MinimumRuntime, Prescheduling, Speculation, Demotion, ThrottleByBandwidth, CoreTuning, Protection,
              TakeTurns, Lending, lambda: ThrottleByStepRate(ThrottleByBandwidth()), PreemptOnSlowdown]  # fmt: skip
@@ -72,7 +75,7 @@ class TestOrders(OrderConformance):
     pass
 
 
-@pytest.mark.parametrize("make", PLACEMENTS, ids=called)
+@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
 class TestPlacements(PlacementConformance):
     pass
 

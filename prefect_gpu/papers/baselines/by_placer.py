@@ -6,9 +6,7 @@ import random
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
-from prefect_gpu.papers.baselines.hived import HiveD
-from prefect_gpu.papers.baselines.portions import Cells, Portions, Slots, Whole
+from prefect_gpu.papers.baselines.portions import Portions, Whole
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import whole_nodes
@@ -16,7 +14,7 @@ from prefect_gpu.scheduling.placement.cluster_view import ClusterView
 from prefect_gpu.scheduling.placement.gangs import containers
 from prefect_gpu.scheduling.placement.granting import cores_wanted, granted_gang
 from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
+from prefect_gpu.scheduling.placement.kernels.placer import Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 if TYPE_CHECKING:
@@ -96,38 +94,3 @@ class ByPlacer(PlacementPolicy):
             workers.append((node, tuple(device.id for device in node.devices if device.id in devices)))
         servers = [state.numbered[number].node for number in plan[request.workers :]]
         return granted_gang(job, workers, servers, state, sharing)
-
-
-def random_nodes(seed: int = 0) -> ByPlacer:
-    """Any node that can hold an instance."""
-    return ByPlacer(Random(), seed=seed)
-
-
-def even() -> ByPlacer:
-    """The node with the fewest GPUs in use (spread)."""
-    return ByPlacer(Even())
-
-
-def first_fit() -> ByPlacer:
-    """The first node that can hold an instance."""
-    return ByPlacer(FirstFit())
-
-
-def pack() -> ByPlacer:
-    """The node with the fewest GPUs free."""
-    return ByPlacer(Pack())
-
-
-def kubernetes_default() -> ByPlacer:
-    """The scoring of kube-scheduler: least allocated plus balanced allocation."""
-    return ByPlacer(KubernetesDefault())
-
-
-def static_slots(slot_gpus: int = 1) -> ByPlacer:
-    """Nodes cut into slots of so many GPUs, of which a job takes whole ones."""
-    return ByPlacer(StaticSlots(slot_gpus), Slots(slot_gpus))
-
-
-def hived() -> ByPlacer:
-    """HiveD's cells for whoever has GPUs. Its cells are of GPUs: parameter servers go by Kubernetes' own scheduler."""
-    return ByPlacer(HiveD(), Cells(), servers=KubernetesDefault())

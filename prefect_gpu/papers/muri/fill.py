@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.muri.attained import AttainedService
@@ -74,15 +75,17 @@ class Filling(Action):
                 jobs.append(job)
         jobs.sort(key=lambda job: (state.queue(job.queue).priority, job.submitted_at, job.id))
         packing = Packing([books.node for books in state.numbered], taken_by(stays, decision))
+        counts = Counter(job.queue for job in chosen)
         for at in self._ranked(decision, jobs, packing.free):
             if not packing.total:
                 break
             job = jobs[at]
-            if not job.active and limited and state.limit_on(job.queue, _count(chosen)) is not None:
+            if not job.active and limited and state.limit_on(job.queue, counts) is not None:
                 continue
             spots = packing.put(job.request, job.room_bytes)
             if spots is not None:
                 chosen[job] = spots
+                counts[job.queue] += not job.active
         chosen.update({job: [] for job in stays})
         return chosen
 
@@ -114,11 +117,3 @@ class Filling(Action):
                 soonest = min(soonest, self._learned.next_limit_s(attained_s) - attained_s)
         if soonest != math.inf and len(decision.state.queue_of_waiting):
             decision.look_again_at(decision.now + max(soonest, self._review_s))
-
-
-def _count(chosen: Seats) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for job in chosen:
-        if not job.active:
-            counts[job.queue] = counts.get(job.queue, 0) + 1
-    return counts

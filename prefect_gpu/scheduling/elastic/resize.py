@@ -8,8 +8,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import Action
-from prefect_gpu.scheduling.elastic.listing1 import V_BOUND, ElasticJob, assign, slowdown
-from prefect_gpu.scheduling.elastic.resize_guard import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES, worth_applying
+from prefect_gpu.scheduling.elastic.listing1 import (
+    PROTECTED_LAUNCHES,
+    ElasticJob,
+    assign,
+    slowdown,
+    throughput,
+    worth_applying,
+)
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -65,22 +71,10 @@ class Resize(Action):
     A job that shrinks keeps the first of its devices; one that grows keeps all.
 
     Args:
-        v_bound: Bound on the variance of the slowdowns.
-        least_gain_steps_per_s: By how much the sum of throughputs must rise.
-        protected_launches: A job is left alone for so many times what its last launch took.
+        spare: Whether running jobs keep what they have if the others do nearly as well without their restart.
     """
 
-    def __init__(
-        self,
-        v_bound: float = V_BOUND,
-        least_gain_steps_per_s: float = LEAST_GAIN_STEPS_PER_S,
-        protected_launches: float = PROTECTED_LAUNCHES,
-        *,
-        spare: bool = True,
-    ) -> None:
-        self._v_bound = v_bound
-        self._least_gain = least_gain_steps_per_s
-        self._protected_launches = protected_launches
+    def __init__(self, *, spare: bool = True) -> None:
         self._spare = spare
 
     def act(self, decision: Decision) -> bool:
@@ -125,7 +119,7 @@ class Resize(Action):
         """Whether the job trains and is protected no more; else, when to look again."""
         if job.status is not Status.TRAINING or decision.state.successor(job.id) is not None:
             return False
-        until = protected_until(job, self._protected_launches)
+        until = protected_until(job)
         if until > decision.now:
             decision.look_again_at(until)
         return until <= decision.now
@@ -178,7 +172,7 @@ class Resize(Action):
         if len(after) < len(jobs):
             return
         makes_room = plan.kept > plan.free
-        if not makes_room and not worth_applying(known, before, after, self._least_gain):
+        if not makes_room and not worth_applying(known, before, after):
             return
         state, sharing = decision.state, decision.sharing
         by_change = sorted(jobs, key=lambda job: after[job.id] - before.get(job.id, 0))  # first those that shrink
@@ -203,7 +197,7 @@ class Resize(Action):
     def _assign(self, jobs: list[ElasticJob], before: dict[str, int], plan: _Plan) -> dict[str, int]:
         """Listing 1; then jobs that keep what they have if the others can do nearly as well without their restart."""
         total = len(plan.node.devices)
-        after = assign(jobs, plan.room, self._v_bound, total_gpus=total, others=plan.fixed)
+        after = assign(jobs, plan.room, total_gpus=total, others=plan.fixed)
         if not plan.admitted or len(after) < len(jobs) or not self._spare:
             return after
         free, kept, by_id = plan.room, dict[str, int](), {job.id: job for job in jobs}
@@ -214,41 +208,34 @@ class Resize(Action):
             if after[name] == before[name] or free - before[name] < sum(job.minimum for job in rest):
                 continue
             others = [*fixed, slowdown(one, before[name], total)]
-            trial = assign(rest, free - before[name], self._v_bound, total_gpus=total, others=others)
+            trial = assign(rest, free - before[name], total_gpus=total, others=others)
             trial |= {**kept, name: before[name]}
             if len(trial) < len(jobs):
                 continue
-            lost = _sum(by_id, after) - _sum(by_id, trial)
-            if lost * self._protected_launches < one.f(before[name]):
+            lost = throughput(by_id, after) - throughput(by_id, trial)
+            if lost * PROTECTED_LAUNCHES < one.f(before[name]):
                 kept[name], after, fixed = before[name], trial, others
                 free -= before[name]
         return after
 
 
-def _sum(jobs: dict[str, ElasticJob], counts: dict[str, int]) -> float:
-    return sum(jobs[name].f(count) for name, count in counts.items())
-
-
 class Protection(Reaction):
     """Looks again when an elastic job may be resized; to be composed with :class:`Resize`."""
-
-    def __init__(self, protected_launches: float = PROTECTED_LAUNCHES) -> None:
-        self._protected_launches = protected_launches
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """Note when the protection of a job that begins to train ends."""
         if isinstance(event, ev.PhaseEntered) and event.status is Status.TRAINING:
             job = decision.state.jobs[event.job]
             if job.request.max_gpus is not None and is_elastic(job):
-                decision.look_again_at(protected_until(job, self._protected_launches))
+                decision.look_again_at(protected_until(job))
         return False
 
 
-def protected_until(job: Job, launches: float) -> float:
+def protected_until(job: Job) -> float:
     """When a job may be resized, as seconds on the clock of events: long ago, if its launch was not seen."""
     if job.trains_since is None or job.launched_at is None:
         return -math.inf
-    return job.trains_since + launches * max(0.0, job.trains_since - job.launched_at)
+    return job.trains_since + PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at)
 
 
 def _count(job: Job) -> int:
