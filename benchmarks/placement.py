@@ -18,8 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks._claims import Claim, report
-from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
-from prefect_gpu.scheduling.placement.kernels.best_fit import BestFit
+from prefect_gpu.scheduling.placement.kernels.best_fit import AnchoredBestFit, GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
@@ -70,7 +69,7 @@ def measure(nodes: int, gpus: int, containers: int, trials: int, seed: int) -> d
     for trial in range(trials):
         topology, free = half_busy(nodes, gpus, seed + trial)
         calls: dict[str, tuple[Callable[[], Plan | None], int]] = {
-            "best_fit": (lambda: BestFit().place(gang, free, topology), 5),  # noqa: B023  # called at once
+            "best_fit": (lambda: GangBestFit().place(gang, free, topology), 5),  # noqa: B023  # called at once
             "anchored": (lambda: AnchoredBestFit().place(gang, free, topology), 5),  # noqa: B023
             "genetic": (lambda: Genetic().place(gang, free, topology, random.Random(trial)), 1),  # noqa: B023
         }

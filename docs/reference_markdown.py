@@ -159,9 +159,9 @@ def fields_table(cls: Any) -> str:
         if item.default is not dataclasses.MISSING:
             default = f"`{item.default!r}`"
         elif item.default_factory is not dataclasses.MISSING:
-            made = item.default_factory()
             # An object's address is another one each time.
-            default = f"`{type(made).__name__}()`" if " object at 0x" in repr(made) else f"`{made!r}`"
+            made = re.sub(r"<[\w.]*?(\w+) object at 0x\w+>", r"\1()", repr(item.default_factory()))
+            default = f"`{made}`"
         rows.append(f"| `{item.name}` | `{cell(str(item.type))}` | {default} |")
     return "\n".join(rows)
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from benchmarks._gangs.cluster import Shape
 from benchmarks._gangs.pool import Gang, Program
-from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.batch import Batch, Window
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
 SHAPE = Shape(nodes=4, racks=2, devices=2, link_bps=125e6, uplink_bps=25e6)
@@ -64,4 +65,4 @@ def profiles(mode: str, quick: bool = False) -> dict[str, Callable[[], Profile]]
 
 def _batch(window_s: float) -> Profile:
     """The window is shorter than by default, as the jobs are."""
-    return replace(get_profile("liquid-batch"), allocation=BatchWindow(window_s))
+    return replace(get_profile("liquid-batch"), allocation=(Window(window_s), Batch(), Backfill()))

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 from prefect_gpu.papers.muri.fill import Filling
 from prefect_gpu.papers.muri.interleaved import Interleaved
 from prefect_gpu.papers.muri.replan import Replan
-from prefect_gpu.scheduling.allocation.adaptive import Adaptive
-from prefect_gpu.scheduling.allocation.base import Allocation
-from prefect_gpu.scheduling.elastic.allocation import Elastic
-from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.base import When
+from prefect_gpu.scheduling.elastic.resize import Resize
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.profiles.profile import Profile
-    from prefect_gpu.scheduling.state.state import State
 
 
 def with_free_moves(profile: Profile) -> Profile:
@@ -25,35 +23,16 @@ def with_free_moves(profile: Profile) -> Profile:
     ``adaptive`` fills the devices, or lets jobs take turns on them; the preemptive orders replan. All others are as
     they were.
     """
-    allocation = profile.allocation
-    if isinstance(allocation, Elastic) and isinstance(allocation.others, Adaptive):
-        return replace(profile, allocation=Elastic(FillOrInterleave()))
-    if type(allocation) is MakeRoom:
-        return replace(profile, allocation=Replan())
-    return profile
-
-
-class FillOrInterleave(Allocation):
-    """:class:`Interleaved` if all jobs may share and say how long their stages take; else :class:`Filling`."""
-
-    ranks_running = True
-
-    def __init__(self) -> None:
-        self._interleaved, self._filling = Interleaved(), Filling()
-
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self._interleaved.bind(state)
-        self._filling.bind(state)
-
-    def allocate(self, decision: Decision) -> None:
-        """See the class."""
-        (self._interleaved if _all_interleave(decision) else self._filling).allocate(decision)
+    actions = profile.allocation
+    if not any(isinstance(action, Backfill) and action.make_room is not None for action in actions):
+        return profile
+    if any(isinstance(action, Resize) for action in actions):
+        return replace(profile, allocation=(Resize(), When(_all_interleave, Interleaved()), Filling()))
+    return replace(profile, allocation=(Replan(),))
 
 
 def _all_interleave(decision: Decision) -> bool:
-    """Whether every job may share, can be moved, says how long its stages take, and could have any of the devices."""
+    """Whether all jobs share, can be moved, say how long their stages take, and could have any of the devices."""
     state = decision.state
     smallest = min(state.device_sizes, default=0)
     for line in state.queue_of_waiting.lines():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prefect_gpu.scheduling.decision import Decision, names
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
@@ -42,17 +44,14 @@ class Scheduler:
         abilities: Abilities = NOTHING_SPECIAL,
         learned: Learned | None = None,
     ) -> None:
-        self.profile = get_profile(profile) if isinstance(profile, str) else profile
+        given = get_profile(profile) if isinstance(profile, str) else profile
+        self.profile = replace(given, placement=given.placement.suited_to(abilities))
         self.abilities = abilities
         stops = abilities.preemption is not Preemption.NONE
-        self.state = State(
-            self.profile.order,
-            self.profile.patience_s,
-            ranks_running=stops and self.profile.allocation.ranks_running,
-            learned=self.profile.learned if learned is None else learned,
-        )
+        ranks = stops and any(action.ranks_running for action in self.profile.allocation)
+        learned = given.learned if learned is None else learned
+        self.state = State(given.order, given.patience_s, ranks_running=ranks, learned=learned)
         self._next_due: float | None = None
-        self.profile.allocation.bind(self.state)
         for reaction in self.profile.reactions:
             reaction.bind(self.state)
 
@@ -81,7 +80,7 @@ class Scheduler:
                     changed |= reaction.react(one, decision)
         if changed:
             self.state.queue_of_waiting.wake(self.state, now)
-            self.profile.allocation.allocate(decision)
+            any(action.act(decision) for action in self.profile.allocation)  # up to one that decides about all jobs
             for reaction in self.profile.reactions:
                 reaction.after(decision)
             moment = self.state.queue_of_waiting.next_moment()

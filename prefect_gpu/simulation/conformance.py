@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as to
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
@@ -282,13 +282,13 @@ class ReactionConformance:
 
 
 class AllocationConformance:
-    """What an allocation must be: as a reaction, and in the end everybody has run."""
+    """What the actions of an allocation must be together: as a reaction, and in the end everybody has run."""
 
     @_FEW
     @given(st.lists(asked, min_size=1, max_size=8), st.lists(news, max_size=16), st.booleans())
     def test_whatever_happens_the_books_balance_and_everybody_runs_in_the_end(
         self,
-        make: Callable[[], Allocation],
+        make: Callable[[], tuple[Action, ...]],
         jobs: list[tuple[Request, Estimate]],
         happenings: list[tuple[str, int, float]],
         everything: bool,

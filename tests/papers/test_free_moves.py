@@ -131,7 +131,7 @@ def test_jobs_that_take_turns_on_their_devices_get_large_ones_too() -> None:
 
 def test_everything_is_placed_afresh_with_gangs_and_their_servers() -> None:
     world = World(
-        node("n", 8, 8), node("m", 8, 8), profile=Profile("test", Priority(), allocation=Replan()), abilities=FREE
+        node("n", 8, 8), node("m", 8, 8), profile=Profile("test", Priority(), allocation=(Replan(),)), abilities=FREE
     )
     for at in range(3):
         world.submit(f"one-{at}", request=stops())

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.papers.baselines.by_placer import even, first_fit, hived, kubernetes_default, pack, random_nodes
+from prefect_gpu.papers.baselines import profiles as baselines
 from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
-from prefect_gpu.papers.deepshare.rounds import HeadOfLine
-from prefect_gpu.scheduling.allocation.adaptive import Adaptive
+from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
+from prefect_gpu.papers.specon.round_robin import RoundRobin
 from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
-from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.allocation.batch import Batch, Window
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
-from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
+from prefect_gpu.scheduling.elastic.resize import Protection, Resize
+from prefect_gpu.scheduling.interference.guard import InterferenceGuard
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.order import orders
 from prefect_gpu.scheduling.placement.best_fit import BestFit
-from prefect_gpu.scheduling.placement.spread import RoundRobin, Spread
+from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
+from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from prefect_gpu.scheduling.sharing.demotion import Demotion
 from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, EstimatedUse, KnownCompany, NoSharing
 from prefect_gpu.scheduling.sharing.speculation import Speculation
@@ -40,14 +42,28 @@ from prefect_gpu.simulation.conformance import (
 
 ORDERS = [orders.Fifo, orders.Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
           orders.LeastService, orders.Drf, MostServed, LeastComplete]  # fmt: skip
-PLACEMENTS = [BestFit, RoundRobin, Spread, FreeCores, EvenSpread, even, first_fit, hived, kubernetes_default, pack,
-              random_nodes, lambda: CpuArray(BestFit())]  # fmt: skip
+PLACEMENTS = {
+    **{one.__name__: one for one in (BestFit, RoundRobin, Spread, FreeCores, EvenSpread)},
+    "CpuArray": lambda: CpuArray(BestFit()),
+    **{name: lambda make=make: make().placement for name, make in baselines.PROFILES.items() if name != "tiresias"},
+}
 SHARING = [NoSharing, DeclaredMemory, EstimatedUse, KnownCompany]
 REACTIONS = [MinimumRuntime, Prescheduling, Speculation, Demotion, ThrottleByBandwidth, CoreTuning, Protection,
              TakeTurns, Lending, lambda: ThrottleByStepRate(ThrottleByBandwidth()), PreemptOnSlowdown]  # fmt: skip
 # TiresiasQueues is not listed: where stopping takes time, it can stop and start the same jobs for ever.
-ALLOCATIONS = [Backfill, lambda: Backfill(reserve_first=True), Strict, MakeRoom, BatchWindow, Adaptive, Elastic,
-               MultiArray, ContentionAware, HeadOfLine]  # fmt: skip
+ALLOCATIONS = {
+    "backfill": lambda: (Backfill(),),
+    "easy": lambda: (Backfill(reserve_first=True),),
+    "strict": lambda: (Strict(),),
+    "make room": lambda: (Backfill(MakeRoom()),),
+    "guard": lambda: (Backfill(MakeRoom(0.5, grace=True), InterferenceGuard()),),
+    "batch": lambda: (Window(), Batch(), Backfill()),
+    "resize": lambda: (Resize(), Backfill()),
+    "adaptive": lambda: adaptive().allocation,
+    "arrays": lambda: (MultiArray(),),
+    "contention": lambda: (Rounds(), ContentionAware()),
+    "rounds": lambda: (Rounds(), StopAll(), Strict()),
+}
 
 
 def called(make: object) -> str:
@@ -59,7 +75,7 @@ class TestOrders(OrderConformance):
     pass
 
 
-@pytest.mark.parametrize("make", PLACEMENTS, ids=called)
+@pytest.mark.parametrize("make", PLACEMENTS.values(), ids=PLACEMENTS)
 class TestPlacements(PlacementConformance):
     pass
 
@@ -74,6 +90,6 @@ class TestReactions(ReactionConformance):
     pass
 
 
-@pytest.mark.parametrize("make", ALLOCATIONS, ids=called)
+@pytest.mark.parametrize("make", ALLOCATIONS.values(), ids=ALLOCATIONS)
 class TestAllocations(AllocationConformance):
     pass

@@ -237,7 +237,7 @@ class AnyHistory(RuleBasedStateMachine):
             waits_for_room = job.due_at <= self.now and state.limit_reason(job) is None
             came = max(job.not_before, job.gave_way_at)  # once it has stopped, it waits anew
             if ahead and waits_for_room and came + PATIENCE_S <= self.now:
-                usable = self.scheduler.profile.allocation.capability.usable(job.request)
+                usable = self.scheduler.state.capability.usable(job.request)
                 assert not usable & set(launch.placement.devices), f"{launch.job} overtook {job.id}"
 
     def rank(self, job: Job) -> tuple[object, ...]:

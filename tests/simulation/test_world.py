@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.papers.free_moves import with_free_moves
+from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
@@ -37,7 +38,7 @@ def job(name: str, at: float, service_s: float, gpus: int = 1, *, stops: bool = 
 
 
 def srtf() -> Profile:
-    return Profile("srtf", Srtf(), allocation=MakeRoom(), patience_s=math.inf)
+    return Profile("srtf", Srtf(), allocation=(Backfill(MakeRoom()),), patience_s=math.inf)
 
 
 def ends(world: World) -> dict[str, float]:

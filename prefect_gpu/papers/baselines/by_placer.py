@@ -6,19 +6,15 @@ import random
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.baselines.choosers import Even, Pack, Random, StaticSlots
-from prefect_gpu.papers.baselines.hived import HiveD
-from prefect_gpu.papers.baselines.kubernetes import KubernetesDefault
-from prefect_gpu.papers.baselines.portions import Cells, Portions, Slots, Whole
+from prefect_gpu.papers.baselines.portions import Portions, Whole
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import whole_nodes
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView
 from prefect_gpu.scheduling.placement.gangs import containers
 from prefect_gpu.scheduling.placement.granting import cores_wanted, granted_gang
-from prefect_gpu.scheduling.placement.kernels.base import Placer
 from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
+from prefect_gpu.scheduling.placement.kernels.placer import Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 if TYPE_CHECKING:
@@ -61,7 +57,7 @@ class ByPlacer(PlacementPolicy):
         cpus = [state.free_cores_on(books.node.id) for books in state.numbered]
         wanted = cores_wanted(job, state.numbered[0].node, request.gpus)
         for cores in (wanted, 0):
-            free = Free(gpus, cpus, topology.memory_total_bytes)
+            free = Free(gpus, cpus)
             plan = self._plan(containers(request, cores), request.workers, free, topology, job)
             if plan is not None:
                 return self._granted(job, plan, state, sharing, kept)
@@ -98,38 +94,3 @@ class ByPlacer(PlacementPolicy):
             workers.append((node, tuple(device.id for device in node.devices if device.id in devices)))
         servers = [state.numbered[number].node for number in plan[request.workers :]]
         return granted_gang(job, workers, servers, state, sharing)
-
-
-def random_nodes(seed: int = 0) -> ByPlacer:
-    """Any node that can hold an instance."""
-    return ByPlacer(Random(), seed=seed)
-
-
-def even() -> ByPlacer:
-    """The node with the fewest GPUs in use (spread)."""
-    return ByPlacer(Even())
-
-
-def first_fit() -> ByPlacer:
-    """The first node that can hold an instance."""
-    return ByPlacer(FirstFit())
-
-
-def pack() -> ByPlacer:
-    """The node with the fewest GPUs free."""
-    return ByPlacer(Pack())
-
-
-def kubernetes_default() -> ByPlacer:
-    """The scoring of kube-scheduler: least allocated plus balanced allocation."""
-    return ByPlacer(KubernetesDefault())
-
-
-def static_slots(slot_gpus: int = 1) -> ByPlacer:
-    """Nodes cut into slots of so many GPUs, of which a job takes whole ones."""
-    return ByPlacer(StaticSlots(slot_gpus), Slots(slot_gpus))
-
-
-def hived() -> ByPlacer:
-    """HiveD's cells for whoever has GPUs. Its cells are of GPUs: parameter servers go by Kubernetes' own scheduler."""
-    return ByPlacer(HiveD(), Cells(), servers=KubernetesDefault())

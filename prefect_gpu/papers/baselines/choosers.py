@@ -1,14 +1,18 @@
-"""The simple placers, which the papers compare with: random, even, pack and static slots."""
+"""The simple placers, which the papers compare with."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
 
-from prefect_gpu.scheduling.placement.kernels.base import Greedy
+import numpy as np
+
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Ints
-from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Greedy
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
+
+ASSUMED_CORES = 0.1
+"""What kube-scheduler assumes a pod without requests uses, when it scores (not when it filters)."""
 
 
 class Random(Greedy):
@@ -37,6 +41,23 @@ class Pack(Greedy):
         candidates = _smallest(left.gpus[candidates], candidates)
         candidates = _smallest(left.cpus[candidates], candidates)
         return int(candidates[0])
+
+
+class KubernetesDefault(Greedy):
+    """The node with the highest score of kube-scheduler's default, least allocated: a whole number from 0 to 100.
+
+    It is 100 x (capacity - requested) / capacity, a pod that states no request being counted with a minimum. Of the
+    resources that it looks at only cores are handed out here, so its second score, for their balance, is the same
+    everywhere. It knows no extended resource: a pod's GPUs decide whether it fits and not where it goes. Three things
+    differ: ties go to the lowest node number (kube-scheduler draws), a gang that does not fit whole is not started in
+    part, and a gang stays in one domain.
+    """
+
+    def choose(self, container: Container, candidates: Ints, left: Free, topology: Topology, rng: random.Random) -> int:
+        """See `Greedy.choose`."""
+        unused = np.maximum(left.cpus[candidates] - (container.cpus or ASSUMED_CORES), 0.0)
+        score = np.floor(100.0 * unused / np.maximum(topology.cpus_total[candidates], 1))
+        return int(candidates[score.argmax()])
 
 
 @dataclass(frozen=True)

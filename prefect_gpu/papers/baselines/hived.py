@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prefect_gpu.papers.baselines.cells import cell_gpus
-from prefect_gpu.scheduling.placement.kernels.base import Placer, roomy
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Ints, Mask, Plan
+from prefect_gpu.scheduling.placement.kernels.placer import Placer, roomy
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 
@@ -23,7 +22,7 @@ class HiveD(Placer):
     gang, the one with the fewest free GPUs is taken, and likewise of the domains.
 
     The cells are read off the free counts: a node with f free GPUs is taken to hold the cells of f's binary digits,
-    which is what buddy allocation leaves behind while nothing is given back. `cells.Cells` keeps the true cells.
+    which is what buddy allocation leaves behind while nothing is given back.
     """
 
     def place(self, gang: Gang, free: Free, topology: Topology, rng: random.Random | None = None) -> Plan | None:
@@ -45,8 +44,7 @@ class HiveD(Placer):
         """The nodes of each cell that may hold a gang, the most wanted cell first."""
         gpus = sum(container.gpus for container in gang)
         cpus = sum(container.cpus for container in gang)
-        memory_bytes = sum(container.memory_bytes for container in gang)
-        fits = (free.gpus >= gpus) & (free.cpus >= cpus) & (free.memory_bytes >= memory_bytes)
+        fits = (free.gpus >= gpus) & (free.cpus >= cpus)
         nodes = np.flatnonzero(fits & allowed)
         if len(nodes):  # powers of two whose sum fits a node do fit it together, so the best node will do
             intact = _intact_in_rack(free, topology)[nodes]
@@ -77,6 +75,11 @@ class HiveD(Placer):
             left.take_one(container, best)
             plan[index] = best
         return tuple(plan)
+
+
+def cell_gpus(gpus: int) -> int:
+    """The size of the smallest cell that holds so many GPUs: the next power of two; 0 for none."""
+    return 1 << (gpus - 1).bit_length() if gpus else 0
 
 
 def _smallest_cell(free_gpus: Ints, gpus: int) -> Ints:

@@ -6,8 +6,9 @@ import abc
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.baselines.cells import cell_gpus
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView, fitting, most_wanted
+from prefect_gpu.papers.baselines.hived import cell_gpus
+from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
+from prefect_gpu.scheduling.state.fits import devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -54,7 +55,7 @@ class Whole(Portions):
         self, job: Job, books: NodeBooks, state: State, sharing: Sharing, kept: Container[str]
     ) -> list[tuple[str, ...]]:
         """See the class."""
-        found = most_wanted(fitting(job, books.node, state, sharing, kept), job, state, sharing)
+        found = most_wanted(devices_for(job, books.node, state, sharing, kept), job, state, sharing)
         size = max(1, job.request.gpus)
         return [
             tuple(device.id for device in found[at : at + size]) for at in range(0, len(found) // size * size, size)
@@ -68,7 +69,9 @@ class _Aligned(Portions):
         self, size: int, job: Job, books: NodeBooks, state: State, sharing: Sharing, kept: Container[str]
     ) -> list[tuple[str, ...]]:
         devices = books.node.devices
-        usable = {device.id for device in fitting(job, books.node, state, sharing, kept)} - self._blocked(books, state)
+        usable = {device.id for device in devices_for(job, books.node, state, sharing, kept)} - self._blocked(
+            books, state
+        )
         runs = [tuple(d.id for d in devices[at : at + size]) for at in range(0, len(devices) - size + 1, size)]
         return [run for run in runs if usable.issuperset(run)]
 
@@ -140,6 +143,6 @@ def _whole_node(
     job: Job, books: NodeBooks, state: State, sharing: Sharing, kept: Container[str]
 ) -> list[tuple[str, ...]]:
     devices = books.node.devices
-    found = fitting(job, books.node, state, sharing, kept)
+    found = devices_for(job, books.node, state, sharing, kept)
     whole = len(found) == len(devices) == state.free_on(books.node.id)
     return [tuple(device.id for device in devices)] if whole else []

@@ -5,35 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from prefect_gpu.papers.baselines.by_placer import (
-    even,
-    first_fit,
-    hived,
-    kubernetes_default,
-    pack,
-    random_nodes,
-    static_slots,
-)
+from prefect_gpu.papers.baselines.by_placer import ByPlacer
+from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.hived import HiveD
+from prefect_gpu.papers.baselines.portions import Cells, Slots
 from prefect_gpu.papers.baselines.tiresias import TiresiasQueues
 from prefect_gpu.scheduling.order.orders import Las
-from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
 
 
-def _by(name: str, placement: Callable[[], PlacementPolicy]) -> Callable[[], Profile]:
+def _by(name: str, placement: Callable[[], ByPlacer]) -> Callable[[], Profile]:
     return lambda: Profile(name, placement=placement(), sharing=NoSharing())
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {
-    "random": _by("random", random_nodes),
-    "even": _by("even", even),
-    "kubernetes-default": _by("kubernetes-default", kubernetes_default),
-    "hived": _by("hived", hived),
-    "static-slots": _by("static-slots", static_slots),
-    "first-fit": _by("first-fit", first_fit),
-    "pack": _by("pack", pack),
+    "random": _by("random", lambda: ByPlacer(Random())),
+    "even": _by("even", lambda: ByPlacer(Even())),
+    "kubernetes-default": _by("kubernetes-default", lambda: ByPlacer(KubernetesDefault())),
+    # HiveD's cells are of GPUs: parameter servers, which have none, go by Kubernetes' own scheduler.
+    "hived": _by("hived", lambda: ByPlacer(HiveD(), Cells(), servers=KubernetesDefault())),
+    "static-slots": _by("static-slots", lambda: ByPlacer(StaticSlots(1), Slots(1))),
+    "first-fit": _by("first-fit", lambda: ByPlacer(FirstFit())),
+    "pack": _by("pack", lambda: ByPlacer(Pack())),
     "tiresias": lambda: Profile(
-        "tiresias", Las(), sharing=NoSharing(), allocation=TiresiasQueues(), patience_s=math.inf
+        "tiresias", Las(), sharing=NoSharing(), allocation=(TiresiasQueues(),), patience_s=math.inf
     ),
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant, joined
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 TIRESIAS_LIMITS = (3250.0, 7200.0)
 
 
-class TiresiasQueues(Allocation):
+class TiresiasQueues(Action):
     """Jobs sink from queue to queue as they attain service; jobs of the first queues run (Gu et al., NSDI 2019, §3).
 
     1. A running job whose attained service × GPUs has reached its queue's limit joins the next queue's end.
@@ -35,7 +36,7 @@ class TiresiasQueues(Allocation):
         self._queues: list[list[str]] = [[] for _ in range(len(limits) + 1)]
         self._level: dict[str, int] = {}
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         self._follow(decision)
@@ -49,10 +50,9 @@ class TiresiasQueues(Allocation):
                 spot = anywhere(job, decision) if wide else place(job, decision.state, decision.sharing)
                 if spot is not None:
                     decision.launch(job, spot, "it has attained little service")
-        for line in decision.state.queue_of_waiting.lines():
-            if line.untold or line.told is None:
-                tell_line(decision, line, *why_not(decision, line, self.capability))
+        tell_the_rest(decision)
         self._settle(decision)
+        return True
 
     def _follow(self, decision: Decision) -> None:
         """Take in new jobs, leave out those that are gone, and let jobs sink that have reached their limit."""
@@ -111,21 +111,18 @@ class TiresiasQueues(Allocation):
 def anywhere(job: Job, decision: Decision) -> Placement | None:
     """Free devices of one domain for a job, on whichever nodes have most of them; None if there are not enough."""
     state, needed = decision.state, job.request.total_gpus
-    by_domain: dict[str, list[tuple[int, int]]] = {}
-    for _, _, numbers in state.groups_with_free(1):
-        for number in numbers:
-            node = state.numbered[number].node
-            large = len(state.free_for(job, node.id))
-            by_domain.setdefault(node.domain, []).append((-large, number))
-    for _, nodes in sorted(by_domain.items()):
-        if -sum(large for large, _ in nodes) < needed:
+    room = free_by_node(job, state)
+    by_domain: dict[str, list[int]] = {}
+    for number in sorted(room, key=lambda number: (-len(room[number]), number)):
+        by_domain.setdefault(state.numbered[number].node.domain, []).append(number)
+    for _, numbers in sorted(by_domain.items()):
+        if sum(len(room[number]) for number in numbers) < needed:
             continue
         parts, left = [], needed
-        for large, number in sorted(nodes):
-            node = state.numbered[number].node
-            fits = [device.id for device in state.free_for(job, node.id)]
-            if left and large:
-                parts.append(grant(job, node, tuple(fits[:left]), state, decision.sharing))
-                left -= min(left, len(fits))
+        for number in numbers:
+            devices = tuple(device.id for device in room[number][:left])
+            if devices:
+                parts.append(grant(job, state.numbered[number].node, devices, state, decision.sharing))
+                left -= len(devices)
         return joined(parts)
     return None

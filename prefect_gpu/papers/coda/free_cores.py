@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.cores.ledger import free_cores
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.state.fits import free_devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -40,7 +41,7 @@ class FreeCores(PlacementPolicy):
                 continue
             fitness = (len(books.free) - gpus if gpus else 0, books.free_cores - cores, books.number)
             if best is None or fitness < best:
-                chosen = free_devices(job, books.node.id, state, sharing, kept)
+                chosen = smallest_free(job, books.node.id, state, kept)
                 if chosen is not None:
                     best, devices = fitness, chosen
         if best is None:
@@ -48,14 +49,12 @@ class FreeCores(PlacementPolicy):
         return alone(job, state.numbered[best[2]].node.id, devices, cores, state, sharing)
 
 
-def free_devices(
-    job: Job, node_id: str, state: State, sharing: Sharing, kept: Container[str] = ()
-) -> tuple[str, ...] | None:
+def smallest_free(job: Job, node_id: str, state: State, kept: Container[str] = ()) -> tuple[str, ...] | None:
     """Devices of a node that nobody is on, as many as the job asks for, the smallest first; None: too few."""
     gpus = job.request.gpus
     if gpus == 0:
         return ()
-    free = [device for device in state.free_for(job, node_id) if device.id not in kept]
+    free = free_devices_for(job, node_id, state, kept)
     if len(free) < gpus:
         return None
     taken = {device.id for device in sorted(free, key=lambda device: device.memory_bytes)[:gpus]}

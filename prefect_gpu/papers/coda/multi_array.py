@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.coda.arrays import Arrays, Offer, reserved_cores
 from prefect_gpu.papers.coda.books import WIDE_GPUS, Ask, NodeSize
-from prefect_gpu.papers.coda.free_cores import alone, free_devices
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.papers.coda.free_cores import alone, smallest_free
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.cores.ledger import free_cores
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.granting import joined
+from prefect_gpu.scheduling.state.fits import free_devices_for
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _DIVIDE_EVERY = 50  # GPU jobs that end between two looks at where the limits be
 _Rank = tuple[int, int, int, float, Key]
 
 
-class MultiArray(Allocation):
+class MultiArray(Action):
     """Two arrays, of GPU jobs and of CPU jobs, each by dominant resource fairness over its own resource.
 
     1. GPU jobs come first, the owner with the fewest GPUs first; then CPU jobs, the owner with the fewest cores first.
@@ -52,7 +53,7 @@ class MultiArray(Allocation):
         self._gpus_of: Counter[str] = Counter()
         self._cores_of: Counter[str] = Counter()
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         self._follow(decision)
@@ -67,9 +68,7 @@ class MultiArray(Allocation):
             if now > rank:  # its owner has got more since
                 heapq.heappush(heap, (now, number, line))
                 continue
-            limit = decision.state.limit_on(line.queue)
-            if limit is not None:
-                tell_line(decision, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
+            if tell_limit(decision, line):
                 continue
             if self._start(decision, line.entries[0][1], failed):
                 self._follow(decision)
@@ -80,6 +79,7 @@ class MultiArray(Allocation):
         for line in decision.state.queue_of_waiting.lines():
             if line.untold or line.told is None:  # of jobs that have made room: it was not there when this began
                 self._tell(decision, line)
+        return True
 
     def _rank(self, line: Line) -> _Rank:
         key, job = line.entries[0]
@@ -89,18 +89,16 @@ class MultiArray(Allocation):
 
     def _tell(self, decision: Decision, line: Line) -> None:
         if line.request.total_gpus:
-            tell_line(decision, line, *why_not(decision, line, self.capability))
+            tell_line(decision, line, *why_not(decision, line))
             return
         cores = line.request.cpus or 1
-        tell_line(
-            decision, line, "cores", lambda: f"it needs {cores} cores of one node, and no node has so many to give"
-        )
+        tell_line(decision, line, "cores", f"it needs {cores} cores of one node, and no node has so many to give")
 
     # -- starting one job -----------------------------------------------------------------------------------------
 
     def _start(self, decision: Decision, job: Job, failed: list[tuple[int, int, int, int]]) -> bool:
         state, request = decision.state, job.request
-        if not self.capability.possible(request):
+        if not state.capability.possible(request):
             return False
         if request.servers or (request.spans and request.gpus > state.largest_node):
             placement = decision.placement.place(job, state, decision.sharing)
@@ -134,7 +132,7 @@ class MultiArray(Allocation):
     def _places(self, job: Job, state: State) -> list[Callable[[str], bool] | None]:
         """Which nodes to look at, one set after the other; None: all of them."""
         request = job.request
-        usable = self.capability.usable(request, job.room_bytes) if request.gpus else frozenset()
+        usable = state.capability.usable(request, job.room_bytes) if request.gpus else frozenset()
         uneven = request.gpus > 0 and len(usable) != state.device_count
 
         def fits(node_id: str) -> bool:
@@ -155,7 +153,7 @@ class MultiArray(Allocation):
         parts: list[Placement] = []
         for node_id in dict.fromkeys(offer.nodes):
             count = offer.nodes.count(node_id)
-            devices = [device.id for device in state.free_for(job, node_id)]
+            devices = [device.id for device in free_devices_for(job, node_id, state)]
             if len(devices) < count * job.request.gpus:
                 return False  # what the books count and what the devices are differ: a fact, not a decision
             whole = free_cores(node_id, wanted * count, state, tuple(devices[: count * job.request.gpus]))
@@ -172,7 +170,7 @@ class MultiArray(Allocation):
         assert job.placement is not None
         reason = f"{comer.label} needs the {comer.request.total_gpus} GPUs of the 4-GPU array"
         state = decision.state
-        devices = free_devices(job, nodes[0], state, decision.sharing) if len(nodes) == 1 else None
+        devices = smallest_free(job, nodes[0], state) if len(nodes) == 1 else None
         if devices is None or state.successor(job.id) is not None:
             decision.preempt(job, reason)
             return

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.coda.multi_array import MultiArray
-from prefect_gpu.scheduling.allocation.base import Allocation
-
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.model.jobs import Request
-    from prefect_gpu.scheduling.state.state import State
     from prefect_gpu.scheduling.state.waiting import Line
 
 
-class ArraysOr(Allocation):
-    """:class:`.MultiArray` while jobs that only need cores are about and all jobs are such as it assumes.
+class ArraysSuit:
+    """Whether :class:`.MultiArray` is to decide: jobs that need cores only are about, and all are as it assumes."""
 
-    Args:
-        otherwise: Allocates at all other times.
-    """
-
-    def __init__(self, otherwise: Allocation) -> None:
-        self.ranks_running = otherwise.ranks_running
-        self._otherwise, self._arrays = otherwise, MultiArray()
+    def __init__(self) -> None:
         self._cpu_jobs_seen = False
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self._otherwise.bind(state)
-        self._arrays.bind(state)
-
-    def allocate(self, decision: Decision) -> None:
+    def __call__(self, decision: Decision) -> bool:
         """See the class."""
-        (self._arrays if self._suits(decision) else self._otherwise).allocate(decision)
-
-    def _suits(self, decision: Decision) -> bool:
         lines = decision.state.queue_of_waiting.lines()
         if not self._cpu_jobs_seen:
             self._cpu_jobs_seen = any(line.request.gpus == 0 and line.request.cpus for line in lines)

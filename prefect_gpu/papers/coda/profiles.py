@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
-from prefect_gpu.papers.coda.owners import ArraysOr
+from prefect_gpu.papers.coda.owners import ArraysSuit
+from prefect_gpu.scheduling.allocation.base import When
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.order.orders import Drf, Fifo, Order
@@ -21,7 +22,7 @@ def _coda(name: str, *, eliminates: bool = True) -> Profile:
     return Profile(
         name,
         sharing=NoSharing(),
-        allocation=MultiArray(),
+        allocation=(MultiArray(),),
         # The eliminator first: it is to see what a run did with the cores it was measured with.
         reactions=(*((ThrottleByBandwidth(),) if eliminates else ()), CoreTuning(keeps_asked=False)),
         patience_s=math.inf,
@@ -38,7 +39,7 @@ def of_owners(name: str) -> Profile:
     Raises:
         ValueError: There is none of that name.
     """
-    return adaptive(around=ArraysOr) if name == "adaptive" else get_profile(name)
+    return adaptive(first=(When(ArraysSuit(), MultiArray()),)) if name == "adaptive" else get_profile(name)
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {

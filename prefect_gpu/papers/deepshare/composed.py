@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Compositions, Floats, TooMany, Wide
-from prefect_gpu.papers.deepshare.greedy import ContentionAware
-from prefect_gpu.scheduling.allocation.base import tell_early, tell_line
-from prefect_gpu.scheduling.interference.sensitivity import Key
-from prefect_gpu.scheduling.interference.snapshot import seconds_left
-from prefect_gpu.scheduling.interference.spreading import free_devices, pieces, placed
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.scheduling.interference.snapshot import Speeds, seconds_left
+from prefect_gpu.scheduling.interference.spreading import pieces, placed
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -53,7 +53,7 @@ class _Problem:
         return [tuple(self.nodes[begin:end]) for begin, end in pairwise(ends)]
 
 
-class Composed(ContentionAware):
+class Composed(Action):
     """Divides the nodes into groups, and chooses for each of them the best composition of jobs, for all jobs at once.
 
     Each class of jobs has a price: what a second of its work costs if all work that is left is done in the best company
@@ -67,7 +67,7 @@ class Composed(ContentionAware):
     so. It is decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
 
     This is for a world in which moving is free, on nodes that are alike, and for jobs that may be stopped and have been
-    measured on the same narrowest number of nodes. Everywhere else the greedy rule of :class:`ContentionAware` decides.
+    measured on the same narrowest number of nodes. Everywhere else it leaves all to the actions after it.
 
     Args:
         speeds: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
@@ -86,36 +86,31 @@ class Composed(ContentionAware):
         cost: float = 0.09,
         least_share: float = 0.4,
     ) -> None:
-        super().__init__(speeds)
+        self._speeds = Speeds(speeds)
         self._smallness, self._shortness = smallness, shortness
         self._cost, self._least_share = cost, least_share
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None
         self._compositions: tuple[object, Compositions] | None = None
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         problem = self._problem(decision)
         if problem is None:
-            super().allocate(decision)
-            return
+            return False
         there = (frozenset(job.id for jobs in problem.jobs for job in jobs), frozenset(decision.state.nodes))
         if there == self._seen or not there[0]:
-            return
+            return True
         try:
-            chosen, prices = self._compose(problem)
+            chosen, prices = self._compose(problem, decision.state.learned.sensitivity)
         except TooMany:
-            super().allocate(decision)
-            return
+            return False
         self._seen = there
         self._seat(decision, problem, chosen, prices)
         for line in decision.state.queue_of_waiting.lines():
-            tell_line(
-                decision,
-                line,
-                "contention",
-                lambda: "other jobs are worth more now on these nodes, by what their work costs, their size and length",
-            )
+            words = "other jobs are worth more now on these nodes, by what their work costs, their size and length"
+            tell_line(decision, line, "contention", words)
+        return True
 
     def _problem(self, decision: Decision) -> _Problem | None:
         """What there is to decide; None if this is no case for compositions."""
@@ -148,7 +143,7 @@ class Composed(ContentionAware):
         capacity = width * len(state.numbered[nodes[0]].node.devices)
         fit = all(pieces(job.request)[1] == 1 and gpus <= capacity for (_, gpus), job in requests.items())
         usable = all(
-            self.capability.possible(job.request) and not job.request.shareable and not job.request.gpu_memory_bytes
+            state.capability.possible(job.request) and not job.request.shareable and not job.request.gpu_memory_bytes
             for job in requests.values()
         )
         if len(nodes) % width or not fit or not usable:
@@ -167,12 +162,12 @@ class Composed(ContentionAware):
             remaining_s.append([entry[0] for entry in known])
         return _Problem(classes, jobs, remaining_s, width, capacity, nodes)
 
-    def _compose(self, problem: _Problem) -> tuple[Chosen, Floats]:
+    def _compose(self, problem: _Problem, table: SensitivityTable) -> tuple[Chosen, Floats]:
         """What is to run, and the price of a second of each class, in devices."""
         keys = [Key(model, gpus, problem.width) for model, gpus in problem.classes]
         sizes = np.array([key.gpus for key in keys], dtype=float)
         groups = len(problem.groups)
-        ratio = self._table.ratio
+        ratio = table.ratio
         ratios = np.array([[ratio(own, other) for other in keys] for own in keys])
         capacity = problem.capacity
         compositions = self._all(problem.classes, ratios, capacity)
@@ -185,7 +180,7 @@ class Composed(ContentionAware):
         for at, seconds in enumerate(problem.remaining_s):
             first = np.array(seconds[:most])
             weights[at, : len(first)] = worth[at] * (first / middle_s) ** -self._shortness
-        wide = self._wide(problem, keys)
+        wide = self._wide(problem, keys, table)
         chooser = Chooser(
             compositions, weights, groups, cost=self._cost * capacity, least_ratio=self._least_share, wide=wide
         )
@@ -198,11 +193,11 @@ class Composed(ContentionAware):
             self._compositions = (same, Compositions([gpus for _, gpus in classes], ratios, capacity))
         return self._compositions[1]
 
-    def _wide(self, problem: _Problem, narrow: Sequence[Key]) -> Wide | None:
+    def _wide(self, problem: _Problem, narrow: Sequence[Key], table: SensitivityTable) -> Wide | None:
         """Jobs that are hardly slower on all nodes, or even faster."""
         nodes = len(problem.nodes)
         keys = [key._replace(nodes=nodes) for key in narrow]
-        ratio = self._table.ratio
+        ratio = table.ratio
         if nodes == problem.width:
             return None
         speedups = [1 / self._speeds.stretch(key) for key in keys]
@@ -238,7 +233,7 @@ class Composed(ContentionAware):
             others = Counter(
                 problem.classes[at] for _, (where, _, at) in seats.items() if set(where) & set(nodes)
             ) - Counter([problem.classes[one]])
-            room = free_devices(job, state, decision.sharing)
+            room = free_by_node(job, state)
             each = problem.classes[one][1] // len(nodes)
             if any(len(room.get(number, ())) < each for number in nodes):
                 continue  # a device is lost or in use by others

@@ -9,13 +9,13 @@ from prefect_gpu.scheduling.interference.spreading import (
     by_domain,
     can_spread,
     fits_evenly,
-    free_devices,
     pieces,
     placed,
     widths,
 )
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.cluster import Placement
@@ -42,7 +42,7 @@ class EvenSpread(PlacementPolicy):
         if not found:
             return self._otherwise.place(job, state, sharing, kept)
         count, size = pieces(job.request)
-        room = free_devices(job, state, sharing, kept)
+        room = free_by_node(job, state, kept)
         for width in found:
             for numbers in by_domain(
                 state, [n for n, devices in room.items() if len(devices) >= count // width * size]

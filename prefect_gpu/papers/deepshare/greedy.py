@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.deepshare.exchange import Exchange
 from prefect_gpu.papers.deepshare.prices import Prices
-from prefect_gpu.papers.deepshare.rounds import Rounds
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.interference.sensitivity import (
     LEAST_RATIO,
     Candidate,
@@ -30,13 +29,13 @@ from prefect_gpu.scheduling.interference.snapshot import (
     running_jobs,
     worths_in,
 )
-from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, free_devices, kept_from, placed
+from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, kept_from, placed
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.fits import free_by_node, without
 from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 _ROUNDING = 1e-9
 _MOST_EXCHANGES = 4  # at one decision
@@ -66,7 +65,7 @@ class Rule:
     priced: bool = False
 
 
-class ContentionAware(Allocation):
+class ContentionAware(Action):
     """RL-Hybrid (§IV): what the policy starts, and if it starts nothing, what the greedy rule does.
 
     The greedy rule: while something fits, start the job, on the nodes, with the largest gain ÷ (remaining seconds ×
@@ -92,7 +91,6 @@ class ContentionAware(Allocation):
         fewest: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
         exchanges: Whether running jobs are stopped or moved where clearly more gets done by that, see
             :class:`~prefect_gpu.papers.deepshare.exchange.Exchange`; else they stay where they are.
-        round_s: Decide only so often, as in the paper; 0: whenever something has changed.
     """
 
     def __init__(
@@ -106,7 +104,6 @@ class ContentionAware(Allocation):
         head: float = math.inf,
         fewest: bool = False,
         exchanges: bool = False,
-        round_s: float = 0.0,
     ) -> None:
         self._speeds = Speeds(speeds, fewest=fewest)
         self._policy = policy
@@ -115,18 +112,10 @@ class ContentionAware(Allocation):
         self._least_value, self._head = least_value, head
         self._prices = Prices(self._speeds)
         self._exchange = Exchange(self._speeds) if exchanges else None
-        self._rounds = Rounds(round_s)
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self._table = state.learned.sensitivity
-
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
-        if not self._rounds.begin(decision):
-            return
         waiting = decision.state.queue_of_waiting
         for priority in sorted({decision.state.queue(line.queue).priority for line in waiting.lines()}):
             self._start_some(decision, priority)
@@ -139,6 +128,7 @@ class ContentionAware(Allocation):
         fits = {candidate.job for candidate in view.candidates}
         for at, line in enumerate(lines):
             self._tell(decision, line, at in fits)
+        return True
 
     def _start_some(self, decision: Decision, priority: int) -> None:
         """Start jobs of the queues of one priority."""
@@ -192,10 +182,8 @@ class ContentionAware(Allocation):
         if change.nodes is None:
             decision.preempt(job, f"more gets done with {waiting.label} on its nodes, beside those that are there")
             return self._start(decision, waiting, change.start, self._look(decision, jobs))
-        state.vacate(job)
-        room = free_devices(job, state, decision.sharing)
-        to = placed(job, sorted(change.nodes), room, state, decision.sharing)
-        state.occupy(job)
+        with without([job], state):
+            to = placed(job, sorted(change.nodes), free_by_node(job, state), state, decision.sharing)
         decision.move(job, to, f"that leaves room for {waiting.label}")
         return True
 
@@ -221,7 +209,7 @@ class ContentionAware(Allocation):
         if prices is not None:  # the GPUs are in the worth, and for the preference of small jobs in the divisor again
             worths, gpus_power = {key: key.gpus * price for key, price in prices.items()}, gpus_power + 1
         choose = partial(
-            choose_start, view.candidates, view.running, view.free, self._table,
+            choose_start, view.candidates, view.running, view.free, view.table,
             gpus_power=gpus_power, worths=worths, wanted=wanted, least_value=self._least_value,
         )  # fmt: skip
         chosen = choose(least_ratio - _ROUNDING)
@@ -249,14 +237,14 @@ class ContentionAware(Allocation):
         state, sharing = decision.state, decision.sharing
         if job.placement is not None or state.limit_on(job.queue) is not None:
             return False
-        room = free_devices(job, state, sharing)
+        room = free_by_node(job, state)
         each = start.key.gpus // len(start.nodes)
         if not start.nodes.isdisjoint(avoided(job, state)):
             return False
         if any(len(room.get(number, ())) < each for number in start.nodes):
             return False
         decision.launch(
-            job, placed(job, sorted(start.nodes), room, state, sharing), in_words(start, view.running, self._table)
+            job, placed(job, sorted(start.nodes), room, state, sharing), in_words(start, view.running, view.table)
         )
         return True
 
@@ -274,24 +262,15 @@ class ContentionAware(Allocation):
         return True
 
     def _tell(self, decision: Decision, line: Line, fits: bool) -> None:
-        limit = decision.state.limit_on(line.queue)
-        if limit is not None:
-            tell_line(decision, line, limit[0], lambda: limit[1])
-        elif avoided(line.entries[0][1], decision.state):
-            company = " and ".join(other.label for other in kept_from(line.entries[0][1], decision.state))
-            tell_line(
-                decision,
-                line,
-                "contention",
-                lambda: f"it and {company} slowed each other down too much, and there is no room on other nodes",
-            )
+        if tell_limit(decision, line):
+            return
+        first, state = line.entries[0][1], decision.state
+        if avoided(first, state):
+            others = " and ".join(other.label for other in kept_from(first, state))
+            words = f"it and {others} slowed each other down too much, and there is no room on other nodes"
+            tell_line(decision, line, "contention", words)
         elif fits:
-            least = self._least_now(decision)
-            tell_line(
-                decision,
-                line,
-                "contention",
-                lambda: f"it, or a run beside it, would keep less than {least:.0%} of its speed",
-            )
+            words = f"it, or a run beside it, would keep less than {self._least_now(decision):.0%} of its speed"
+            tell_line(decision, line, "contention", words)
         else:
-            tell_line(decision, line, *why_not(decision, line, self.capability))
+            tell_line(decision, line, *why_not(decision, line))

@@ -17,9 +17,10 @@ from prefect_gpu.papers.deepshare.composed import Composed
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
-from prefect_gpu.papers.deepshare.rounds import HeadOfLine
+from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
 from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
+from prefect_gpu.scheduling.allocation.backfill import Strict
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import MOST_STOPS, SLOWDOWN_LIMIT, PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Policy
@@ -38,9 +39,8 @@ HYBRID_BRANCH = "E"
 
 
 def _baseline(name: str, order: Order) -> Profile:
-    return Profile(
-        name, order, placement=EvenSpread(), sharing=NoSharing(), allocation=HeadOfLine(), patience_s=math.inf
-    )
+    allocation = (Rounds(), StopAll(), Strict())
+    return Profile(name, order, EvenSpread(), NoSharing(), allocation, patience_s=math.inf)
 
 
 def greedy(
@@ -53,7 +53,7 @@ def greedy(
         speeds: Speeds of jobs alone by how they are spread, if measured.
         rule: What it is after.
     """
-    allocation = ContentionAware(speeds, rule=rule)
+    allocation = (ContentionAware(speeds, rule=rule),)
     return Profile(
         "deepshare-greedy",
         LeastService(),
@@ -94,7 +94,7 @@ def hybrid(
         rule: What the rule is after; None: what is said above.
         least_value: See :class:`~prefect_gpu.papers.deepshare.greedy.ContentionAware`.
     """
-    allocation = ContentionAware(
+    greedy_rule = ContentionAware(
         speeds,
         policy,
         rule=rule or (CALM if policy is None else BUSY),
@@ -102,13 +102,12 @@ def hybrid(
         head=1.0,
         fewest=True,
         exchanges=policy is not None,
-        round_s=round_s,
     )
     return Profile(
         "deepshare" if policy is None else "deepshare-hybrid",
         LeastService(),
         sharing=NoSharing(),
-        allocation=allocation,
+        allocation=(Rounds(round_s), greedy_rule),
         reactions=(PreemptOnSlowdown(limit, foreseen=policy is not None),),
         patience_s=math.inf,
         learned=_known(table),
@@ -137,7 +136,7 @@ def base(
         round_s: As for :func:`hybrid`.
     """
     known = shipped("B") if policy is None else policy
-    allocation = ContentionAware(speeds, known, rule_for=lambda way: not known.knows(way), round_s=round_s)
+    allocation = (Rounds(round_s), ContentionAware(speeds, known, rule_for=lambda way: not known.knows(way)))
     return Profile(
         "deepshare-base",
         LeastService(),
@@ -161,7 +160,7 @@ def search(table: SensitivityTable | None = None, speeds: Mapping[Key, float] | 
         "deepshare-search",
         LeastService(),
         sharing=NoSharing(),
-        allocation=Composed(speeds),
+        allocation=(Composed(speeds), ContentionAware(speeds)),
         patience_s=math.inf,
         learned=_known(table),
     )

@@ -1,12 +1,11 @@
-"""Allocations that decide in rounds: in between, jobs only wait."""
+"""Decisions in rounds: in between, jobs only wait."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.backfill import Strict
-from prefect_gpu.scheduling.allocation.base import tell_early
+from prefect_gpu.scheduling.allocation.base import Action, tell_early
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -14,8 +13,10 @@ if TYPE_CHECKING:
 ROUND_S = 300.0
 
 
-class Rounds:
-    """A clock for rounds: one begins when a round's time has passed since the last one began, and someone waits.
+class Rounds(Action):
+    """Lets the actions after it decide in rounds only.
+
+    One begins when a round's time has passed since the last one began, and someone waits.
 
     Args:
         round_s: Seconds; 0 makes every event a round.
@@ -30,11 +31,11 @@ class Rounds:
         self.round_s = round_s
         self._began = -math.inf
 
-    def begin(self, decision: Decision) -> bool:
-        """Whether a round begins now. If not, newcomers are told why they wait, and the next round is asked for."""
+    def act(self, decision: Decision) -> bool:
+        """Whether no round begins now. Newcomers are told why they wait then, and the next round is asked for."""
         state = decision.state
         if self.round_s <= 0 or decision.now == self._began:
-            return True
+            return False
         next_at = self._began + self.round_s
         if decision.now < next_at - 1e-9:
             for line in state.queue_of_waiting.lines():
@@ -43,33 +44,24 @@ class Rounds:
                         decision.hold(job, "round", f"jobs are started in rounds of {self.round_s:g} s")
             if len(state.queue_of_waiting):
                 decision.look_again_at(next_at)
-            return False
+            tell_early(decision)
+            return True
         if state.queue_of_waiting.due_count:
             self._began = decision.now
             if state.running:
                 decision.look_again_at(decision.now + self.round_s)
-        return True
+        return False
 
 
-class HeadOfLine(Strict):
-    """In each round, start jobs in order from the head of the line, until one does not fit.
+class StopAll(Action):
+    """Where stopping and starting are free, all running jobs go back to the line, and everybody is chosen anew.
 
-    Where stopping and starting are free, all running jobs go back to the line first, as in DeepShare's own simulator
-    of its baselines; elsewhere, running jobs stay where they are.
-
-    Args:
-        round_s: Seconds between two rounds.
+    It is what DeepShare's own simulator does with its baselines. Elsewhere, running jobs stay where they are.
     """
 
-    def __init__(self, round_s: float = ROUND_S) -> None:
-        self._rounds = Rounds(round_s)
-
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
-        if not self._rounds.begin(decision):
-            tell_early(decision)
-            return
         if decision.abilities.free_moves:
             for job in [job for job in decision.state.running.values() if decision.may_stop(job)]:
                 decision.preempt(job, "a new round begins")
-        super().allocate(decision)
+        return False

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
 
 PROFILES: dict[str, Callable[[], Profile]] = {
     "f-scheduling": lambda: Profile(
-        "f-scheduling", sharing=NoSharing(), allocation=Elastic(), reactions=(Protection(),)
+        "f-scheduling", sharing=NoSharing(), allocation=(Resize(), Backfill()), reactions=(Protection(),)
     ),
 }

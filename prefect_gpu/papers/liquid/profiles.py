@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.batch import Batch, Window
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import EstimatedUse
@@ -15,7 +16,8 @@ def _immediate() -> Profile:
 
 
 def _batch() -> Profile:
-    return Profile("liquid-batch", sharing=EstimatedUse(), allocation=BatchWindow(), reactions=(Prescheduling(),))
+    allocation = (Window(), Batch(), Backfill())
+    return Profile("liquid-batch", sharing=EstimatedUse(), allocation=allocation, reactions=(Prescheduling(),))
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {

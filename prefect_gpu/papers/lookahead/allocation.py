@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.lookahead.course import Course, Member, Sites, course, is_across, stretch, stretch_across
 from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.base import why_not
-from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.allocation.base import Action, why_not
+from prefect_gpu.scheduling.allocation.batch import batch_of
 from prefect_gpu.scheduling.allocation.reservations import Reservation
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
+from prefect_gpu.scheduling.placement.cluster_view import ClusterView
 from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _Plan:
     last_s: float
 
 
-class Ahead(BatchWindow):
+class Lookahead(Action):
     """Compares a few plans for the jobs that wait, and follows the one that is expected to come out best.
 
     A plan is an order (of arrival; most device seconds first; fewest first) and who waits for room in one rack rather
@@ -63,32 +63,19 @@ class Ahead(BatchWindow):
        start who could have started before, or is late, are kept from jobs that are not planned.
 
     Jobs that share or span nodes, or whose length nobody knows, are :class:`Backfill`'s. If nothing can be planned it
-    is all as in a batch window. It is planned anew at each decision, so an estimate that was wrong does not last.
+    is all left to the actions after it. It is planned anew at each decision, so an estimate that was wrong does not
+    last.
 
     Args:
-        window_s: See :class:`BatchWindow`.
         most_jobs: Jobs in a plan at most, the first in the order.
-        genetic: See :class:`BatchWindow`.
-        seed: See :class:`BatchWindow`.
         slow: See above; 1 is as long as without a link in the way.
         delay: See above.
         budget: Looks at a job or a node in one decision, counted and not timed. Where it does not last for all of them
-            a plan has fewer jobs; with a hundred runs about there is none, and all is as in a batch window.
+            a plan has fewer jobs; with a hundred runs about there is none.
     """
 
-    def __init__(
-        self,
-        window_s: float = 0.0,
-        most_jobs: int = 32,
-        genetic: Genetic | None = None,
-        seed: int = 0,
-        *,
-        slow: float = 1.5,
-        delay: float = 1.0,
-        budget: int = 100_000,
-    ) -> None:
-        self._backfill = Backfill()
-        super().__init__(window_s, most_jobs, genetic, seed, self._backfill)
+    def __init__(self, most_jobs: int = 32, *, slow: float = 1.5, delay: float = 1.0, budget: int = 100_000) -> None:
+        self._most_jobs, self._backfill, self._view = most_jobs, Backfill(), ClusterView()
         if slow < 1 or delay < 0 or budget < 1:
             raise ValueError(f"slow={slow}, delay={delay}, budget={budget}: give 1 or more, 0 or more, and 1 or more")
         self._slow, self._delay, self._budget = slow, delay, budget
@@ -96,7 +83,7 @@ class Ahead(BatchWindow):
         self._stood_back: set[str] = set()  # those that could have started
         self._expected: dict[str, float] = {}  # service of each job as it was estimated before it trained
 
-    def decide(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         state = decision.state
         self._promised = {job: at for job, at in self._promised.items() if job in state.jobs}
@@ -110,21 +97,20 @@ class Ahead(BatchWindow):
         if late:
             plans = self._plans(jobs, late, decision)
         if not plans:
-            super().decide(decision)
-            return
+            return False
         best = min((plan for plan in plans if self._fair(plan, plans[0], decision.now)), key=_worth)
         best = best if _worth(best) < _worth(plans[0]) - _BETTER else plans[0]
         if not self._follow(best, decision):
-            super().decide(decision)
-            return
+            return False
         kept = self._hold(best, plans[0], lines, late, decision)
         self._backfill.fill(decision, lines, kept)
+        return True
 
     # -- what is known ------------------------------------------------------------------------------------------------
 
     def _plannable(self, decision: Decision) -> tuple[list[Line], list[Job]]:
         """Lines of which all jobs can be planned, and their first jobs within the limits; none if one is impatient."""
-        jobs, impatient = self._batch(decision)
+        jobs, impatient = batch_of(decision, self._most_jobs)
         if impatient:
             return [], []
         lines = [
@@ -270,7 +256,7 @@ class Ahead(BatchWindow):
                 continue
             start, nodes = plan.course.starts[job.id]
             if first.course.starts[job.id][0] > 0.0:
-                code, reason = why_not(decision, line, self.capability)
+                code, reason = why_not(decision, line)
                 decision.hold(job, code, reason())
             else:
                 self._stood_back.add(job.id)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_gpu.papers.lookahead.allocation import Ahead
+from prefect_gpu.papers.lookahead.allocation import Lookahead
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import EstimatedUse
 
@@ -14,7 +16,9 @@ PATIENCE_S = 3600.0
 
 def _ahead() -> Profile:
     # Nobody is prepared behind another: the next run would have to start where that one is, near or not.
-    return Profile("ahead", sharing=EstimatedUse(), allocation=Ahead(), patience_s=PATIENCE_S)
+    return Profile(
+        "ahead", sharing=EstimatedUse(), allocation=(Lookahead(), Batch(32), Backfill()), patience_s=PATIENCE_S
+    )
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {"ahead": _ahead}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.muri.attained import AttainedService
 from prefect_gpu.papers.muri.knapsack import EMPHASIS, rank
 from prefect_gpu.papers.muri.node_packing import Packing, taken_by
 from prefect_gpu.papers.muri.seating import Seats, seat
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
 from prefect_gpu.scheduling.model.cluster import UNLIMITED
 from prefect_gpu.scheduling.model.jobs import Job
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _MOST_JOBS = 20_000
 
 
-class Filling(Allocation):
+class Filling(Action):
     """Which jobs run together is chosen for all of them at once, not one by one; for a world in which moving is free.
 
     See :func:`~prefect_gpu.papers.muri.knapsack.rank`. Of a job whose length is unknown, what remains is
@@ -37,15 +38,14 @@ class Filling(Allocation):
         self._learned = AttainedService()
         self._seen: dict[str, Job] = {}
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         self._learn(decision)
         seat(decision, self._choose(decision))
-        for line in decision.state.queue_of_waiting.lines():
-            if line.untold or line.told is None:
-                tell_line(decision, line, *why_not(decision, line, self.capability))
+        tell_the_rest(decision)
         self._review(decision)
+        return True
 
     def _learn(self, decision: Decision) -> None:
         """Remember how long the jobs lasted that are gone. (Those withdrawn before they ran say nothing.)"""
@@ -67,7 +67,7 @@ class Filling(Allocation):
         chosen: Seats = {}
         walk = state.queue_of_waiting.in_order()
         for line, job in walk:
-            if state.limit_on(line.queue) is not None or not self.capability.possible(line.request):
+            if state.limit_on(line.queue) is not None or not state.capability.possible(line.request):
                 walk.leave()
             elif not job.request.total_gpus:
                 chosen[job] = []
@@ -75,15 +75,17 @@ class Filling(Allocation):
                 jobs.append(job)
         jobs.sort(key=lambda job: (state.queue(job.queue).priority, job.submitted_at, job.id))
         packing = Packing([books.node for books in state.numbered], taken_by(stays, decision))
+        counts = Counter(job.queue for job in chosen)
         for at in self._ranked(decision, jobs, packing.free):
             if not packing.total:
                 break
             job = jobs[at]
-            if not job.active and limited and state.limit_on(job.queue, _count(chosen)) is not None:
+            if not job.active and limited and state.limit_on(job.queue, counts) is not None:
                 continue
             spots = packing.put(job.request, job.room_bytes)
             if spots is not None:
                 chosen[job] = spots
+                counts[job.queue] += not job.active
         chosen.update({job: [] for job in stays})
         return chosen
 
@@ -115,11 +117,3 @@ class Filling(Allocation):
                 soonest = min(soonest, self._learned.next_limit_s(attained_s) - attained_s)
         if soonest != math.inf and len(decision.state.queue_of_waiting):
             decision.look_again_at(decision.now + max(soonest, self._review_s))
-
-
-def _count(chosen: Seats) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for job in chosen:
-        if not job.active:
-            counts[job.queue] = counts.get(job.queue, 0) + 1
-    return counts

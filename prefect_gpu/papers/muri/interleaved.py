@@ -9,7 +9,7 @@ from prefect_gpu.papers.muri.interleaving import Interleaving
 from prefect_gpu.papers.muri.interleaving import Profile as StageTimes
 from prefect_gpu.papers.muri.node_packing import Spot
 from prefect_gpu.papers.muri.seating import seat_groups
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
 from prefect_gpu.scheduling.model.jobs import Job
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MOST_JOBS = 2000
 
 
-class Interleaved(Allocation):
+class Interleaved(Action):
     """Jobs of one size share devices where that makes the sum of completion times fall faster.
 
     The jobs, running and waiting, are taken in the profile's order; see
@@ -34,7 +34,7 @@ class Interleaved(Allocation):
         self._most_jobs = most_jobs
         self._model = Interleaving()
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         jobs = self._in_order(decision)
@@ -52,9 +52,8 @@ class Interleaved(Allocation):
             if spots is not None:
                 seats.append((tuple(jobs[at] for at in group), spots))
         seat_groups(decision, seats)
-        for line in decision.state.queue_of_waiting.lines():
-            if line.untold or line.told is None:
-                tell_line(decision, line, *why_not(decision, line, self.capability))
+        tell_the_rest(decision)
+        return True
 
     def _in_order(self, decision: Decision) -> list[Job]:
         state, order, now = decision.state, decision.order, decision.now
@@ -63,7 +62,7 @@ class Interleaved(Allocation):
         ]
         walk = state.queue_of_waiting.in_order()
         for line, job in walk:
-            if state.limit_on(line.queue) is not None or not self.capability.possible(line.request):
+            if state.limit_on(line.queue) is not None or not state.capability.possible(line.request):
                 walk.leave()
                 continue
             key = state.queue_of_waiting.key_of(job)

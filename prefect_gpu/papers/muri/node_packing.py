@@ -29,7 +29,7 @@ class Packing:
 
     def __init__(self, nodes: Sequence[Node], taken: dict[int, int] | None = None) -> None:
         self._sizes = [len(node.devices) for node in nodes]
-        self._least_bytes = [min((d.memory_bytes for d in node.devices), default=0) for node in nodes]
+        self._least_bytes = [node.least_memory_bytes for node in nodes]
         self._domains = [node.domain for node in nodes]
         self.free = list(self._sizes)
         for number, devices in (taken or {}).items():

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.muri.node_packing import Packing, Spot, taken_by
 from prefect_gpu.papers.muri.seating import seat
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.model.cluster import UNLIMITED
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.state.state import State
 
 
-class Replan(Allocation):
+class Replan(Action):
     """Preemptive scheduling as the simulators of Tiresias and Muri do it.
 
     1. Running jobs that cannot be stopped keep their devices.
@@ -25,15 +26,16 @@ class Replan(Allocation):
        stay where they are, unless what was chosen only fits if they move.
     """
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         chosen = self.choose(decision)
         seat(decision, chosen)
-        limited = _Limits(decision).any
+        limited = _limited(decision.state)
         for line in decision.state.queue_of_waiting.lines():
-            if line.untold or line.told is None or limited:
-                self._tell(decision, line)
+            if (line.untold or line.told is None or limited) and not tell_limit(decision, line):
+                tell_line(decision, line, *why_not(decision, line))
+        return True
 
     def choose(self, decision: Decision) -> dict[Job, list[Spot]]:
         """The jobs that are to run, with the nodes that they would have if all moved, in order."""
@@ -49,7 +51,8 @@ class Replan(Allocation):
         movable.sort(key=_first)
         packing = Packing(nodes, taken_by(stays, decision))
         chosen: dict[Job, list[Spot]] = {}
-        limited = _Limits(decision)
+        limited = _limited(state)
+        counts = Counter[str]()  # chosen jobs that wait: they count as running, although nobody has started yet
         lines = state.queue_of_waiting.lines()
         heap: list[tuple[object, int, int]] = [(line.entries[0][0], at, 0) for at, line in enumerate(lines)]
         heapq.heapify(heap)
@@ -66,41 +69,22 @@ class Replan(Allocation):
                 return chosen
             _, number, place = heap[0]
             line = lines[number]
-            spots = None if limited.reached(line) else packing.put(line.request, line.room_bytes)
+            kept_back = limited and state.limit_on(line.queue, counts) is not None
+            spots = None if kept_back else packing.put(line.request, line.room_bytes)
             if spots is None:
                 heapq.heappop(heap)  # whoever comes later in the line asks for the same
                 continue
             chosen[line.entries[place][1]] = spots
-            limited.count(line)
+            counts[line.queue] += 1
             if place + 1 < len(line.entries):
                 heapq.heapreplace(heap, (line.entries[place + 1][0], number, place + 1))
             else:
                 heapq.heappop(heap)
 
-    def _tell(self, decision: Decision, line: Line) -> None:
-        limit = decision.state.limit_on(line.queue)
-        if limit is not None:
-            tell_line(decision, line, limit[0], lambda: limit[1])
-            return
-        code, reason = why_not(decision, line, self.capability)
-        tell_line(decision, line, code, reason)
 
-
-class _Limits:
-    """The user's limits while jobs are chosen: those chosen count as running, although nobody has started yet."""
-
-    def __init__(self, decision: Decision) -> None:
-        self._desk = decision
-        self.any = decision.state.quotas != UNLIMITED or decision.state.draining
-        self._chosen: dict[str, int] = {}
-
-    def reached(self, line: Line) -> bool:
-        if not self.any:
-            return False
-        return self._desk.state.limit_on(line.queue, self._chosen) is not None
-
-    def count(self, line: Line) -> None:
-        self._chosen[line.queue] = self._chosen.get(line.queue, 0) + 1
+def _limited(state: State) -> bool:
+    """Whether there are limits of the user's at all."""
+    return state.draining or state.quotas != UNLIMITED
 
 
 def _first(entry: tuple[tuple[object, ...], Job]) -> tuple[object, ...]:

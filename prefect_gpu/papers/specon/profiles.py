@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.placement.spread import RoundRobin, Spread
+from prefect_gpu.papers.specon.round_robin import RoundRobin
+from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 

@@ -1,11 +1,11 @@
-"""Start what fits, in order, without stopping anything; later jobs may pass one that does not fit."""
+"""Start what fits, in order; later jobs may pass one that does not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.allocation.reservations import Reservation, Reservations, expected_start
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job
@@ -13,32 +13,50 @@ from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.interference.guard import InterferenceGuard
     from prefect_gpu.scheduling.model.cluster import Placement
+    from prefect_gpu.scheduling.preemption.make_room import MakeRoom
     from prefect_gpu.scheduling.state.state import State
 
 _DEPTH = 64
 
 
-class Backfill(Allocation):
+class Backfill(Action):
     """One pass over the waiting jobs.
 
     1. A job that is not due, or that a limit of the user's keeps back, waits.
-    2. A job that fits gets its place at once; the books change before the next job is looked at.
-    3. A job that fits nowhere now waits, and later ones may pass it, until it loses patience (or at once, for the
-       first one, with ``reserve_first``). From then on the devices that it will start on are kept for it: those that
-       are expected to be free first if all ends are expected, and all that it could use otherwise. A later job may
-       still use them if it is expected to have ended by then.
+    2. A job that fits gets its place at once, unless the guard says that another one, or nobody, is to start first; the
+       books change before the next job is looked at.
+    3. For a job that fits nowhere, running jobs make room, if that is asked for; the pass begins anew then.
+    4. Otherwise it waits, and later ones may pass it, until it loses patience (or at once, for the first one, with
+       ``reserve_first``). From then on the devices that it will start on are kept for it: those that are expected to be
+       free first if all ends are expected, and all that it could use otherwise. A later job may still use them if it is
+       expected to have ended by then.
+
+    Making room and the guard are parts of it, and no actions before or after: both are asked when it is a job's turn,
+    before any later job gets the devices.
 
     Args:
+        make_room: Stops running jobs for one that finds no place; None: nobody is stopped.
+        guard: Asked before a job starts; None: whatever fits starts.
         reserve_first: Reserve for the first job that does not fit, patient or not (EASY backfilling).
     """
 
-    def __init__(self, *, reserve_first: bool = False) -> None:
+    def __init__(
+        self,
+        make_room: MakeRoom | None = None,
+        guard: InterferenceGuard | None = None,
+        *,
+        reserve_first: bool = False,
+    ) -> None:
+        self.make_room, self._guard = make_room, guard
+        self.ranks_running = make_room is not None
         self._reserve_first = reserve_first
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         self.fill(decision)
+        return True
 
     def fill(self, decision: Decision, without: Collection[Line] = (), kept: Sequence[Reservation] = ()) -> None:
         """Place the jobs of all lines but some.
@@ -67,17 +85,26 @@ class Backfill(Allocation):
             limit = limits[line.queue]
             if limit is not None:
                 walk.leave()
-                tell_line(decision, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
+                tell_line(decision, line, *limit)
                 continue
             found = self._first_that_fits(decision, line, job, reservations)
             if found is None:
-                if self._make_room(decision, job, reservations):
+                kept_from_it = _kept(reservations, job, decision)
+                if self.make_room is not None and self.make_room.start(decision, job, kept_from_it):
                     return True
                 walk.leave()
                 self._blocked(decision, line, reservations)
                 continue
-            of_another = found[0] is not job and not any(one is found[0] for _, one in line.entries)
-            decision.launch(*found, self._reason(decision, *found))
+            words = ""
+            if self._guard is not None and not job.impatient and not reservations:
+                checked = self._guard.check(decision, line, *found)
+                if checked is None:
+                    walk.leave()
+                    continue
+                found, words = checked
+            chosen, placement = found
+            of_another = chosen is not job and not any(one is chosen for _, one in line.entries)
+            decision.launch(chosen, placement, words or _reason(placement, state))
             limits.clear()
             if of_another:
                 return True
@@ -86,30 +113,18 @@ class Backfill(Allocation):
                 return True
         return False
 
-    def _reason(self, decision: Decision, job: Job, placement: Placement) -> str:
-        """Why a job that is about to start, does so there."""
-        return _reason(placement, decision.state)
-
-    def _make_room(self, decision: Decision, job: Job, reservations: Reservations) -> bool:
-        """Stop others for a job that finds no place, and start it there. True if it did: the order has changed."""
-        return False
-
-    def _place(self, decision: Decision, job: Job, reservations: Reservations) -> Placement | None:
+    @staticmethod
+    def _place(decision: Decision, job: Job, reservations: Reservations) -> Placement | None:
         if decision.state.free_count < job.request.total_gpus and not job.request.shareable:
             return None
-        kept = reservations.kept_from(job, decision.now) if reservations else ()
-        return decision.placement.place(job, decision.state, decision.sharing, kept)
+        return decision.placement.place(job, decision.state, decision.sharing, _kept(reservations, job, decision))
 
     def _first_that_fits(
         self, decision: Decision, line: Line, first: Job, reservations: Reservations
     ) -> tuple[Job, Placement] | None:
         """The first of the line, or one further back that is short enough to be over before a reservation begins."""
-        placement = self._place(decision, first, reservations)
-        if placement is not None:
-            return first, placement
-        if not reservations.any_known:
-            return None
-        for job in [job for _, job in line.entries[:_DEPTH] if job is not first]:
+        others = (job for _, job in line.entries[:_DEPTH] if job is not first) if reservations.any_known else ()
+        for job in (first, *others):
             placement = self._place(decision, job, reservations)
             if placement is not None:
                 return job, placement
@@ -119,46 +134,45 @@ class Backfill(Allocation):
         """The first of a line, and with it all of the line, finds no place."""
         state, job = decision.state, line.entries[0][1]
         code: str
-        reason: Callable[[], str]
-        code, reason = why_not(decision, line, self.capability)
+        reason: str | Callable[[], str]
+        code, reason = why_not(decision, line)
         if code != "never":
             if reservations and decision.placement.place(job, state, decision.sharing) is not None:
-                keeper = reservations.keeper()
-                code, reason = "reserved", lambda: f"its devices are kept for {keeper.label}"
+                code, reason = "reserved", f"its devices are kept for {reservations.keeper().label}"
             if job.impatient or (self._reserve_first and not reservations):
-                usable, kept = self.capability.usable(job.request, job.room_bytes), reservations.devices()
+                usable, kept = state.capability.usable(job.request, job.room_bytes), reservations.devices()
                 devices, start = expected_start(job, state, usable, kept, decision.now)
                 reservations.keep(job, devices, start)
         tell_line(decision, line, code, reason)
 
 
-class Strict(Allocation):
+class Strict(Action):
     """One pass over the waiting jobs that stops at the first one that does not fit: nobody ever passes anybody."""
 
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
         tell_early(decision)
         state = decision.state
         blocked: Job | None = None
         walk = state.queue_of_waiting.in_order()
         for line, job in walk:
-            limit = state.limit_on(line.queue)
-            if limit is not None:
+            if tell_limit(decision, line):
                 walk.leave()
-                tell_line(decision, line, limit[0], lambda reason=limit[1]: reason)  # type: ignore[misc]
-                continue
-            if blocked is not None:
+            elif blocked is not None:
                 walk.leave()
-                tell_line(decision, line, "order", lambda first=blocked: f"{first.label} comes first")  # type: ignore[misc]
-                continue
-            placement = decision.placement.place(job, state, decision.sharing)
-            if placement is None:
+                tell_line(decision, line, "order", f"{blocked.label} comes first")
+            elif (placement := decision.placement.place(job, state, decision.sharing)) is not None:
+                decision.launch(job, placement, _reason(placement, state))
+            else:
                 walk.leave()
-                code, reason = why_not(decision, line, self.capability)
+                code, reason = why_not(decision, line)
                 tell_line(decision, line, code, reason)
                 blocked = job if code != "never" else None
-                continue
-            decision.launch(job, placement, _reason(placement, state))
+        return True
+
+
+def _kept(reservations: Reservations, job: Job, decision: Decision) -> Container[str]:
+    return reservations.kept_from(job, decision.now) if reservations else ()
 
 
 def _reason(placement: Placement, state: State) -> str:

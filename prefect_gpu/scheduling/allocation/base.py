@@ -1,4 +1,4 @@
-"""The question that every allocation answers, and the ways to tell jobs why they wait."""
+"""What an allocation is made of, and the ways to tell jobs why they wait."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.state.capability import Capability, explain_impossible, gibibytes
+from prefect_gpu.scheduling.state.capability import explain_impossible, gibibytes
 from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 
-class Allocation(abc.ABC):
-    """Decides who starts and who makes room. One object serves one scheduler: it may remember things.
+class Action(abc.ABC):
+    """One step of an allocation: starts jobs, or makes room. One object serves one scheduler: it may remember things.
 
     Attributes:
         ranks_running: Whether it needs ``state.ranking``.
@@ -23,13 +22,30 @@ class Allocation(abc.ABC):
 
     ranks_running: bool = False
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        self.capability = state.capability
-
     @abc.abstractmethod
-    def allocate(self, decision: Decision) -> None:
-        """Look at all the jobs, and use the verbs of ``decision``. Called after each event that changed something."""
+    def act(self, decision: Decision) -> bool:
+        """Look at the jobs, and use the verbs of ``decision``. Called after each event that changed something.
+
+        Returns:
+            Whether it has decided about all jobs: the actions after it are left out this time.
+        """
+
+
+class When(Action):
+    """Another action, in those decisions only that it suits.
+
+    Args:
+        suits: Whether it does.
+        action: The other one.
+    """
+
+    def __init__(self, suits: Callable[[Decision], bool], action: Action) -> None:
+        self._suits, self._action = suits, action
+        self.ranks_running = action.ranks_running
+
+    def act(self, decision: Decision) -> bool:
+        """See the class."""
+        return self._suits(decision) and self._action.act(decision)
 
 
 def tell_early(decision: Decision) -> None:
@@ -39,21 +55,40 @@ def tell_early(decision: Decision) -> None:
         decision.hold(job, "due", reason)
 
 
-def tell_line(decision: Decision, line: Line, code: str, reason: Callable[[], str]) -> None:
-    """Tell all of a line why they wait; only those who have not been told the same already."""
+def tell_limit(decision: Decision, line: Line) -> bool:
+    """Tell all of a line which limit of the user's keeps it from starting; False if none does."""
+    limit = decision.state.limit_on(line.queue)
+    if limit is not None:
+        tell_line(decision, line, *limit)
+    return limit is not None
+
+
+def tell_the_rest(decision: Decision) -> None:
+    """Tell those who still wait, and have not been told yet, why no node can hold them now."""
+    for line in decision.state.queue_of_waiting.lines():
+        if line.untold or line.told is None:
+            tell_line(decision, line, *why_not(decision, line))
+
+
+def tell_line(decision: Decision, line: Line, code: str, reason: str | Callable[[], str]) -> None:
+    """Tell all of a line why they wait; only those who have not been told the same already.
+
+    Args:
+        reason: The words, or what makes them; it is called only if there is somebody to tell.
+    """
     jobs = list(line.untold.values()) if line.told == code else [entry[1] for entry in line.entries]
     line.told = code
     line.untold = {}
     if not jobs:
         return
-    words = reason()
+    words = reason if isinstance(reason, str) else reason()
     for job in jobs:
         decision.hold(job, code, words)
 
 
-def why_not(decision: Decision, line: Line, capability: Capability) -> tuple[str, Callable[[], str]]:
+def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
     """(code, reason) why no node can hold the first of a line now; devices kept for others are not the reason."""
-    state, request = decision.state, line.request
+    state, capability, request = decision.state, decision.state.capability, line.request
     if not state.nodes:
         return "devices", lambda: "no node is known yet"
     if not capability.possible(request):

@@ -5,80 +5,34 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.base import Allocation, tell_early, tell_line
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView
+from prefect_gpu.scheduling.placement.gangs import place_batch, suits_batch
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
-from prefect_gpu.scheduling.placement.together import place_batch, suits_batch
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 
-class BatchWindow(Allocation):
-    """Waits for more jobs for a while, and then places all together.
+class Window(Action):
+    """The first job that arrives opens a window. Nobody is placed until it closes.
 
-    1. The first job that arrives opens a window. Nobody is placed until it closes, unless somebody waits already
-       who came in an earlier one: then there is a batch without waiting.
-    2. The jobs that wait, in their order, are a batch; the grouping genetic algorithm places those that fit.
-    3. All others (runs that share, that span nodes, or for which there is no room) are left to another allocation. It
-       is also alone as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such
-       thing.
+    Unless somebody waits already who came in an earlier one: then there is a batch without waiting.
 
     Args:
         window_s: How long a window is open, seconds.
-        most_jobs: Jobs in a batch at most.
-        genetic: The algorithm and its settings.
-        seed: Of its chance.
-        others: Starts all others; None: :class:`Backfill`.
     """
 
-    def __init__(
-        self,
-        window_s: float = 5.0,
-        most_jobs: int = 64,
-        genetic: Genetic | None = None,
-        seed: int = 0,
-        others: Allocation | None = None,
-    ) -> None:
-        if window_s < 0 or most_jobs < 1:
-            raise ValueError(
-                f"window_s={window_s}, most_jobs={most_jobs}: give seconds of 0 or more, and 1 job or more"
-            )
+    def __init__(self, window_s: float = 5.0) -> None:
+        if window_s < 0:
+            raise ValueError(f"window_s={window_s}: give seconds of 0 or more")
         self._window_s = window_s
-        self._most_jobs = most_jobs
-        self._genetic = genetic or Genetic()
-        self._seed = seed
-        self._others = others or Backfill()
-        self.ranks_running = self._others.ranks_running
         self._closes_at: float | None = None
         self._seen: set[str] = set()  # jobs that were there when a window closed
-        self._view = ClusterView()
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self._others.bind(state)
-
-    def allocate(self, decision: Decision) -> None:
-        """See the class."""
-        if self._gathers(decision):
-            tell_early(decision)
-            return
-        self.decide(decision)
-
-    def decide(self, decision: Decision) -> None:
-        """Place the batch, and then all others. No window is open."""
-        if decision.state.free_count:
-            jobs, impatient = self._batch(decision)
-            if len(jobs) > 1 and not impatient:
-                self._place(jobs, decision)
-        self._others.allocate(decision)
-
-    def _gathers(self, decision: Decision) -> bool:
+    def act(self, decision: Decision) -> bool:
         """Whether a window is open. Asks to be woken when it closes."""
         lines = decision.state.queue_of_waiting.lines()
         waiting = {job.id for line in lines for _, job in line.entries}
@@ -88,39 +42,66 @@ class BatchWindow(Allocation):
         elif self._closes_at is None:
             self._closes_at = decision.now + self._window_s
         if self._closes_at is not None and decision.now < self._closes_at:
-            left = self._closes_at - decision.now
+            left_s = self._closes_at - decision.now
             for line in lines:
-                tell_line(
-                    decision, line, "due", lambda: f"it is placed in {left:.0f} s, with others that come meanwhile"
-                )
+                tell_line(decision, line, "due", f"it is placed in {left_s:.0f} s, with others that come meanwhile")
             decision.look_again_at(self._closes_at)
+            tell_early(decision)
             return True
         self._closes_at = None
         self._seen = waiting
         return False
 
-    def _batch(self, decision: Decision) -> tuple[list[Job], bool]:
-        """The first jobs in the order that the algorithm can place, within the limits; and whether one is impatient."""
-        state = decision.state
-        chosen: list[Job] = []
-        counts: Counter[str] = Counter()
-        impatient = False
-        walk = state.queue_of_waiting.in_order()
-        for line, job in walk:
-            impatient |= job.impatient
-            suited = suits_batch(job, state, self._view) and self.capability.possible(job.request)
-            if not suited or state.limit_on(line.queue, counts) is not None:
-                walk.leave()
-                continue
-            chosen.append(job)
-            counts[line.queue] += 1
-            if len(chosen) >= self._most_jobs:
-                break
-        return chosen, impatient
 
-    def _place(self, jobs: list[Job], decision: Decision) -> None:
-        words = f"of {len(jobs)} jobs that are placed together"
-        for job, placement in place_batch(
-            jobs, decision.state, decision.sharing, self._view, self._genetic, self._seed
-        ):
-            decision.launch(job, placement, f"{names(placement.all_devices)} suit it best {words}")
+class Batch(Action):
+    """Places the jobs that wait, in their order, together: the grouping genetic algorithm places those that fit.
+
+    All others (runs that share, that span nodes, or for which there is no room) are left to the actions after it. It
+    does nothing as long as somebody has lost patience: devices are kept for him, and the algorithm knows of no such
+    thing.
+
+    Args:
+        most_jobs: Jobs in a batch at most.
+        genetic: The algorithm and its settings.
+        seed: Of its chance.
+    """
+
+    def __init__(self, most_jobs: int = 64, genetic: Genetic | None = None, seed: int = 0) -> None:
+        if most_jobs < 1:
+            raise ValueError(f"most_jobs={most_jobs}: give 1 job or more")
+        self._most_jobs = most_jobs
+        self._genetic = genetic or Genetic()
+        self._seed = seed
+        self._view = ClusterView()
+
+    def act(self, decision: Decision) -> bool:
+        """See the class."""
+        state = decision.state
+        if not state.free_count:
+            return False
+        jobs, impatient = batch_of(decision, self._most_jobs)
+        if len(jobs) > 1 and not impatient:
+            words = f"of {len(jobs)} jobs that are placed together"
+            for job, placement in place_batch(jobs, state, decision.sharing, self._view, self._genetic, self._seed):
+                decision.launch(job, placement, f"{names(placement.all_devices)} suit it best {words}")
+        return False
+
+
+def batch_of(decision: Decision, most_jobs: int) -> tuple[list[Job], bool]:
+    """The first jobs in the order that the algorithm can place, within the limits; and whether one is impatient."""
+    state = decision.state
+    chosen: list[Job] = []
+    counts: Counter[str] = Counter()
+    impatient = False
+    walk = state.queue_of_waiting.in_order()
+    for line, job in walk:
+        impatient |= job.impatient
+        suited = suits_batch(job, state) and state.capability.possible(job.request)
+        if not suited or state.limit_on(line.queue, counts) is not None:
+            walk.leave()
+            continue
+        chosen.append(job)
+        counts[line.queue] += 1
+        if len(chosen) >= most_jobs:
+            break
+    return chosen, impatient

@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.reaction import Reaction
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.model.abilities import Abilities
     from prefect_gpu.scheduling.model.cluster import Node
     from prefect_gpu.scheduling.model.events import Event
     from prefect_gpu.scheduling.model.jobs import Job
@@ -39,7 +40,8 @@ class CpuArray(PlacementPolicy):
     The CPU array of a node has all its cores but those that training needs: of each training run what was found for it
     or what it asked for, else one for each device, and one for each device that is free. It has at least one. CPU
     flows wait for each other, never for training. One that is larger than the array has it alone, and one that has lost
-    patience starts in any case: then cores are shared. Training runs never wait for cores.
+    patience starts in any case: then cores are shared. Training runs never wait for cores. Where cores cannot be
+    changed, all jobs are placed by the other policy.
 
     Args:
         otherwise: For all other jobs.
@@ -47,6 +49,10 @@ class CpuArray(PlacementPolicy):
 
     def __init__(self, otherwise: PlacementPolicy) -> None:
         self._otherwise = otherwise
+
+    def suited_to(self, abilities: Abilities) -> PlacementPolicy:
+        """See the class."""
+        return self if abilities.cores else self._otherwise
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""

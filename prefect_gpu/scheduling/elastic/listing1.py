@@ -1,12 +1,17 @@
-"""How many GPUs does each elastic job get? F-scheduling (Seo, 2020), on plain numbers."""
+"""How many GPUs does each elastic job get, and is a resize worth it? F-scheduling (Seo, 2020), on plain numbers."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 V_BOUND = 0.5
+"""Slowdowns lie in [0, 1], so their variance never exceeds 0.25, and the thesis' bound never binds."""
+LEAST_GAIN_STEPS_PER_S = 1.0
+"""By how much the throughput sum must rise, if nobody new starts."""
+PROTECTED_LAUNCHES = 3.0
+"""A job is left alone for so many times what its last launch took."""
 
 
 @dataclass(frozen=True)
@@ -16,14 +21,14 @@ class ElasticJob:
     Attributes:
         minimum: Fewest GPUs that it accepts, at least 1.
         maximum: Most GPUs that it accepts.
-        throughput: f_M, training steps per second by GPU count; 0 where the job cannot run. Either a function of
-            the count, or a sequence indexed by it (so its first entry, for no GPU, is 0).
+        throughput: f_M, training steps per second by GPU count, so its first entry, for no GPU, is 0; 0 where the job
+            cannot run.
     """
 
     id: str
     minimum: int
     maximum: int
-    throughput: Callable[[int], float] | Sequence[float]
+    throughput: Sequence[float]
 
     def __post_init__(self) -> None:
         if not 1 <= self.minimum <= self.maximum:
@@ -31,18 +36,15 @@ class ElasticJob:
                 f"job {self.id!r} has minimum {self.minimum} and maximum {self.maximum}: "
                 "give a minimum of at least 1 and a maximum that is no smaller"
             )
-        if not callable(self.throughput) and (not self.throughput or self.throughput[0] != 0):
+        if not self.throughput or self.throughput[0] != 0:
             raise ValueError(
                 f"throughput of job {self.id!r} is {self.throughput!r}: entry n is for n GPUs, so start with a 0"
             )
 
     def f(self, gpus: int) -> float:
         """Training steps per second on so many GPUs; 0 outside of what the job accepts."""
-        if not self.minimum <= gpus <= self.maximum:
-            return 0.0
-        if callable(self.throughput):
-            return self.throughput(gpus)
-        return self.throughput[gpus] if gpus < len(self.throughput) else 0.0
+        accepted = self.minimum <= gpus <= self.maximum and gpus < len(self.throughput)
+        return self.throughput[gpus] if accepted else 0.0
 
 
 class _Ladder:
@@ -83,17 +85,6 @@ def slowdown(job: ElasticJob, gpus: int, total_gpus: int) -> float:
     if whole == 0:
         raise ValueError(f"job {job.id!r} cannot run on {total_gpus} GPUs: leave it out")
     return job.f(gpus) / whole
-
-
-def variance(slowdowns: Sequence[float]) -> float:
-    """Unfairness: the population variance of the slowdowns (§3.1). Nothing is unfair to nobody: 0.
-
-    Slowdowns lie in [0, 1], so this never exceeds 0.25, and the thesis' bound of 0.5 never binds.
-    """
-    if not slowdowns:
-        return 0.0
-    mean = sum(slowdowns) / len(slowdowns)
-    return sum((value - mean) ** 2 for value in slowdowns) / len(slowdowns)
 
 
 def assign(
@@ -193,3 +184,22 @@ def _hand_out(ladders: list[_Ladder], left: int, v_bound: float, others: Sequenc
         left -= ladder.counts[ladder.at + 1] - ladder.counts[ladder.at]
         ladder.at += 1
         offer(chosen)
+
+
+def worth_applying(jobs: Sequence[ElasticJob], before: Mapping[str, int], after: Mapping[str, int]) -> bool:
+    """Whether a new assignment is worth the restarts (§4.4): a waiting job starts, or the sum of f rises enough.
+
+    Args:
+        jobs: The jobs that the assignments name.
+        before: GPUs by job id now, of the running jobs.
+        after: GPUs by job id in the new assignment.
+    """
+    if any(count > 0 and before.get(name, 0) == 0 for name, count in after.items()):
+        return True
+    by_id = {job.id: job for job in jobs}
+    return throughput(by_id, after) - throughput(by_id, before) >= LEAST_GAIN_STEPS_PER_S
+
+
+def throughput(jobs: Mapping[str, ElasticJob], counts: Mapping[str, int]) -> float:
+    """The sum of f."""
+    return sum(jobs[name].f(count) for name, count in counts.items())

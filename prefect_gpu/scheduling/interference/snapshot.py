@@ -11,12 +11,12 @@ from prefect_gpu.scheduling.interference.spreading import (
     avoided,
     by_domain,
     can_spread,
-    free_devices,
     node_sets,
     pieces,
     widths,
 )
 from prefect_gpu.scheduling.model.jobs import Job, Request
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -146,15 +146,15 @@ def look(decision: Decision, jobs: Sequence[Job], speeds: Speeds) -> View:
             on.setdefault(number, set()).add(name)
     jobs_on = {number: frozenset(names) for number, names in on.items()}
     candidates = []
-    rooms: dict[str | int, dict[int, int]] = {}  # jobs are much alike
+    rooms: dict[int, dict[int, int]] = {}  # jobs are much alike
     known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}
     for at, job in enumerate(jobs):
         found = speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
         if not found:
             continue
-        needs = job.id if job.request.shareable else job.least_bytes  # that is all there is to a job that is alone
+        needs = job.least_bytes  # that is all there is to it on devices that nobody is on
         if needs not in rooms:
-            free_here = free_devices(job, state, decision.sharing)
+            free_here = free_by_node(job, state)
             rooms[needs] = {n: len(devices) for n, devices in free_here.items()}
         shunned = avoided(job, state)
         room = {n: count for n, count in rooms[needs].items() if n not in shunned}

@@ -88,16 +88,6 @@ def avoided(job: Job, state: State) -> frozenset[int]:
     return taken if fits_evenly(job, state, range(1, MOST_NODES + 1), without=taken) else frozenset()
 
 
-def free_devices(job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> dict[int, list[Device]]:
-    """Devices of each node, by its number, that could take the job."""
-    room: dict[int, list[Device]] = {}
-    for _, _, numbers in state.groups_with_free(1):
-        for number in numbers:
-            devices = state.free_devices(state.numbered[number].node.id)
-            room[number] = [d for d in devices if d.id not in kept and sharing.fits(job, d, state)]
-    return dict(sorted(room.items()))
-
-
 def placed(
     job: Job, numbers: Sequence[int], room: Mapping[int, Sequence[Device]], state: State, sharing: Sharing
 ) -> Placement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Node:
     network_bps: float = 0.0
     uplink_bps: float = 0.0
     memory_bps: float = 0.0
+
+    @cached_property
+    def least_memory_bytes(self) -> int:
+        """Memory of its smallest device; 0 without any."""
+        return min((device.memory_bytes for device in self.devices), default=0)
 
 
 @dataclass(frozen=True)

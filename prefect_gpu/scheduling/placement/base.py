@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.model.cluster import Placement
 
 if TYPE_CHECKING:
+    from prefect_gpu.scheduling.model.abilities import Abilities
     from prefect_gpu.scheduling.model.jobs import Job
     from prefect_gpu.scheduling.sharing.rules import Sharing
     from prefect_gpu.scheduling.state.state import State
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 
 class PlacementPolicy(abc.ABC):
     """Chooses among the places that can hold a job."""
+
+    def suited_to(self, abilities: Abilities) -> PlacementPolicy:
+        """The policy for an outside world that can do this."""
+        return self
 
     @abc.abstractmethod
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView, fitting, most_wanted
+from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
 from prefect_gpu.scheduling.placement.gangs import place_containers
 from prefect_gpu.scheduling.placement.granting import grant, joined
-from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
-from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT
+from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit
+from prefect_gpu.scheduling.state.fits import devices_for, free_devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -27,7 +27,7 @@ class BestFit(PlacementPolicy):
     and is larger than any takes whole nodes and the best fit for the rest.
 
     The instances of a gang go where the plan scores best (eqs. 3, 4 and 6), the network first; see
-    :class:`~prefect_gpu.scheduling.placement.kernels.anchored.AnchoredBestFit`.
+    :class:`~prefect_gpu.scheduling.placement.kernels.best_fit.AnchoredBestFit`.
 
     Args:
         network_weight: The paper's lambda, for gangs: 0 counts only full nodes, 1 only the network.
@@ -95,7 +95,7 @@ def _devices(job: Job, node: Node, state: State, sharing: Sharing, kept: Contain
     gpus = job.request.gpus
     if gpus == 0:
         return ()
-    found = fitting(job, node, state, sharing, kept)
+    found = devices_for(job, node, state, sharing, kept)
     if len(found) < gpus:
         return None
     if len(found) == gpus:
@@ -115,8 +115,7 @@ def whole_nodes(job: Job, state: State, sharing: Sharing, kept: Container[str] =
     for _, free, numbers in sorted(state.groups_with_free(1), key=lambda group: (group[1], group[2])):
         for number in numbers:
             node = state.numbered[number].node
-            usable = [device for device in state.free_for(job, node.id) if device.id not in kept]
-            if len(usable) == free:
+            if len(free_devices_for(job, node.id, state, kept)) == free:
                 by_domain.setdefault(node.domain, []).append(node)
     for nodes in by_domain.values():
         whole = [node for node in nodes if len(node.devices) == size == state.free_on(node.id)][:count]

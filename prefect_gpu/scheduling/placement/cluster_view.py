@@ -1,12 +1,13 @@
-"""The books of the nodes as the kernels of ``scheduling/placing`` want them: one number per node."""
+"""The books of the nodes as the kernels of ``kernels`` want them: one number per node."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
+from prefect_gpu.scheduling.state.fits import any_will_do, devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -21,7 +22,6 @@ class ClusterView:
         self._state: State | None = None
         self._version = -1
         self._topology: Topology | None = None
-        self.least_memory_bytes: list[int] = []  # of each node's devices; 0 without any
 
     def topology(self, state: State) -> Topology:
         """The nodes by domain and rack. There must be one at least."""
@@ -34,17 +34,16 @@ class ClusterView:
                 [len(node.devices) for node in nodes],
                 [len(node.cpus) for node in nodes],
             )
-            self.least_memory_bytes = [min((d.memory_bytes for d in node.devices), default=0) for node in nodes]
         return self._topology
 
     def free_gpus(self, job: Job, state: State, sharing: Sharing, kept: Container[str]) -> list[int]:
         """Devices of each node that could take (an instance of) the job now."""
-        self.topology(state)
-        least = job.least_bytes
         plain = not job.request.shareable and not kept
         return [
-            len(books.free) if plain and enough >= least else len(fitting(job, books.node, state, sharing, kept))
-            for books, enough in zip(state.numbered, self.least_memory_bytes, strict=True)
+            len(books.free)
+            if plain and any_will_do(job, books.node)
+            else len(devices_for(job, books.node, state, sharing, kept))
+            for books in state.numbered
         ]
 
 
@@ -52,11 +51,6 @@ def numbered(names: Iterable[str]) -> list[int]:
     """A number for each name, the same for the same name."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(name, len(numbers)) for name in names]
-
-
-def fitting(job: Job, node: Node, state: State, sharing: Sharing, kept: Container[str]) -> list[Device]:
-    """The devices of a node that can take the job and are not kept for another, in the node's order."""
-    return [device for device in node.devices if device.id not in kept and sharing.fits(job, device, state)]
 
 
 def most_wanted(devices: list[Device], job: Job, state: State, sharing: Sharing) -> list[Device]:

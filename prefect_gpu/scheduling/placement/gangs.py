@@ -1,4 +1,4 @@
-"""Jobs of several instances through the kernels of ``scheduling/placing``: whole or not at all, in one domain."""
+"""Jobs of several instances through the kernels: whole or not at all, in one domain; and several jobs at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView, fitting, most_wanted
+from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
 from prefect_gpu.scheduling.placement.granting import granted_gang
 from prefect_gpu.scheduling.placement.kernels import containers as asked
-from prefect_gpu.scheduling.placement.kernels.base import Placer
 from prefect_gpu.scheduling.placement.kernels.containers import Free
+from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
+from prefect_gpu.scheduling.placement.kernels.placer import Placer
+from prefect_gpu.scheduling.state.fits import devices_for
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -40,7 +42,7 @@ def place_containers(
     if not state.numbered or (not request.shareable and state.free_count < request.total_gpus):
         return None
     topology = view.topology(state)
-    free = Free(view.free_gpus(job, state, sharing, kept), topology.cpus_total, topology.memory_total_bytes)
+    free = Free(view.free_gpus(job, state, sharing, kept), topology.cpus_total)
     plan = placer.place(containers(request), free, topology, rng)
     return None if plan is None else granted(job, plan, state, sharing, kept)
 
@@ -60,7 +62,7 @@ def granted(
     for number in plan[: request.workers]:
         node = state.numbered[number].node
         if number not in left:
-            found = [device for device in fitting(job, node, state, sharing, kept) if device.id not in taken]
+            found = [device for device in devices_for(job, node, state, sharing, kept) if device.id not in taken]
             left[number] = [device.id for device in most_wanted(found, job, state, sharing)]
         devices, left[number] = left[number][: request.gpus], left[number][request.gpus :]
         if len(devices) < request.gpus:
@@ -68,3 +70,31 @@ def granted(
         workers.append((node, tuple(device.id for device in node.devices if device.id in devices)))
     servers = [state.numbered[number].node for number in plan[request.workers :]]
     return granted_gang(job, workers, servers, state, sharing)
+
+
+def suits_batch(job: Job, state: State) -> bool:
+    """Whether Liquid's grouping genetic algorithm (§5.3), which counts whole GPUs, can place the job.
+
+    It knows no sharing and no spanning, and memory must be no matter.
+    """
+    request = job.request
+    if request.shareable or request.spans or request.total_gpus == 0 or not state.numbered:
+        return False
+    return min(state.device_sizes, default=0) >= job.least_bytes
+
+
+def place_batch(
+    jobs: Sequence[Job], state: State, sharing: Sharing, view: ClusterView, genetic: Genetic, seed: int
+) -> list[tuple[Job, Placement]]:
+    """Places for those of the jobs for which there is room, earlier jobs first; see :func:`suits_batch`."""
+    topology = view.topology(state)
+    free = Free([len(books.free) for books in state.numbered], topology.cpus_total)
+    plans = genetic.place_batch([containers(job.request) for job in jobs], free, topology, random.Random(seed))
+    found = []
+    taken: set[str] = set()
+    for job, plan in zip(jobs, plans, strict=True):
+        placement = None if plan is None else granted(job, plan, state, sharing, (), taken)
+        if placement is not None:
+            taken.update(placement.all_devices)
+            found.append((job, placement))
+    return found

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.reservations import Reservations
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
+from prefect_gpu.scheduling.state.fits import any_will_do, without
 from prefect_gpu.scheduling.state.waiting import Key
 
 if TYPE_CHECKING:
@@ -21,14 +20,13 @@ _MOST_VICTIMS = 512
 _MOST_TRIALS = 16
 
 
-class MakeRoom(Backfill):
-    """Preemptive scheduling where stopping a job costs something: :class:`Backfill`, and jobs that make room.
+class MakeRoom:
+    """Preemptive scheduling where stopping a job costs something; a part of :class:`.Backfill`.
 
     For a job that finds no place, running jobs that may be stopped and come later in the order are looked at, the last
     one first, until those seen on one node (or, for a job larger than a node, on enough nodes) leave enough room. If
-    the job then has a place in fact, these are stopped, and it is started in their place; otherwise nobody is. Then the
-    pass begins anew, because those that were stopped wait now. Where no running job may be stopped this is
-    :class:`Backfill`, and nothing else: a job that has lost patience has devices kept for it, and stops nobody by that.
+    the job then has a place in fact, these are stopped, and it is started in their place; otherwise nobody is. A job
+    that has lost patience has devices kept for it, and stops nobody by that.
 
     Args:
         advantage: A job makes room only for one whose key is smaller by this factor (less than 1: it must be clearly
@@ -38,22 +36,22 @@ class MakeRoom(Backfill):
             need not wait for that until a job has been stopped before.
     """
 
-    ranks_running = True
-
     def __init__(self, advantage: float = 1.0, *, grace: bool = False) -> None:
-        super().__init__()
         self._advantage = advantage
         self._grace = grace
 
-    def _make_room(self, decision: Decision, job: Job, reservations: Reservations) -> bool:
-        """See the class."""
-        kept: Container[str] = reservations.kept_from(job, decision.now) if reservations else ()
+    def start(self, decision: Decision, job: Job, kept: Container[str] = ()) -> bool:
+        """Stop others for a job that finds no place, and start it there; whether it did: the order has changed then.
+
+        Args:
+            kept: Devices that are kept for other jobs.
+        """
         victims = self._victims(decision, job, kept)
         if not victims:
             return False
         for victim in victims:
             decision.preempt(victim, f"{job.label} comes first in the order")
-        placement = self._place(decision, job, reservations)
+        placement = decision.placement.place(job, decision.state, decision.sharing, kept)
         assert placement is not None, "it had a place without them"
         decision.launch(job, placement, f"it comes before {victims[0].label} in the order")
         return True
@@ -65,7 +63,7 @@ class MakeRoom(Backfill):
             state.ranking is None
             or not state.ranking.alike
             or request.total_gpus == 0
-            or not self.capability.possible(request)
+            or not state.capability.possible(request)
         ):
             return []
         # Patience does not count here: two jobs that have lost it would take turns.
@@ -98,12 +96,8 @@ class MakeRoom(Backfill):
         state = decision.state
         behind = [state.successor(victim.id) for victim in victims]
         gone = [*victims, *(successor for successor in behind if successor is not None)]
-        for victim in gone:
-            state.vacate(victim)
-        placement = decision.placement.place(job, state, decision.sharing, kept)
-        for victim in gone:
-            state.occupy(victim)
-        return placement
+        with without(gone, state):
+            return decision.placement.place(job, state, decision.sharing, kept)
 
     def _later(self, decision: Decision, key: Key) -> Iterator[Job]:
         """Running jobs that may give way and come later in the order than a key, the last one first."""
@@ -164,7 +158,7 @@ class _Room:
     def __init__(self, decision: Decision, job: Job) -> None:
         self._state = decision.state
         self._request = request = job.request
-        self._least = job.least_bytes
+        self._job = job
         self._free: dict[str, int] = {}
         self._on: dict[str, list[Job]] = {}
         self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
@@ -187,7 +181,7 @@ class _Room:
             if victim not in self._on[name][-1:]:  # a gang may have several parts there
                 self._on[name].append(victim)
             if self._on_one_node and free[name] < gpus:
-                if self._request.shareable and self._large_enough(name):
+                if self._request.shareable and any_will_do(self._job, state.nodes[name]):
                     return list(self._on[name])  # there may be room beside those that stay
                 continue
             found = self._enough_on(name)
@@ -209,19 +203,16 @@ class _Room:
     def _enough_on(self, name: str) -> list[Job] | None:
         gpus, node = self._request.gpus, self._state.nodes[name]
         if self._on_one_node:
-            if not self._large_enough(name):
+            if not any_will_do(self._job, node):
                 return None
             return self._fewest(name, gpus)
         if not self._request.spans:
             return self._enough_for_gang(node)
-        if self._free[name] < len(node.devices) or not self._large_enough(name):
+        if self._free[name] < len(node.devices) or not any_will_do(self._job, node):
             return None
         emptied = self._emptied.setdefault(node.domain, [])
         emptied.append(name)
         return self._enough_nodes(node.domain, emptied)
-
-    def _large_enough(self, name: str) -> bool:
-        return all(device.memory_bytes >= self._least for device in self._state.nodes[name].devices)
 
     def _fewest(self, name: str, gpus: int) -> list[Job]:
         """Of the jobs seen on a node, leave those that need not go, those early in the order first."""
@@ -250,14 +241,14 @@ class _Room:
 
     def _enough_for_gang(self, node: Node) -> list[Job] | None:
         """For a gang: as many instances as it has, on the nodes of one domain as they would be with the jobs gone."""
-        if not self._large_enough(node.id):
+        if not any_will_do(self._job, node):
             return None
         gpus, state, domain = max(1, self._request.gpus), self._state, node.domain
         if domain not in self._instances:
             self._instances[domain] = sum(
                 len(books.free) // gpus
                 for books in state.numbered
-                if books.node.domain == domain and self._large_enough(books.node.id)
+                if books.node.domain == domain and any_will_do(self._job, books.node)
             )
         fits = self._free[node.id] // gpus
         self._instances[domain] += fits - self._fits.get(node.id, state.free_on(node.id) // gpus)
@@ -284,7 +275,7 @@ class _Room:
             if books.node.domain == domain
             and books.node.id not in emptied
             and state.free_on(books.node.id) == len(books.node.devices)
-            and self._large_enough(books.node.id)
+            and any_will_do(self._job, books.node)
         ]
         if sum(len(state.nodes[name].devices) for name in (*free, *emptied)) < self._request.total_gpus:
             return None

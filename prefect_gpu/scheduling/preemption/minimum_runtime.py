@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.elastic.resize_guard import PROTECTED_LAUNCHES
+from prefect_gpu.scheduling.elastic.listing1 import PROTECTED_LAUNCHES
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.jobs import Job, Status

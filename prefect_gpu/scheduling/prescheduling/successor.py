@@ -7,12 +7,12 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.placement.granting import choose_cpus
+from prefect_gpu.scheduling.placement.granting import choose_cpus, joined
 from prefect_gpu.scheduling.reaction import Reaction
 
 if TYPE_CHECKING:
@@ -24,22 +24,29 @@ _MOST_RIPE = 32  # looked at for each event; when many runs overrun, all of them
 _REMEMBERED = 64
 
 
-@dataclass
-class _Pace:
-    """How fast a run really trains: from where and when its progress is counted, and what is expected of it."""
+class _Pace(NamedTuple):
+    """How fast a run really trains: from where and when its progress is counted."""
 
     since: float
     done_s: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Launched:
-    """A job launched behind another, and what was expected then."""
+    """A job launched behind another, what was expected then, and what has come of it.
+
+    Attributes:
+        ends_at: When its predecessor was expected to train no more.
+        freed_at: When it did so.
+        ready_at: When the job was ready.
+    """
 
     behind: str
     at: float
     launching_s: float
     ends_at: float
+    freed_at: float | None = None
+    ready_at: float | None = None
 
 
 class Margin:
@@ -96,8 +103,6 @@ class Prescheduling(Reaction):
         self._patience = patience
         self._paces: dict[str, _Pace] = {}
         self._launched: dict[str, _Launched] = {}
-        self._freed_at: dict[str, float] = {}  # job launched behind another: when that one trained no more
-        self._ready_at: dict[str, float] = {}
         self._longest_s = 0.0  # launching time of any job seen
         self._calendar: list[tuple[float, str]] = []
         self._look_at: dict[str, float] = {}  # training job: its entry in the calendar
@@ -163,13 +168,16 @@ class Prescheduling(Reaction):
         end = self.predicted_end(job, decision.now)
         if end is None:
             return
-        moment = end - self._longest_s - self.margin.seconds
-        self._ripe.pop(job.id, None)
-        self._look_at[job.id] = moment
-        heapq.heappush(self._calendar, (moment, job.id))
+        self._put_down(job.id, end - self._longest_s - self.margin.seconds)
         if len(self._calendar) > 4 * len(self._look_at) + 64:
             self._calendar = [(at, id_) for id_, at in self._look_at.items()]
             heapq.heapify(self._calendar)
+
+    def _put_down(self, job_id: str, moment: float) -> None:
+        """Look at the job at that moment, and not before."""
+        self._ripe.pop(job_id, None)
+        self._look_at[job_id] = moment
+        heapq.heappush(self._calendar, (moment, job_id))
 
     def _launch_due(self, decision: Decision) -> None:
         """Launch jobs behind those whose end is near."""
@@ -218,9 +226,7 @@ class Prescheduling(Reaction):
             if decision.now > end + self._patience * lead_s:
                 return
             if decision.now < end - lead_s:
-                del self._ripe[job.id]
-                self._look_at[job.id] = end - lead_s
-                heapq.heappush(self._calendar, (end - lead_s, job.id))
+                self._put_down(job.id, end - lead_s)
                 return
             if decision.placement.place(waiting, state, decision.sharing) is not None:
                 return  # it has a place of its own, and waits for another reason
@@ -241,47 +247,42 @@ class Prescheduling(Reaction):
             if job is None or job.behind is None or not late or not decision.can_stop(job):
                 continue
             if decision.placement.place(job, state, decision.sharing) is not None:
-                self._drop_launch(job_id)
+                del self._launched[job_id]
                 decision.preempt(job, "its predecessor takes longer than expected, and other devices are free")
                 decision.look_again_at(decision.now)
 
     # -- what went wrong --------------------------------------------------------------------------------------------
 
     def _note_phase(self, job_id: str, status: Status, decision: Decision) -> None:
-        if job_id in self._launched and status in (Status.PREPARING, Status.TRAINING):
-            self._ready_at.setdefault(job_id, decision.now)
-            self._learn(job_id)
+        launched = self._launched.get(job_id)
+        if launched is not None and status in (Status.PREPARING, Status.TRAINING):
+            launched.ready_at = decision.now if launched.ready_at is None else launched.ready_at
+            self._learn(job_id, launched)
         if status is Status.SAVING:
             self._freed(job_id, decision)
 
     def _freed(self, predecessor: str, decision: Decision) -> None:
         for job_id, launched in self._launched.items():
             if launched.behind == predecessor:
-                self._freed_at.setdefault(job_id, decision.now)
-                self._learn(job_id)
+                launched.freed_at = decision.now if launched.freed_at is None else launched.freed_at
+                self._learn(job_id, launched)
                 return
 
-    def _learn(self, job_id: str) -> None:
+    def _learn(self, job_id: str, one: _Launched) -> None:
         """Both moments are known: the margin learns by how much the job would have been late without it."""
-        launched, ready_at, freed_at = self._launched[job_id], self._ready_at.get(job_id), self._freed_at.get(job_id)
-        if ready_at is None or freed_at is None:
-            return
-        self.margin.learn((ready_at - launched.at - launched.launching_s) + (launched.ends_at - freed_at))
-        self._drop_launch(job_id)
+        if one.ready_at is not None and one.freed_at is not None:
+            self.margin.learn((one.ready_at - one.at - one.launching_s) + (one.ends_at - one.freed_at))
+            del self._launched[job_id]
 
     def _forget(self, job_id: str, decision: Decision) -> None:
         self._freed(job_id, decision)
         self._drop(job_id)
         self._paces.pop(job_id, None)
-        self._drop_launch(job_id)
+        self._launched.pop(job_id, None)
 
     def _drop(self, job_id: str) -> None:
         self._look_at.pop(job_id, None)
         self._ripe.pop(job_id, None)
-
-    def _drop_launch(self, job_id: str) -> None:
-        for memory in (self._launched, self._ready_at, self._freed_at):
-            memory.pop(job_id, None)
 
 
 def _useful(decision: Decision) -> bool:
@@ -337,6 +338,6 @@ def _granted(waiting: Job, parts: tuple[Placement, ...], servers: int, decision:
         cpus = part.cpus
         if waiting.request.cpus is not None and part.node in state.nodes:
             cpus = choose_cpus(waiting, state.nodes[part.node], part.devices, state)
-        own.append(Placement(part.node, part.devices, cpus, sharing.granted_bytes(waiting, devices),
-                             waiting.request.shareable))  # fmt: skip
-    return replace(own[0], others=tuple(own[1:]), servers=servers)
+        memory_bytes = sharing.granted_bytes(waiting, devices)
+        own.append(Placement(part.node, part.devices, cpus, memory_bytes, waiting.request.shareable))
+    return joined(own, servers)

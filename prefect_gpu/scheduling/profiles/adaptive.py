@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.adaptive import Adaptive
-from prefect_gpu.scheduling.allocation.base import Allocation
-from prefect_gpu.scheduling.cores.cpu_array import Lending
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.base import Action, When
+from prefect_gpu.scheduling.allocation.batch import Batch
+from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
-from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
+from prefect_gpu.scheduling.elastic.resize import Protection, Resize
+from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.order.orders import LeastService
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.spread import Spread
+from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.profile import Profile
@@ -25,12 +29,15 @@ from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
 from prefect_gpu.scheduling.state.learned import Learned
 
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+
 
 def adaptive(
     table: SensitivityTable | None = None,
     speeds: Mapping[Key, float] | None = None,
     placement: PlacementPolicy | None = None,
-    around: Callable[[Allocation], Allocation] = lambda allocation: allocation,
+    first: tuple[Action, ...] = (),
 ) -> Profile:
     """Ours.
 
@@ -39,14 +46,19 @@ def adaptive(
             learned. It is not guessed from a program's category: a guess keeps nobody waiting.
         speeds: Speeds of jobs alone by how they are spread, if measured.
         placement: Where a job goes if nobody slows it down.
-        around: Puts another allocation around ours, for studies.
+        first: Actions that come before those that start jobs, for studies.
     """
     return Profile(
         "adaptive",
         LeastService(),
-        placement=placement or Spread(),
+        placement=CpuArray(placement or Spread()),
         sharing=KnownCompany(),
-        allocation=Elastic(around(Adaptive(speeds=speeds))),
+        allocation=(
+            Resize(),
+            *first,
+            When(_stay_where_they_start, Batch()),
+            Backfill(MakeRoom(0.5, grace=True), InterferenceGuard(speeds)),
+        ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
         reactions=(
@@ -63,6 +75,19 @@ def adaptive(
         ),
         learned=Learned(SensitivityTable(guesses=False) if table is None else table),
     )
+
+
+def _stay_where_they_start(decision: Decision) -> bool:
+    """Whether a burst is placed together: gangs wait, or some job may not be stopped.
+
+    Not while gangs wait of which it is known how they slow others down: the batch knows of no such thing. What decides
+    is what the jobs say, those that run and those that wait, and not what the world could do.
+    """
+    firsts = [line.entries[0][1] for line in decision.state.queue_of_waiting.lines()]
+    gangs = [job for job in firsts if job.request.is_gang]
+    if any(contention_known(job, decision.state) for job in gangs):
+        return False
+    return bool(gangs or decision.state.firm_count) or not all(map(decision.can_stop, firsts))
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {"adaptive": adaptive}

@@ -13,13 +13,13 @@ from prefect_gpu.scheduling.sharing.rules import NoSharing
 
 
 def _preemptive(name: str, order: Order) -> Profile:
-    return Profile(name, order, sharing=NoSharing(), allocation=MakeRoom(), patience_s=math.inf)
+    return Profile(name, order, sharing=NoSharing(), allocation=(Backfill(MakeRoom()),), patience_s=math.inf)
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {
     "fifo": lambda: Profile("fifo"),
-    "strict-fifo": lambda: Profile("strict-fifo", allocation=Strict(), patience_s=math.inf),
-    "easy": lambda: Profile("easy", allocation=Backfill(reserve_first=True), patience_s=math.inf),
+    "strict-fifo": lambda: Profile("strict-fifo", allocation=(Strict(),), patience_s=math.inf),
+    "easy": lambda: Profile("easy", allocation=(Backfill(reserve_first=True),), patience_s=math.inf),
     "priority": lambda: Profile("priority", Priority()),
     "sjf": lambda: Profile("sjf", Sjf(), patience_s=math.inf),
     "drf": lambda: Profile("drf", Drf(), patience_s=math.inf),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.order.orders import Fifo, Order
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
@@ -22,7 +22,7 @@ class Profile:
         order: Which waiting job is looked at first?
         placement: Where does a job go?
         sharing: May a job share a device with those on it?
-        allocation: Who runs now, and who makes room?
+        allocation: Who runs now, and who makes room? The actions act one after the other.
         reactions: What happens to running jobs in between?
         patience_s: A due job that has waited this long is no longer overtaken: devices are kept for it. Without this,
             a stream of small runs would starve a large one for ever. It stops nobody: whoever may be stopped for a job
@@ -34,7 +34,7 @@ class Profile:
     order: Order = field(default_factory=Fifo)
     placement: PlacementPolicy = field(default_factory=BestFit)
     sharing: Sharing = field(default_factory=DeclaredMemory)
-    allocation: Allocation = field(default_factory=Backfill)
+    allocation: tuple[Action, ...] = field(default_factory=lambda: (Backfill(),))
     reactions: tuple[Reaction, ...] = ()
     patience_s: float = 300.0
     learned: Learned = field(default_factory=Learned)

@@ -113,10 +113,6 @@ class DeviceBooks:
         """The devices that somebody is on, with those jobs."""
         return ((device, jobs) for device, jobs in self._occupants.items() if jobs)
 
-    def free_for(self, job: Job, node_id: str) -> list[Device]:
-        """The devices of the node that nobody is on and that are large enough for the job, in the node's order."""
-        return [device for device in self.free_devices(node_id) if job.fits_on(device)]
-
     # -- changes --------------------------------------------------------------------------------------------------
 
     def set_nodes(self, nodes: tuple[Node, ...]) -> None:

@@ -14,9 +14,9 @@ from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
 from prefect_gpu.papers.deepshare.observation import Encoding
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
-from prefect_gpu.papers.deepshare.rounds import HeadOfLine, Rounds
+from prefect_gpu.papers.deepshare.rounds import Rounds
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.allocation.base import Allocation
+from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Start
 from prefect_gpu.scheduling.interference.snapshot import Policy, Speeds, View
@@ -228,8 +228,8 @@ def test_a_queue_of_higher_priority_is_served_first() -> None:
 # -- the hybrid ---------------------------------------------------------------------------------------------------
 
 
-def profile_of(allocation: Allocation) -> Profile:
-    return Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation, learned=Learned(table()))
+def profile_of(action: Action) -> Profile:
+    return Profile("test", LeastService(), sharing=NoSharing(), allocation=(action,), learned=Learned(table()))
 
 
 def only(job_gpus: int, *nodes: int) -> Policy:
@@ -332,7 +332,7 @@ def test_what_was_foreseen_is_not_undone() -> None:
             "test",
             LeastService(),
             sharing=NoSharing(),
-            allocation=ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),
+            allocation=(ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),),
             reactions=(PreemptOnSlowdown(),),
             learned=Learned(known),
         ),
@@ -354,7 +354,7 @@ def test_where_the_policy_cannot_have_foreseen_it_the_slowed_are_stopped_all_the
             "test",
             LeastService(),
             sharing=NoSharing(),
-            allocation=ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),
+            allocation=(ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),),
             reactions=(PreemptOnSlowdown(foreseen=True),),
             learned=Learned(known),
         ),
@@ -386,7 +386,7 @@ def test_nobody_is_stopped_for_ever_nor_without_being_preemptible() -> None:
 
 def test_senseless_settings_are_refused() -> None:
     for make, message in (
-        (lambda: HeadOfLine(-1.0), "round_s=-1"),
+        (lambda: Rounds(-1.0), "round_s=-1"),
         (lambda: Rounds(math.nan), "round_s=nan"),
         (lambda: PreemptOnSlowdown(limit=1.0), "limit=1.0"),
         (lambda: Speeds({Key("a", 2, 2): 0.0}), "speed of .* is 0"),

@@ -37,7 +37,7 @@ def cluster(nodes: int = 4, abilities: Abilities = GRACEFUL) -> Cluster:
         "test",
         LeastService(),
         sharing=NoSharing(),
-        allocation=ContentionAware(dict.fromkeys(KEYS, 1.0), rule=BUSY, fewest=True, exchanges=True),
+        allocation=(ContentionAware(dict.fromkeys(KEYS, 1.0), rule=BUSY, fewest=True, exchanges=True),),
         learned=Learned(SensitivityTable(TABLE)),
     )
     return Cluster(profile, nodes, abilities)

@@ -235,7 +235,7 @@ def shown_to(*sizes: int, head: float = math.inf) -> list[set[int]]:
         return []
 
     allocation = ContentionAware(SPEEDS, policy, head=head)
-    profile = Profile("test", LeastService(), sharing=NoSharing(), allocation=allocation, learned=Learned(table()))
+    profile = Profile("test", LeastService(), sharing=NoSharing(), allocation=(allocation,), learned=Learned(table()))
     cluster = Cluster(profile)
     cluster.handle(
         ev.Together(

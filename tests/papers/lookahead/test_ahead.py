@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.lookahead.allocation import Ahead
+from prefect_gpu.papers.lookahead.allocation import Lookahead
+from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL
 from prefect_gpu.scheduling.model.cluster import Device, Node
@@ -98,7 +99,7 @@ def test_a_run_that_does_not_end_as_expected_is_waited_for_no_longer_than_was_pr
 
 
 def test_who_has_lost_patience_starts_where_there_is_room() -> None:
-    impatient = Profile("test", allocation=Ahead(), patience_s=20.0)
+    impatient = Profile("test", allocation=(Lookahead(), Backfill()), patience_s=20.0)
     world = half_full(30.0, profile=impatient)
     world.submit("gang", request=PAIR, estimate=SLOWED)
     assert "gang" not in world.places
@@ -142,16 +143,16 @@ def test_small_runs_are_placed_as_ever_where_nothing_is_known() -> None:
 
 
 def test_on_a_large_cluster_nothing_is_planned_beyond_the_budget() -> None:
-    profile = Profile("test", allocation=Ahead(budget=1))
+    profile = Profile("test", allocation=(Lookahead(budget=1), Backfill()))
     world = half_full(30.0, profile=profile)
     world.submit("gang", request=PAIR, estimate=SLOWED)
     assert world.places["gang"] == "b d"
 
 
-@pytest.mark.parametrize("arguments", [{"slow": 0.5}, {"delay": -1.0}, {"budget": 0}, {"window_s": -1.0}])
+@pytest.mark.parametrize("arguments", [{"slow": 0.5}, {"delay": -1.0}, {"budget": 0}])
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give"):
-        Ahead(**arguments)
+        Lookahead(**arguments)
 
 
 ITERATIONS = {

@@ -86,7 +86,7 @@ def test_jobs_that_fit_only_in_their_order_all_run_at_once_where_jobs_share() ->
         TraceJob(str(n), 0.0, 10.0, gpus, iterations=10, iteration_s=1.0, stages_s=(0.2, 0.8, 0.0))
         for n, gpus in enumerate([3, 3, 2, 4, 2, 2])
     ]
-    profile = Profile("in order", Fifo(), allocation=Interleaved())
+    profile = Profile("in order", Fifo(), allocation=(Interleaved(),))
     results = MuriWorld(2, 8, jobs, profile, sharing=True).run()
     assert results.unfinished == [] and results.decisions == 2, "one when they arrive, one when they end"
 

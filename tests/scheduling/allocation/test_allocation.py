@@ -22,7 +22,7 @@ def stops(gpus: int = 1, **more: Any) -> Request:
 
 
 def easy() -> Profile:
-    return Profile("easy", Fifo(), allocation=Backfill(reserve_first=True), patience_s=math.inf)
+    return Profile("easy", Fifo(), allocation=(Backfill(reserve_first=True),), patience_s=math.inf)
 
 
 # -- backfilling ------------------------------------------------------------------------------------------------------

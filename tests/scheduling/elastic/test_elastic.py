@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.elastic.allocation import Elastic, Protection
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import EVERYTHING, NOTHING_SPECIAL, Abilities
 from prefect_gpu.scheduling.model.cluster import Device, Node
@@ -24,8 +25,8 @@ SATURATES = Estimate(throughput=(2.0, 3.0, 3.0, 2.5))
 class Machine:
     """Nodes ``a``, ``b`` … of four devices. Launching takes 10 seconds."""
 
-    def __init__(self, elastic: Elastic | None = None, nodes: str = "a", able: Abilities = EVERYTHING) -> None:
-        allocation = elastic or Elastic(spare=False)
+    def __init__(self, elastic: Resize | None = None, nodes: str = "a", able: Abilities = EVERYTHING) -> None:
+        allocation = (elastic or Resize(spare=False), Backfill())
         profile = Profile("test", sharing=NoSharing(), allocation=allocation, reactions=(Protection(),))
         self.scheduler = Scheduler(profile, able)
         self.now = 0.0
@@ -131,7 +132,7 @@ def test_who_cannot_be_stopped_keeps_its_devices(why: str, request_: Request, ab
 def test_a_run_is_spared_its_restart_if_the_others_can_do_nearly_as_well() -> None:
     restarts = {}
     for spare in (False, True):
-        machine = Machine(Elastic(spare=spare))
+        machine = Machine(Resize(spare=spare))
         machine.submit("first")
         machine.wait(100.0)
         machine.submit("second")

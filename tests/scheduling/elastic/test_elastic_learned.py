@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import STEP_S, TRAINING_S, FinishedRun, Known
 from prefect_gpu.estimation.throughput.speeds import assumed, corrected
-from prefect_gpu.scheduling.elastic.allocation import protected_until
-from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign
-from prefect_gpu.scheduling.elastic.resize_guard import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES
+from prefect_gpu.scheduling.elastic.listing1 import LEAST_GAIN_STEPS_PER_S, ElasticJob, assign
+from prefect_gpu.scheduling.elastic.resize import protected_until
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Move
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
@@ -58,8 +57,7 @@ class Guarded(Machine):
         jobs = self.scheduler.state.jobs
         had = {job.id: job.placement.devices for job in jobs.values() if job.placement}
         free_from = {
-            job.id: protected_until(job, PROTECTED_LAUNCHES) if job.status is Status.TRAINING else float("inf")
-            for job in jobs.values()
+            job.id: protected_until(job) if job.status is Status.TRAINING else float("inf") for job in jobs.values()
         }
         said = super().send(event)
         starts = {one.placement.node for one in said if isinstance(one, Launch)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign, slowdown, variance
+from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign, slowdown
 
 
 def job(name: str, *rates: float, least: int = 1, most: int | None = None) -> ElasticJob:
@@ -66,23 +66,12 @@ def test_assignments(case: str) -> None:
     assert assign(jobs, gpus, bound, total_gpus=6) == expected
 
 
-def test_a_throughput_may_be_a_function() -> None:
-    assert assign([ElasticJob("a", 1, 8, lambda gpus: min(gpus, 3) * 2.0)], 6) == {"a": 3}
-
-
 def test_the_slowdown_is_the_rate_over_the_best_on_the_whole_cluster() -> None:
     assert slowdown(STEEP, 3, 6) == 0.5
     assert slowdown(job("a", 5, 4, 3), 1, 3) == 1.0
     assert slowdown(job("a", 5, 4, 3), 2, 3) == 0.8
     with pytest.raises(ValueError, match="cannot run"):
         slowdown(job("a", 0, 0), 1, 2)
-
-
-def test_unfairness_is_the_population_variance() -> None:
-    assert variance([]) == 0.0
-    assert variance([0.4]) == 0.0
-    assert variance([0.0, 1.0]) == 0.25
-    assert variance([0.25, 0.5, 0.75]) == pytest.approx(0.125 / 3)
 
 
 def test_jobs_that_keep_what_they_have_count_in_the_variance() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_gpu.scheduling.elastic.listing1 import ElasticJob
-from prefect_gpu.scheduling.elastic.resize_guard import worth_applying
+from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, worth_applying
 
 A = ElasticJob("a", 1, 4, (0, 2.0, 3.0, 3.5, 3.9))
 B = ElasticJob("b", 1, 4, (0, 1.0, 1.9, 2.7, 3.4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.allocation.adaptive import Adaptive
-from prefect_gpu.scheduling.elastic.allocation import Elastic
+from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds
@@ -18,7 +18,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Preempt
-from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
+from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
@@ -31,25 +31,15 @@ LOUD = ev.ContentionLearned(((LARGE, SMALL, 4.0), (SMALL, LARGE, 4.0)))
 """What is known: a small and a large loud gang take a quarter of their speed from each other."""
 
 
-class Inconsiderate(MakeRoom):
-    """What ``adaptive`` was before it knew of contention."""
-
-    def concerns(self, job: Job) -> bool:
-        return False
-
-
 def inconsiderate() -> Profile:
     """``adaptive`` without all that concerns contention."""
     found = adaptive()
-    allocation = found.allocation
-    assert isinstance(allocation, Elastic)
-    assert isinstance(allocation.others, Adaptive)
-    plain = Inconsiderate(0.5, grace=True)
-    allocation.others._displace = plain  # type: ignore[assignment]
-    allocation.others._batch._others = plain
+    *others, last = found.allocation
+    assert isinstance(last, Backfill)
+    allocation = (*others, Backfill(MakeRoom(0.5, grace=True)))
     reactions = tuple(one for one in found.reactions if not isinstance(one, PreemptOnSlowdown))
     assert len(reactions) == len(found.reactions) - 1
-    return Profile(found.name, found.order, found.placement, found.sharing, allocation, reactions, found.patience_s)
+    return replace(found, allocation=allocation, reactions=reactions)
 
 
 class Twins(Outside):

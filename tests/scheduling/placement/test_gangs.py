@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.allocation.batch import BatchWindow
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.allocation.batch import Batch, Window
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
@@ -149,7 +150,7 @@ def test_jobs_make_room_for_a_gang_and_no_more_of_them_than_needed() -> None:
 
 
 def test_jobs_that_come_within_a_window_are_placed_together_when_it_closes() -> None:
-    play = Play(Profile("test", allocation=BatchWindow(5.0)), *nodes(2, 2, 2))
+    play = Play(Profile("test", allocation=(Window(5.0), Batch(), Backfill())), *nodes(2, 2, 2))
     (hold,) = play.submit("first", PS_TWO)
     assert isinstance(hold, Hold) and hold.code == "due"
     play.now = 3.0
@@ -162,7 +163,7 @@ def test_jobs_that_come_within_a_window_are_placed_together_when_it_closes() -> 
 
 
 def test_a_batch_is_placed_at_once_when_others_wait_already() -> None:
-    play = Play(Profile("test", allocation=BatchWindow(5.0)), *nodes(2))
+    play = Play(Profile("test", allocation=(Window(5.0), Batch(), Backfill())), *nodes(2))
     for job in ("first", "second"):
         play.submit(job, PS_TWO)
     play.now = 5.0
@@ -172,10 +173,11 @@ def test_a_batch_is_placed_at_once_when_others_wait_already() -> None:
     assert launch.job == "second"
 
 
-@pytest.mark.parametrize("arguments", [{"window_s": -1.0}, {"most_jobs": 0}])
-def test_a_window_that_makes_no_sense_is_refused(arguments: dict[str, int]) -> None:
+def test_a_window_or_a_batch_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="give seconds"):
-        BatchWindow(**arguments)
+        Window(-1.0)
+    with pytest.raises(ValueError, match="give 1 job"):
+        Batch(most_jobs=0)
 
 
 # -- sharing by estimates ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.decision import Decision as Verbs
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
@@ -166,7 +167,7 @@ def test_one_that_is_cancelled_while_it_prepares_leaves_room_for_the_next() -> N
 
 def test_both_are_stopped_when_the_predecessor_has_to_make_room() -> None:
     stops = Request(preemptible=True)
-    world = decision(Abilities(Preemption.GRACEFUL, gates=True), order=Priority(), allocation=MakeRoom())
+    world = decision(Abilities(Preemption.GRACEFUL, gates=True), order=Priority(), allocation=(Backfill(MakeRoom()),))
     world.submit("a", stops)
     world.submit("b", stops)
     world.phase("a", Status.TRAINING)
@@ -182,7 +183,7 @@ def test_both_are_stopped_when_the_predecessor_has_to_make_room() -> None:
 
 
 def test_one_that_may_not_be_stopped_may_be_prepared_behind_one_that_may_which_then_stays() -> None:
-    world = decision(Abilities(Preemption.GRACEFUL, gates=True), order=Priority(), allocation=MakeRoom())
+    world = decision(Abilities(Preemption.GRACEFUL, gates=True), order=Priority(), allocation=(Backfill(MakeRoom()),))
     world.submit("a", Request(preemptible=True))
     world.submit("b", Request(preemptible=False))
     world.phase("a", Status.TRAINING)
@@ -353,7 +354,7 @@ def test_whatever_happens_the_books_balance_and_no_two_train_on_a_device(preempt
     @settings(max_examples=examples(0.8), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(happenings)
     def play(steps: list[tuple[str, int, float]]) -> None:
-        world = decision(Abilities(preemption, gates=True), devices=2, allocation=MakeRoom())
+        world = decision(Abilities(preemption, gates=True), devices=2, allocation=(Backfill(MakeRoom()),))
         state = world.scheduler.state
         for what, number, value in steps:
             for one in happen(world, what, number, value):

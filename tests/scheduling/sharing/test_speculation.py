@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from prefect_gpu.papers.specon.round_robin import RoundRobin
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import EVERYTHING, NOTHING_SPECIAL, Abilities, Preemption
@@ -11,7 +12,7 @@ from prefect_gpu.scheduling.model.cluster import Device, Node, Quotas
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Move, SetShare
 from prefect_gpu.scheduling.model.jobs import Request, Status
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
-from prefect_gpu.scheduling.placement.spread import RoundRobin, Spread
+from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from prefect_gpu.scheduling.placement.kernels.base import roomy
 from prefect_gpu.scheduling.placement.kernels.best_fit import in_turn
 from prefect_gpu.scheduling.placement.kernels.containers import Ints
 from prefect_gpu.scheduling.placement.kernels.genome import Batch, Chromosome, Groups
+from prefect_gpu.scheduling.placement.kernels.placer import roomy
 
 DRAWS = 8
 """How often random fit draws a node for a container before it gives up."""

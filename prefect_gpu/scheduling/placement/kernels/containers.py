@@ -29,11 +29,10 @@ class Container:
 
     gpus: int = 0
     cpus: int = 0
-    memory_bytes: int = 0
     role: Literal["ps", "worker"] = "worker"
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "cpus", "memory_bytes"):
+        for name in ("gpus", "cpus"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: a container asks for 0 or more")
         if self.role not in ("ps", "worker"):
@@ -49,12 +48,11 @@ Plan: TypeAlias = tuple[int, ...]
 
 @dataclass(eq=False)
 class Free:
-    """What is free on each node; changed by `take` and `give_back` only.
+    """What is free on each node; changed by `take` only.
 
     Attributes:
         gpus: Free GPUs, shape (nodes,).
         cpus: Free cores, shape (nodes,); all 0 if not given, so that only containers that ask for none fit.
-        memory_bytes: Free host memory, shape (nodes,); likewise.
 
     Raises:
         ValueError: Shapes differ, or something is negative.
@@ -62,22 +60,15 @@ class Free:
 
     gpus: Ints
     cpus: Ints
-    memory_bytes: Ints
 
-    def __init__(
-        self,
-        gpus: Sequence[int] | Ints,
-        cpus: Sequence[int] | Ints | None = None,
-        memory_bytes: Sequence[int] | Ints | None = None,
-    ) -> None:
+    def __init__(self, gpus: Sequence[int] | Ints, cpus: Sequence[int] | Ints | None = None) -> None:
         self.gpus = per_node("gpus", gpus, None)
         self.cpus = per_node("cpus", cpus, len(self.gpus))
-        self.memory_bytes = per_node("memory_bytes", memory_bytes, len(self.gpus))
 
     def copy(self) -> Free:
         """A copy that can be changed on its own."""
         twin = object.__new__(Free)  # what was checked once need not be checked again: this is called often
-        twin.gpus, twin.cpus, twin.memory_bytes = self.gpus.copy(), self.cpus.copy(), self.memory_bytes.copy()
+        twin.gpus, twin.cpus = self.gpus.copy(), self.cpus.copy()
         return twin
 
     def fits(self, container: Container) -> Mask:
@@ -85,8 +76,6 @@ class Free:
         fits = self.gpus >= container.gpus
         if container.cpus:
             fits &= self.cpus >= container.cpus
-        if container.memory_bytes:
-            fits &= self.memory_bytes >= container.memory_bytes
         return fits
 
     def take(self, gang: Gang, plan: Plan) -> None:
@@ -96,20 +85,15 @@ class Free:
             ValueError: A node would be overloaded; nothing is taken then.
         """
         self._add(gang, plan, -1)
-        short = [node for node in set(plan) if min(self.gpus[node], self.cpus[node], self.memory_bytes[node]) < 0]
+        short = [node for node in set(plan) if min(self.gpus[node], self.cpus[node]) < 0]
         if short:
             self._add(gang, plan, 1)
             raise ValueError(f"plan puts more on node {min(short)} than it has free: make the plan from these arrays")
-
-    def give_back(self, gang: Gang, plan: Plan) -> None:
-        """Undo `take`."""
-        self._add(gang, plan, 1)
 
     def take_one(self, container: Container, node: int) -> None:
         """Take what one container asks for, without a check: for placers, which have just made it."""
         self.gpus[node] -= container.gpus
         self.cpus[node] -= container.cpus
-        self.memory_bytes[node] -= container.memory_bytes
 
     def _add(self, gang: Gang, plan: Plan, sign: int) -> None:
         if len(gang) != len(plan):
@@ -117,7 +101,6 @@ class Free:
         for container, node in zip(gang, plan, strict=True):
             self.gpus[node] += sign * container.gpus
             self.cpus[node] += sign * container.cpus
-            self.memory_bytes[node] += sign * container.memory_bytes
 
 
 def per_node(name: str, values: Sequence[int] | Ints | None, nodes: int | None) -> Ints:

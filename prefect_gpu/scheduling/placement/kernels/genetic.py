@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
-from prefect_gpu.scheduling.placement.kernels.base import Placer
 from prefect_gpu.scheduling.placement.kernels.beginners import beginners
-from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, BestFit
+from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit, GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
 from prefect_gpu.scheduling.placement.kernels.genome import INVALID, Batch, Chromosome
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology, check_network_weight
 
 
@@ -65,18 +63,15 @@ class Genetic(Placer):
         free: Free,
         topology: Topology,
         rng: random.Random | None = None,
-        deadline: Callable[[], bool] | None = None,
     ) -> list[Plan | None]:
         """A plan for each gang, or None where there is no room for it.
 
         Args:
             gangs: The batch; earlier gangs have the first claim to room.
             rng: Chance; without it, a generator with seed 0. The same state gives the same plans.
-            deadline: Asked before each generation; the search ends when it says True. It is the only thing that can
-                make two runs differ, so leave it out where the same answer matters.
         """
         rng = rng or random.Random(0)
-        simple = (BestFit(self.network_weight), FirstFit())
+        simple = (GangBestFit(self.network_weight), FirstFit())
         plans = _one_by_one(simple, gangs, free, topology)
         admitted = [number for number, plan in enumerate(plans) if plan is not None]
         if not admitted:
@@ -88,7 +83,7 @@ class Genetic(Placer):
         whole = [plan for plan in anchored if plan is not None]
         also = [batch.chromosome(batch.groups(whole))] if len(whole) == len(together) else []
         first = [known, *also, *beginners(batch, self.population, rng)]
-        best = self._evolve(batch, first, rng, deadline or (lambda: False))
+        best = self._evolve(batch, first, rng)
         left = free.copy()
         for number, better in zip(admitted, batch.plans(best.groups), strict=True):
             plans[number] = better
@@ -101,16 +96,14 @@ class Genetic(Placer):
 
     # -- evolution --------------------------------------------------------------------------------------------------
 
-    def _evolve(
-        self, batch: Batch, first: Sequence[Chromosome], rng: random.Random, deadline: Callable[[], bool]
-    ) -> Chromosome:
+    def _evolve(self, batch: Batch, first: Sequence[Chromosome], rng: random.Random) -> Chromosome:
         """The best plan found; the first of the first population is the one to better."""
         known = first[0]
         plans = self._distinct(first)
         best = self._better(known, plans, known)
         idle = 0
         for _ in range(min(self.generations, self.budget // (self.population * len(batch.containers)))):
-            if idle >= self.patience or deadline():
+            if idle >= self.patience:
                 break
             children = [self._child(batch, plans, rng) for _ in range(self.population)]
             plans = self._survivors(self._distinct([*plans, *children]), rng)

@@ -52,13 +52,12 @@ class Batch:
         self.gang_of = [number for number, gang in enumerate(gangs) for _ in gang]
         self._gpus: list[int] = free.gpus.tolist()
         self._cpus: list[int] = free.cpus.tolist()
-        self._memory_bytes: list[int] = free.memory_bytes.tolist()
         self._used: list[int] = (topology.gpus_total - free.gpus).tolist()
         self.domains: list[int] = topology.domains.tolist()
         self.nodes = range(len(self.domains))
         # Children share most of their groups and plans with their parents: what is known of those is kept.
         self._cost_of: dict[tuple[int, Plan], float] = {}
-        self._sums_of: dict[tuple[int, ...], tuple[int, int, int]] = {}
+        self._sums_of: dict[tuple[int, ...], tuple[int, int]] = {}
 
     # -- reading and making plans ---------------------------------------------------------------------------------
 
@@ -162,20 +161,19 @@ class Batch:
             cost = self._cost_of[gang, plan] = self.topology.network_cost(self.gangs[gang], plan)
         return cost
 
-    def _sums(self, members: tuple[int, ...]) -> tuple[int, int, int]:
+    def _sums(self, members: tuple[int, ...]) -> tuple[int, int]:
         sums = self._sums_of.get(members)
         if sums is None:
             held = [self.containers[number] for number in members]
             sums = self._sums_of[members] = (
                 sum(container.gpus for container in held),
                 sum(container.cpus for container in held),
-                sum(container.memory_bytes for container in held),
             )
         return sums
 
     def _holds(self, node: int, members: tuple[int, ...]) -> bool:
-        gpus, cpus, memory_bytes = self._sums(members)
-        return gpus <= self._gpus[node] and cpus <= self._cpus[node] and memory_bytes <= self._memory_bytes[node]
+        gpus, cpus = self._sums(members)
+        return gpus <= self._gpus[node] and cpus <= self._cpus[node]
 
     def fits(self, node: int, members: tuple[int, ...], container: int, domain: int | None = None) -> bool:
         """Whether a node of the domain (None: any) can hold one more container beside the plan's members there."""

@@ -20,7 +20,6 @@ class Topology:
         racks: Each node's rack, renumbered from 0 over all domains, shape (nodes,).
         gpus_total: GPUs of each node, free or not, shape (nodes,).
         cpus_total: Cores likewise; 0 where cores are not counted.
-        memory_total_bytes: Host memory likewise.
         rack_nodes: Nodes in the rack of each node, shape (nodes,).
         domain_nodes: Nodes in the domain of each node, shape (nodes,).
 
@@ -34,7 +33,6 @@ class Topology:
         racks: Sequence[int] | Ints,
         gpus_total: Sequence[int] | Ints,
         cpus_total: Sequence[int] | Ints | None = None,
-        memory_total_bytes: Sequence[int] | Ints | None = None,
     ) -> None:
         self.gpus_total = per_node("gpus_total", gpus_total, None)
         count = len(self.gpus_total)
@@ -43,7 +41,6 @@ class Topology:
         given_domains = per_node("domains", domains, count)
         given_racks = per_node("racks", racks, count)
         self.cpus_total = per_node("cpus_total", cpus_total, count)
-        self.memory_total_bytes = per_node("memory_total_bytes", memory_total_bytes, count)
         self.domains = _numbered(np.stack((given_domains,), axis=1))
         self.racks = _numbered(np.stack((given_domains, given_racks), axis=1))
         self.domain_nodes: Ints = np.bincount(self.domains)[self.domains]
@@ -53,10 +50,6 @@ class Topology:
 
     def __len__(self) -> int:
         return len(self.gpus_total)
-
-    def all_free(self) -> Free:
-        """The free arrays of the empty cluster."""
-        return Free(self.gpus_total, self.cpus_total, self.memory_total_bytes)
 
     def cost(self, one: int, other: int) -> float:
         """Cost between two nodes (eq. 2): 0, or how many nodes share the network between them; inf across domains."""

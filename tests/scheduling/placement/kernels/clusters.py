@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.baselines.choosers import Even, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
 from prefect_gpu.papers.baselines.hived import HiveD
-from prefect_gpu.papers.baselines.kubernetes import KubernetesDefault
-from prefect_gpu.scheduling.placement.kernels.anchored import AnchoredBestFit
-from prefect_gpu.scheduling.placement.kernels.base import Placer
-from prefect_gpu.scheduling.placement.kernels.best_fit import BestFit
+from prefect_gpu.scheduling.placement.kernels.best_fit import AnchoredBestFit, GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 PLACERS: dict[str, Placer] = {
-    "best fit": BestFit(),
-    "best fit by fullness only": BestFit(network_weight=0.0),
-    "best fit by network only": BestFit(network_weight=1.0),
+    "best fit": GangBestFit(),
+    "best fit by fullness only": GangBestFit(network_weight=0.0),
+    "best fit by network only": GangBestFit(network_weight=1.0),
     "anchored best fit": AnchoredBestFit(),
     "genetic": Genetic(population=6, generations=3),
     "random": Random(),
@@ -28,7 +25,6 @@ PLACERS: dict[str, Placer] = {
     "pack": Pack(),
     "static slots of 2": StaticSlots(slot_gpus=2),
     "kubernetes": KubernetesDefault(),
-    "kubernetes with GPUs": KubernetesDefault(count_gpus=True),
     "hived": HiveD(),
 }
 
@@ -42,7 +38,7 @@ def cluster(racks: str, gpus: int, free: list[int] | None = None) -> tuple[Topol
     domains = [number for number, domain in enumerate(racks.split("|")) for _ in domain]
     names = racks.replace("|", "")
     topology = Topology(domains, [ord(name) for name in names], [gpus] * len(names))
-    return topology, topology.all_free() if free is None else Free(free)
+    return topology, Free(topology.gpus_total if free is None else free)
 
 
 def workers(count: int, gpus: int = 1) -> Gang:
@@ -59,7 +55,6 @@ containers = st.builds(
     Container,
     gpus=st.integers(0, 4),
     cpus=st.integers(0, 4),
-    memory_bytes=st.integers(0, 4),
     role=st.sampled_from(["ps", "worker"]),
 )
 gangs = st.lists(containers, min_size=1, max_size=6).map(tuple)
@@ -73,11 +68,9 @@ def clusters(draw: st.DrawFn) -> tuple[Topology, Free]:
     def per_node(low: int, high: int) -> list[int]:
         return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
 
-    topology = Topology(per_node(0, 1), per_node(0, 2), per_node(0, 8), per_node(0, 12), per_node(0, 12))
+    topology = Topology(per_node(0, 1), per_node(0, 2), per_node(0, 8), per_node(0, 12))
     shares = np.array(per_node(0, 4))
-    return topology, Free(
-        topology.gpus_total * shares // 4, topology.cpus_total * shares // 4, topology.memory_total_bytes
-    )
+    return topology, Free(topology.gpus_total * shares // 4, topology.cpus_total * shares // 4)
 
 
 def check(gang: Gang, plan: Plan, free: Free, topology: Topology) -> None:

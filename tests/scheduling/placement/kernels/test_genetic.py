@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.placement.kernels.beginners import beginners
-from prefect_gpu.scheduling.placement.kernels.best_fit import BestFit
+from prefect_gpu.scheduling.placement.kernels.best_fit import GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
 from prefect_gpu.scheduling.placement.kernels.genome import INVALID, Batch, Groups
@@ -138,18 +138,6 @@ def test_a_gang_without_room_does_not_keep_the_others_from_theirs() -> None:
     assert plans[1] is None and plans[0] is not None and plans[2] is not None
 
 
-def test_a_deadline_that_has_passed_leaves_the_best_of_the_first_population() -> None:
-    topology, free = cluster("aabb", 8, [1, 2, 8, 5])
-    asked = []
-
-    def deadline() -> bool:
-        asked.append(True)
-        return True
-
-    assert Genetic().place_batch((workers(4),), free, topology, deadline=deadline) == [(3, 3, 3, 3)]
-    assert len(asked) == 1
-
-
 def test_knobs_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="population is 1: give 2 or more"):
         Genetic(population=1)
@@ -181,7 +169,7 @@ def _in_turn(batch: list[Gang], free: Free, topology: Topology) -> list[Plan | N
     left = free.copy()
     plans = []
     for gang in batch:
-        plan = BestFit().place(gang, left, topology)
+        plan = GangBestFit().place(gang, left, topology)
         if plan is not None:
             left.take(gang, plan)
         plans.append(plan)
@@ -190,7 +178,7 @@ def _in_turn(batch: list[Gang], free: Free, topology: Topology) -> list[Plan | N
 
 def _worth(batch: list[Gang], plans: list[Plan | None], free: Free, topology: Topology) -> float:
     placed = [(gang, plan) for gang, plan in zip(batch, plans, strict=True) if plan is not None]
-    world = Batch([gang for gang, _ in placed], free, topology, BestFit().network_weight)
+    world = Batch([gang for gang, _ in placed], free, topology, GangBestFit().network_weight)
     return world.chromosome(world.groups(plan for _, plan in placed)).fitness
 
 

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.baselines.choosers import Even, Pack, Random, StaticSlots
-from prefect_gpu.papers.baselines.hived import HiveD
-from prefect_gpu.papers.baselines.kubernetes import KubernetesDefault
-from prefect_gpu.scheduling.placement.kernels.base import Placer
+from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.hived import HiveD, cell_gpus
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.first_fit import FirstFit
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 from tests.scheduling.placement.kernels.clusters import PLACERS, check, cluster, clusters, gangs, workers
 from tests.support import examples
@@ -47,37 +45,31 @@ def test_placers(placer: Placer, racks: str, gpus: int, free: list[int], gang: G
     assert placer.place(gang, available, topology) == plan
 
 
-GIB = 1024**3
-# Each node: cores in all and free, memory in all and free (GiB); the container; and the node chosen.
-# The scores, worked out by hand, stand beside some as least allocated + balanced.
-KUBERNETES: dict[str, tuple[list[tuple[int, int, int, int]], Container, int]] = {
-    "the emptier node wins": ([(10, 5, 10, 5), (10, 9, 10, 9)], Container(1, 1, GIB), 1),  # 40+100, 80+100
-    "balance counts as much": (
-        # 60+100; then 80 of the cores and 50 of the memory are left, shares .2 and .5 with deviation .15: 65+85
-        [(10, 7, 10, 7), (10, 9, 10, 6)],
-        Container(1, 1, GIB),
-        0,
-    ),
-    "shares are of each node's own capacity": ([(10, 10, 10, 10), (40, 32, 40, 32)], Container(1, 2, 2 * GIB), 0),
-    "fractions of a score do not count": ([(1000, 999, 1000, 999), (1000, 1000, 1000, 1000)], Container(1, 1, GIB), 0),
-    "a pod that asks for nothing is scored as if it asked a little": ([(1, 1, 1, 1), (9, 9, 9, 9)], Container(1), 1),
+# Each node: cores in all and free; the container; and the node chosen. Some scores, worked out by hand, stand beside.
+KUBERNETES: dict[str, tuple[list[tuple[int, int]], Container, int]] = {
+    "the emptier node wins": ([(10, 5), (10, 9)], Container(1, 1), 1),  # 40, 80
+    "shares are of each node's own capacity": ([(10, 10), (40, 32)], Container(1, 2), 0),  # 80, 75
+    "fractions of a score do not count": ([(1000, 999), (1000, 1000)], Container(1, 1), 0),
+    "a pod that asks for nothing is scored as if it asked a little": ([(1, 1), (9, 9)], Container(1), 1),
+    "a node without cores comes last": ([(0, 0), (10, 1)], Container(1), 1),
 }
 
 
 @pytest.mark.parametrize(("nodes", "container", "chosen"), KUBERNETES.values(), ids=KUBERNETES)
-def test_kubernetes_default(nodes: list[tuple[int, int, int, int]], container: Container, chosen: int) -> None:
-    cores, free_cores, memory, free_memory = zip(*nodes, strict=True)
-    count = len(nodes)
-    topology = Topology([0] * count, [0] * count, [8] * count, list(cores), [gib * GIB for gib in memory])
-    free = Free([8] * count, list(free_cores), [gib * GIB for gib in free_memory])
+def test_kubernetes_default(nodes: list[tuple[int, int]], container: Container, chosen: int) -> None:
+    count, (cores, free_cores) = len(nodes), zip(*nodes, strict=True)
+    topology = Topology([0] * count, [0] * count, [8] * count, list(cores))
+    free = Free([8] * count, list(free_cores))
     assert KubernetesDefault().place((container,), free, topology) == (chosen,)
 
 
-def test_kubernetes_looks_at_gpus_only_if_it_is_told_to() -> None:
-    topology = Topology([0, 0], [0, 0], [8, 8], [16, 16], [GIB, GIB])
-    free = Free([2, 8], [16, 16], [GIB, GIB])
+def test_kubernetes_does_not_look_at_gpus() -> None:
+    topology, free = Topology([0, 0], [0, 0], [8, 8], [16, 16]), Free([2, 8], [16, 16])
     assert KubernetesDefault().place(workers(1), free, topology) == (0,)
-    assert KubernetesDefault(count_gpus=True).place(workers(1), free, topology) == (1,)
+
+
+def test_a_cell_is_a_power_of_two() -> None:
+    assert [cell_gpus(gpus) for gpus in range(10)] == [0, 1, 2, 4, 4, 8, 8, 8, 8, 16]
 
 
 def test_random_uses_every_node_and_repeats_itself_with_the_same_seed() -> None:
@@ -109,9 +101,9 @@ def test_a_plan_is_whole_fits_and_stays_in_one_domain(
     placer: Placer, cluster: tuple[Topology, Free], gang: Gang, seed: int
 ) -> None:
     topology, free = cluster
-    before = [array.tolist() for array in (free.gpus, free.cpus, free.memory_bytes)]
+    before = [array.tolist() for array in (free.gpus, free.cpus)]
     plan = placer.place(gang, free, topology, random.Random(seed))
-    assert [array.tolist() for array in (free.gpus, free.cpus, free.memory_bytes)] == before
+    assert [array.tolist() for array in (free.gpus, free.cpus)] == before
     assert plan == placer.place(gang, free, topology, random.Random(seed))
     if plan is None:
         return

@@ -102,12 +102,3 @@ def test_taking_more_than_is_free_takes_nothing() -> None:
     assert free.gpus.tolist() == [2, 2]
     with pytest.raises(ValueError, match="plan names 1 nodes for 2 containers"):
         free.take(workers(2), (0,))
-
-
-def test_giving_back_undoes_taking() -> None:
-    free = Free([2, 2], [4, 4], [8, 8])
-    gang = (Container(1, 2, 3), Container(2, 1, 5))
-    free.take(gang, (0, 1))
-    assert (free.gpus.tolist(), free.cpus.tolist(), free.memory_bytes.tolist()) == ([1, 0], [2, 3], [5, 3])
-    free.give_back(gang, (0, 1))
-    assert (free.gpus.tolist(), free.cpus.tolist(), free.memory_bytes.tolist()) == ([2, 2], [4, 4], [8, 8])

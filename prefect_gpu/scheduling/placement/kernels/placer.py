@@ -1,4 +1,4 @@
-"""What every placer promises, and the loop that most of them share."""
+"""What every placer promises, the loop that most of them share, and the simplest of them."""
 
 from __future__ import annotations
 
@@ -104,8 +104,16 @@ class Greedy(ByDomain):
         """
 
 
+class FirstFit(Greedy):
+    """The node with the lowest number."""
+
+    def choose(self, container: Container, candidates: Ints, left: Free, topology: Topology, rng: random.Random) -> int:
+        """See `Greedy.choose`."""
+        return int(candidates[0])
+
+
 def roomy(gang: Gang, free: Free, topology: Topology) -> Mask:
-    """The nodes of the domains whose free GPUs, cores and memory suffice for a gang in sum, shape (nodes,)."""
+    """The nodes of the domains whose free GPUs and cores suffice for a gang in sum, shape (nodes,)."""
     if not gang:
         raise ValueError("gang is empty: give it at least one container")
     if len(free.gpus) != len(topology):
@@ -114,7 +122,6 @@ def roomy(gang: Gang, free: Free, topology: Topology) -> Mask:
     for array, asked in (
         (free.gpus, sum(container.gpus for container in gang)),
         (free.cpus, sum(container.cpus for container in gang)),
-        (free.memory_bytes, sum(container.memory_bytes for container in gang)),
     ):
         if asked:
             enough &= np.bincount(topology.domains, weights=array) >= asked

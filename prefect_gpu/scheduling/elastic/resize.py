@@ -7,19 +7,24 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.base import Allocation
-from prefect_gpu.scheduling.elastic.listing1 import V_BOUND, ElasticJob, assign, slowdown
-from prefect_gpu.scheduling.elastic.resize_guard import LEAST_GAIN_STEPS_PER_S, PROTECTED_LAUNCHES, worth_applying
+from prefect_gpu.scheduling.allocation.base import Action
+from prefect_gpu.scheduling.elastic.listing1 import (
+    PROTECTED_LAUNCHES,
+    ElasticJob,
+    assign,
+    slowdown,
+    throughput,
+    worth_applying,
+)
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.scheduling.state.fits import any_will_do
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
 
 _DEPTH = 64
 
@@ -54,13 +59,9 @@ class _Plan:
         """Devices to hand out to elastic jobs."""
         return self.free - self.kept + sum(_count(job) for job in self.resizable)
 
-    def suits(self, job: Job) -> bool:
-        """Whether the job can have any of the node's devices: here they are only counted."""
-        return all(map(job.fits_on, self.node.devices))
 
-
-class Elastic(Allocation):
-    """Listing 1 on each node, with its guards; all other jobs are left to another allocation.
+class Resize(Action):
+    """Listing 1 on each node, with its guards; all other jobs are left to the actions after it.
 
     Each waiting job, in order, is admitted to a node that has its minimum left if the elastic jobs there shrink to
     theirs: elastic ones where most is left, others where least is. Then the devices of each node are handed out to its
@@ -70,52 +71,25 @@ class Elastic(Allocation):
     A job that shrinks keeps the first of its devices; one that grows keeps all.
 
     Args:
-        others: Starts the jobs that are not elastic, and tells those who wait why.
-        v_bound: Bound on the variance of the slowdowns.
-        least_gain_steps_per_s: By how much the sum of throughputs must rise.
-        protected_launches: A job is left alone for so many times what its last launch took.
+        spare: Whether running jobs keep what they have if the others do nearly as well without their restart.
     """
 
-    def __init__(
-        self,
-        others: Allocation | None = None,
-        v_bound: float = V_BOUND,
-        least_gain_steps_per_s: float = LEAST_GAIN_STEPS_PER_S,
-        protected_launches: float = PROTECTED_LAUNCHES,
-        *,
-        spare: bool = True,
-    ) -> None:
-        self.others = others or Backfill()
-        self.ranks_running = self.others.ranks_running
-        self._v_bound = v_bound
-        self._least_gain = least_gain_steps_per_s
-        self._protected_launches = protected_launches
+    def __init__(self, *, spare: bool = True) -> None:
         self._spare = spare
 
-    def bind(self, state: State) -> None:
-        """Called once, before anything else."""
-        super().bind(state)
-        self.others.bind(state)
-
-    def allocate(self, decision: Decision) -> None:
+    def act(self, decision: Decision) -> bool:
         """See the class."""
-        self.resize(decision)
-        self.others.allocate(decision)
-
-    def resize(self, decision: Decision) -> None:
-        """The part about elastic jobs: for allocations that do the rest themselves."""
         state = decision.state
         elastic = [job for job in state.running.values() if job.request.max_gpus is not None and is_elastic(job)]
         waiting = any(
             is_elastic(line.entries[0][1]) for line in state.queue_of_waiting.lines() if line.request.max_gpus
         )
-        if not elastic and not waiting:
-            return
-        plans = self._plans(decision, elastic)
-        if self._admit(decision, plans):
+        plans = self._plans(decision, elastic) if elastic or waiting else {}
+        if plans and self._admit(decision, plans):
             for plan in plans.values():
                 if plan.resizable or plan.admitted:
                     self._apply(decision, plan)
+        return False
 
     # -- planning -------------------------------------------------------------------------------------------------
 
@@ -127,7 +101,12 @@ class Elastic(Allocation):
             if plan is None or not set(job.placement.devices) <= {device.id for device in plan.node.devices}:  # type: ignore[union-attr]
                 continue
             one = _elastic_job(job, plan.node)
-            if one.f(_count(job)) > 0 and plan.suits(job) and decision.may_stop(job) and self._resizable(job, decision):
+            if (
+                one.f(_count(job)) > 0
+                and any_will_do(job, plan.node)
+                and decision.may_stop(job)
+                and self._resizable(job, decision)
+            ):
                 plan.resizable.append(job)
             elif one.f(_count(job)) > 0:
                 plan.fixed.append(slowdown(one, _count(job), len(plan.node.devices)))
@@ -140,7 +119,7 @@ class Elastic(Allocation):
         """Whether the job trains and is protected no more; else, when to look again."""
         if job.status is not Status.TRAINING or decision.state.successor(job.id) is not None:
             return False
-        until = protected_until(job, self._protected_launches)
+        until = protected_until(job)
         if until > decision.now:
             decision.look_again_at(until)
         return until <= decision.now
@@ -175,7 +154,7 @@ class Elastic(Allocation):
         elastic = is_elastic(job)
         for plan in plans.values():
             least = _minimum(job, plan.node) if elastic else job.request.gpus
-            if least is None or plan.left < least or not plan.suits(job):
+            if least is None or plan.left < least or not any_will_do(job, plan.node):
                 continue
             # Nobody shrinks for a job that finds free devices: it would be started there.
             preference = (False, plan.left) if elastic else (plan.free - plan.kept >= least, -plan.left)
@@ -193,7 +172,7 @@ class Elastic(Allocation):
         if len(after) < len(jobs):
             return
         makes_room = plan.kept > plan.free
-        if not makes_room and not worth_applying(known, before, after, self._least_gain):
+        if not makes_room and not worth_applying(known, before, after):
             return
         state, sharing = decision.state, decision.sharing
         by_change = sorted(jobs, key=lambda job: after[job.id] - before.get(job.id, 0))  # first those that shrink
@@ -218,7 +197,7 @@ class Elastic(Allocation):
     def _assign(self, jobs: list[ElasticJob], before: dict[str, int], plan: _Plan) -> dict[str, int]:
         """Listing 1; then jobs that keep what they have if the others can do nearly as well without their restart."""
         total = len(plan.node.devices)
-        after = assign(jobs, plan.room, self._v_bound, total_gpus=total, others=plan.fixed)
+        after = assign(jobs, plan.room, total_gpus=total, others=plan.fixed)
         if not plan.admitted or len(after) < len(jobs) or not self._spare:
             return after
         free, kept, by_id = plan.room, dict[str, int](), {job.id: job for job in jobs}
@@ -229,41 +208,34 @@ class Elastic(Allocation):
             if after[name] == before[name] or free - before[name] < sum(job.minimum for job in rest):
                 continue
             others = [*fixed, slowdown(one, before[name], total)]
-            trial = assign(rest, free - before[name], self._v_bound, total_gpus=total, others=others)
+            trial = assign(rest, free - before[name], total_gpus=total, others=others)
             trial |= {**kept, name: before[name]}
             if len(trial) < len(jobs):
                 continue
-            lost = _sum(by_id, after) - _sum(by_id, trial)
-            if lost * self._protected_launches < one.f(before[name]):
+            lost = throughput(by_id, after) - throughput(by_id, trial)
+            if lost * PROTECTED_LAUNCHES < one.f(before[name]):
                 kept[name], after, fixed = before[name], trial, others
                 free -= before[name]
         return after
 
 
-def _sum(jobs: dict[str, ElasticJob], counts: dict[str, int]) -> float:
-    return sum(jobs[name].f(count) for name, count in counts.items())
-
-
 class Protection(Reaction):
-    """Looks again when an elastic job may be resized; to be composed with :class:`Elastic`."""
-
-    def __init__(self, protected_launches: float = PROTECTED_LAUNCHES) -> None:
-        self._protected_launches = protected_launches
+    """Looks again when an elastic job may be resized; to be composed with :class:`Resize`."""
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """Note when the protection of a job that begins to train ends."""
         if isinstance(event, ev.PhaseEntered) and event.status is Status.TRAINING:
             job = decision.state.jobs[event.job]
             if job.request.max_gpus is not None and is_elastic(job):
-                decision.look_again_at(protected_until(job, self._protected_launches))
+                decision.look_again_at(protected_until(job))
         return False
 
 
-def protected_until(job: Job, launches: float) -> float:
+def protected_until(job: Job) -> float:
     """When a job may be resized, as seconds on the clock of events: long ago, if its launch was not seen."""
     if job.trains_since is None or job.launched_at is None:
         return -math.inf
-    return job.trains_since + launches * max(0.0, job.trains_since - job.launched_at)
+    return job.trains_since + PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at)
 
 
 def _count(job: Job) -> int:

@@ -1,0 +1,138 @@
+"""Jobs on several nodes start where, and beside whom, they and the others there lose the least, as far as is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from prefect_gpu.scheduling.allocation.base import tell_line
+from prefect_gpu.scheduling.interference.sensitivity import (
+    Key,
+    Start,
+    choose_start,
+    gain_of,
+    in_words,
+    ratios_of,
+)
+from prefect_gpu.scheduling.interference.snapshot import Speeds, View, key_of, look, running_jobs, worths_in
+from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, placed
+from prefect_gpu.scheduling.state.fits import free_by_node
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.decision import Decision
+    from prefect_gpu.scheduling.model.cluster import Placement
+    from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.state.state import State
+    from prefect_gpu.scheduling.state.waiting import Line
+
+_WORTH_POWER = 2.0
+_MOST_LINES = 64
+_ROUNDING = 1e-9
+
+
+def contention_known(job: Job, state: State) -> bool:
+    """Whether something is known of what a job, if it is spread, does to others, or they to it."""
+    return can_spread(job.request) and state.learned.sensitivity.knows(job.request.kind)
+
+
+class InterferenceGuard:
+    """Keeps jobs on several nodes from slowing each other down; a part of :class:`.Backfill`.
+
+    It says nothing as long as nothing is known of how jobs slow each other down on the network. When it is the turn of
+    a job that would go on several nodes, and of whose program something is known, DeepShare's greedy rule
+    (:func:`.choose_start`) says which of the waiting jobs that
+    spread, of the same queue's priority, starts now, and on which nodes: the one with the largest sum of changes of
+    everybody's ratio, each weighted with what that job's work is worth, ÷ the GPU seconds that it needs. If nobody has
+    more by it than others lose, these jobs wait. A place where nobody loses anything is taken as it is.
+
+    Whoever has lost patience goes where there is room; nobody is considerate while devices are kept for such a one.
+    Jobs that were parted do not meet. If the quotas limit the slowdown, nobody is started who would be slowed down
+    more than that, or slow down others.
+
+    Args:
+        speeds: Speeds alone by how jobs are spread, if measured.
+    """
+
+    def __init__(self, speeds: Mapping[Key, float] | None = None) -> None:
+        self._speeds = Speeds(speeds, fewest=True)
+
+    def check(
+        self, decision: Decision, line: Line, job: Job, placement: Placement
+    ) -> tuple[tuple[Job, Placement], str] | None:
+        """Who starts, and where, if the first job of a line has found this place.
+
+        Returns:
+            The job and its place, and why it is this one (empty: nothing speaks against the first). None: all of the
+            line wait, and have been told why.
+        """
+        if contention_known(job, decision.state):
+            nodes = frozenset(decision.state.number_of(device) for device in placement.all_devices)
+            if len(nodes) > 1 and not (self._calm(decision, job, nodes) and self._usual(decision, job, nodes)):
+                chosen = self._chosen(decision, line, job, placement)
+                if chosen is None:
+                    words = "starting it now would slow down the runs beside it by more than it would progress"
+                    tell_line(decision, line, "contention", words)
+                return chosen
+        return (job, placement), ""
+
+    def _calm(self, decision: Decision, job: Job, nodes: frozenset[int]) -> bool:
+        """Whether nobody loses anything if the job starts there, and it meets none that it was parted from."""
+        key = key_of(job, len(nodes))
+        there = [one.key for one in running_jobs(decision).values() if one.nodes & nodes]
+        ratio = decision.state.learned.sensitivity.ratio
+        loses = any(ratio(key, other) < 1 or ratio(other, key) < 1 for other in there)
+        return not loses and nodes.isdisjoint(avoided(job, decision.state))
+
+    def _usual(self, decision: Decision, job: Job, nodes: frozenset[int]) -> bool:
+        """Whether it would be on as many nodes as it should: not on more than it needs, if it is no faster there."""
+        state = decision.state
+        return len(nodes) in self._speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
+
+    def _chosen(
+        self, decision: Decision, line: Line, first: Job, placement: Placement
+    ) -> tuple[tuple[Job, Placement], str] | None:
+        """The job that starts now instead of the first of the line, which may be the same one, and where.
+
+        The rule spreads jobs evenly. Where only uneven parts find room, it is asked of these, too, before all wait.
+        """
+        state, sharing = decision.state, decision.sharing
+        priority = state.queue(line.queue).priority
+        jobs = []
+        walk = state.queue_of_waiting.in_order()
+        for other, job in walk:
+            walk.leave()
+            same = state.queue(other.queue).priority == priority and state.limit_on(other.queue) is None
+            if same and can_spread(job.request):
+                jobs.append(job)
+                if len(jobs) == _MOST_LINES:
+                    break
+        view = look(decision, jobs, self._speeds)
+        limit = state.quotas.slowdown_limit
+        least_ratio = 0.0 if limit is None else 1 / limit - _ROUNDING
+        worths = worths_in(view, _WORTH_POWER)
+        start = choose_start(
+            view.candidates, view.running, view.free, view.table, least_ratio, least_gain=0.0, worths=worths
+        )
+        if start is None:
+            on = Counter(state.number_of(device) for device in placement.all_devices)
+            key, nodes, running = key_of(first, len(on)), frozenset(on), view.running
+            ratios = ratios_of(running, view.table)
+            gain = gain_of(key, nodes, running, ratios, view.table, worths, least_ratio, least_gain=0.0)
+            even = len(set(on.values())) == 1
+            waits = even or gain is None or not nodes.isdisjoint(avoided(first, state))
+            return None if waits else ((first, placement), "")
+        job = jobs[start.job]
+        room = free_by_node(job, state)
+        there = placed(job, sorted(start.nodes), room, state, sharing)
+        return (job, there), self._told(start, job, line, view)
+
+    @staticmethod
+    def _told(start: Start, job: Job, line: Line, view: View) -> str:
+        words = in_words(start, view.running, view.table)
+        first = line.entries[0][1]
+        return (
+            words
+            if job is first
+            else f"{words}; {first.label} is next in the order, but would lose more or slow down others more"
+        )

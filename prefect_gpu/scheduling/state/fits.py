@@ -1,0 +1,54 @@
+"""Does a job fit? The one answer, for all that place jobs.
+
+Whether a device has room beside those that are on it is for the profile's :class:`.Sharing` to say, and its size for
+:meth:`.Job.fits_on`. Whether nodes could hold a job at all, if they were empty, is for ``state.capability`` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prefect_gpu.scheduling.model.cluster import Device, Node
+    from prefect_gpu.scheduling.model.jobs import Job
+    from prefect_gpu.scheduling.sharing.rules import Sharing
+    from prefect_gpu.scheduling.state.state import State
+
+
+def devices_for(job: Job, node: Node, state: State, sharing: Sharing, kept: Container[str] = ()) -> list[Device]:
+    """The devices of a node that the job could be given now, in the node's order.
+
+    Args:
+        kept: Ids of devices that are kept for another job.
+    """
+    return [device for device in node.devices if device.id not in kept and sharing.fits(job, device, state)]
+
+
+def free_devices_for(job: Job, node_id: str, state: State, kept: Container[str] = ()) -> list[Device]:
+    """Those of them that nobody is on: a rule of sharing has nothing to say about these."""
+    return [device for device in state.free_devices(node_id) if device.id not in kept and job.fits_on(device)]
+
+
+def free_by_node(job: Job, state: State, kept: Container[str] = ()) -> dict[int, list[Device]]:
+    """:func:`free_devices_for` on each node that has a free device at all, by its number."""
+    numbers = sorted(number for _, _, alike in state.groups_with_free(1) for number in alike)
+    return {number: free_devices_for(job, state.numbered[number].node.id, state, kept) for number in numbers}
+
+
+def any_will_do(job: Job, node: Node) -> bool:
+    """Whether all devices of a node are large enough: they need only be counted then."""
+    return node.least_memory_bytes >= job.least_bytes
+
+
+@contextmanager
+def without(jobs: Collection[Job], state: State) -> Iterator[None]:
+    """The state as if these jobs held nothing, to see what would fit then."""
+    for job in jobs:
+        state.vacate(job)
+    try:
+        yield
+    finally:
+        for job in jobs:
+            state.occupy(job)
