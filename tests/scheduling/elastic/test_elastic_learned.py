@@ -16,7 +16,7 @@ from prefect_gpu.scheduling.elastic.resize import protected_until
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Move
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
-from tests.scheduling.elastic.test_elastic import ELASTIC, Machine
+from tests.scheduling.elastic.test_resize import ELASTIC, Machine
 from tests.support import examples
 
 MOST = 4
