@@ -121,15 +121,11 @@ class Stage:
 
     def close(self) -> None:
         """Stop everything. A second Ctrl-C does not interrupt it: something would be left running."""
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with undisturbed():
             self._http.close()
             if self._history is not None:
                 self._history.close()
             self._sandbox.close()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def keep_logs(self, folder: Path) -> None:
         """Copy the logs of server and worker."""
@@ -247,6 +243,17 @@ class Stage:
             if final or time.monotonic() > end:
                 raise SandboxError(problem)
             time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ignore Ctrl-C and requests to end: a second one would leave something running."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def readable_name(flow_name: str, run_name: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from prefect_gpu.demo.common import DemoError, check_checkout, explain, look, pr
 from prefect_gpu.demo.lab import checkout
 from prefect_gpu.demo.lab.docker_nodes import Lab
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.demo.stage import undisturbed
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.row import HistoryRow
 
@@ -239,17 +239,6 @@ def check_machine() -> None:
     if "root's rights" in lacking:
         remedies.append("Run it as root: sudo make cluster-demo")
     raise DemoError("\n".join([f"It makes Docker nodes on this machine, which lacks {words}.", *remedies]))
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ignore Ctrl-C and requests to end: a second one would leave something running."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _is_certain(row: HistoryRow) -> bool:
