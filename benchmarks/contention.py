@@ -41,8 +41,8 @@ from typing import Any
 from benchmarks._claims import Claim, at_least, at_most, report
 from prefect_gpu.papers.deepshare.contended import MIXES, draw, predicted_table
 from prefect_gpu.papers.deepshare.greedy import Rule
-from prefect_gpu.papers.deepshare.profiles import base, greedy, hybrid, search
-from prefect_gpu.papers.deepshare.shipped import available, shipped
+from prefect_gpu.papers.deepshare.profiles import AGENTS, greedy, knowing
+from prefect_gpu.papers.deepshare.shipped import available
 from prefect_gpu.papers.deepshare.world import DeepShareWorld, Figures
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
@@ -68,9 +68,10 @@ def profiles(table: ContentionTable) -> dict[str, Profile]:
     known = lambda: SensitivityTable(table.ratios)  # noqa: E731  (each has its own, as it learns)
     return {
         "greedy": greedy(known(), table.isolated, Rule()),
-        "search": search(known(), table.isolated),
-        **{f"base-{one.lower()}": base(known(), table.isolated, shipped(one)) for one in available()},
-        **{f"hybrid-{one.lower()}": hybrid(known(), table.isolated, shipped(one)) for one in available()},
+        **{
+            name.removeprefix("deepshare-"): knowing(name, known(), table.isolated)
+            for name in ("deepshare-search", *AGENTS)
+        },
     }
 
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from prefect_gpu.papers.comparison import Comparison
 from prefect_gpu.papers.deepshare.contended import draw, predicted_table
-from prefect_gpu.papers.deepshare.profiles import hybrid
+from prefect_gpu.papers.deepshare.profiles import knowing
 from prefect_gpu.papers.deepshare.world import DeepShareWorld
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile, get_profile
@@ -53,7 +53,7 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
         sets = [list(read_trace(tables / "traces" / "simulate" / "trace0"))]
     setting = f"normal mix, {len(sets[0])} jobs" + (", measured contention" if tables else "")
     baselines = {name: _mean(sets, truth, lambda name=name: get_profile(name)) for name in _BASELINES}  # type: ignore[misc]
-    ours = _mean(sets, truth, lambda: knowing(truth))
+    ours = _mean(sets, truth, lambda: knowing("deepshare", SensitivityTable(truth.ratios), truth.isolated))
     adaptive = _mean(sets, truth, lambda: get_profile("adaptive"))
     return [
         Comparison(
@@ -72,11 +72,6 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
         for metric, paper in _PAPER.items()
         for number, (name, against) in enumerate(_BASELINES.items())
     ]
-
-
-def knowing(table: ContentionTable) -> Profile:
-    """The profile ``deepshare`` that knows a table."""
-    return hybrid(SensitivityTable(table.ratios), table.isolated)
 
 
 def run(jobs: Iterable[TraceJob], table: ContentionTable, profile: Profile) -> Figures:

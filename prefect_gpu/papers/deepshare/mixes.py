@@ -13,14 +13,12 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from prefect_gpu.papers.deepshare import profiles as deepshare
 from prefect_gpu.papers.deepshare.contended import DURATION_S, JOBS, shuffled
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
-from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds
@@ -87,7 +85,7 @@ class Truth:
         return Contention(self.table(), Speeds(self.speeds))
 
     def profile(self, name: str, *, spread: bool = False, sizes: Iterable[int] = SIZES) -> Profile:
-        """A profile for this world; those of DeepShare know the ratios.
+        """A profile for this world; the rule and the hybrids of DeepShare know the ratios.
 
         Args:
             spread: Every job of several GPUs goes on 2 or 4 nodes, as in the paper's world, whoever decides: on 2 if
@@ -102,17 +100,10 @@ class Truth:
         if name == "adaptive":
             found = adaptive(self.table(), known, EvenSpread(_WIDTHS) if spread else None)
             return replace(found, patience_s=math.inf)
-        makers: dict[str, Callable[[SensitivityTable, Mapping[Key, float] | None], Profile]] = {
-            "deepshare": deepshare.hybrid,
-            "deepshare-greedy": deepshare.greedy,
-            "deepshare-hybrid": partial(deepshare.hybrid, policy=shipped(deepshare.HYBRID_BRANCH)),
-            **{
-                f"deepshare-hybrid-{one.lower()}": partial(deepshare.hybrid, policy=shipped(one)) for one in available()
-            },
-            BUSY: partial(deepshare.hybrid, rule=deepshare.BUSY),
-        }
-        if name in makers:
-            return replace(makers[name](self.table(), known), name=name)
+        if name == BUSY:
+            return replace(deepshare.hybrid(self.table(), known, rule=deepshare.BUSY), name=name)
+        if name in ("deepshare", "deepshare-greedy") or name.startswith("deepshare-hybrid"):
+            return deepshare.knowing(name, self.table(), known)
         profile = without_patience(name)
         return replace(profile, placement=EvenSpread(_WIDTHS)) if spread else profile
 
