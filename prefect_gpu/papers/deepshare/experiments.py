@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -52,9 +53,9 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
         truth, assumed = read_contention(tables / "jobs"), _ASSUMED + _MEASURED
         sets = [list(read_trace(tables / "traces" / "simulate" / "trace0"))]
     setting = f"normal mix, {len(sets[0])} jobs" + (", measured contention" if tables else "")
-    baselines = {name: _mean(sets, truth, lambda name=name: get_profile(name)) for name in _BASELINES}  # type: ignore[misc]
+    baselines = {name: _mean(sets, truth, partial(get_profile, name)) for name in _BASELINES}
     ours = _mean(sets, truth, lambda: knowing("deepshare", SensitivityTable(truth.ratios), truth.isolated))
-    adaptive = _mean(sets, truth, lambda: get_profile("adaptive"))
+    adaptive = _mean(sets, truth, partial(get_profile, "adaptive"))
     return [
         Comparison(
             "deepshare",
@@ -63,14 +64,14 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
             against,
             None,
             None,
-            paper[number],
+            improvement,
             baselines[name][metric],
             ours[metric],
             adaptive[metric],
             assumed=assumed,
         )
         for metric, paper in _PAPER.items()
-        for number, (name, against) in enumerate(_BASELINES.items())
+        for improvement, (name, against) in zip(paper, _BASELINES.items(), strict=True)
     ]
 
 

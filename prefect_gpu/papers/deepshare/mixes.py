@@ -20,6 +20,7 @@ from prefect_gpu.papers.deepshare import profiles as deepshare
 from prefect_gpu.papers.deepshare.contended import DURATION_S, JOBS, shuffled
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.from_trace import cluster
+from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model.events import Event
@@ -142,7 +143,7 @@ def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
         RuntimeError: A job never ended.
     """
     world = World(cluster(NODES, GPUS_PER_NODE), jobs, profile, physics=truth.physics())
-    took = _timed(world)
+    took = decision_times(world.scheduler, _MANY)
     results = world.run()
     if results.unfinished:
         raise RuntimeError(f"{len(results.unfinished)} jobs never ended under {profile.name}, {results.unfinished[0]}")
@@ -158,17 +159,17 @@ def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
     )
 
 
-def _timed(world: World) -> list[float]:
-    """The processor seconds of each decision with many jobs waiting, as they come."""
+def decision_times(scheduler: Scheduler, least_waiting: int = 0) -> list[float]:
+    """The processor seconds of each decision with so many jobs waiting or more; the list grows as they come."""
     took: list[float] = []
-    handle, waiting = world.scheduler.handle, world.scheduler.state.queue_of_waiting
+    handle, waiting = scheduler.handle, scheduler.state.queue_of_waiting
 
     def timed(event: Event, now: float) -> list[Instruction]:
-        many, began = len(waiting) >= _MANY, time.process_time()
+        many, began = len(waiting) >= least_waiting, time.process_time()
         said = handle(event, now)
         if many:
             took.append(time.process_time() - began)
         return said
 
-    world.scheduler.handle = timed  # type: ignore[method-assign]
+    scheduler.handle = timed  # type: ignore[method-assign]
     return took
