@@ -31,7 +31,6 @@ import argparse
 import os
 import random
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
@@ -41,8 +40,9 @@ from typing import Any
 from benchmarks._claims import Claim, at_least, at_most, report
 from prefect_gpu.papers.deepshare.contended import MIXES, draw, predicted_table
 from prefect_gpu.papers.deepshare.greedy import Rule
-from prefect_gpu.papers.deepshare.profiles import base, greedy, hybrid, search
-from prefect_gpu.papers.deepshare.shipped import available, shipped
+from prefect_gpu.papers.deepshare.mixes import decision_times
+from prefect_gpu.papers.deepshare.profiles import AGENTS, greedy, knowing
+from prefect_gpu.papers.deepshare.shipped import available
 from prefect_gpu.papers.deepshare.world import DeepShareWorld, Figures
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
@@ -68,25 +68,17 @@ def profiles(table: ContentionTable) -> dict[str, Profile]:
     known = lambda: SensitivityTable(table.ratios)  # noqa: E731  (each has its own, as it learns)
     return {
         "greedy": greedy(known(), table.isolated, Rule()),
-        "search": search(known(), table.isolated),
-        **{f"base-{one.lower()}": base(known(), table.isolated, shipped(one)) for one in available()},
-        **{f"hybrid-{one.lower()}": hybrid(known(), table.isolated, shipped(one)) for one in available()},
+        **{
+            name.removeprefix("deepshare-"): knowing(name, known(), table.isolated)
+            for name in ("deepshare-search", *AGENTS)
+        },
     }
 
 
 def play(jobs: Sequence[TraceJob], table: ContentionTable, name: str, *, flaw: bool = False) -> tuple[Figures, float]:
     """The figures of a job set, and the 99th percentile of the processor seconds of a decision."""
     world = DeepShareWorld(jobs, table, profiles(table)[name], flaw=flaw)
-    took: list[float] = []
-    handle = world.scheduler.handle
-
-    def timed(*args: Any) -> Any:
-        began = time.process_time()
-        said = handle(*args)
-        took.append(time.process_time() - began)
-        return said
-
-    world.scheduler.handle = timed  # type: ignore[method-assign,assignment]
+    took = decision_times(world.scheduler)
     unfinished = world.run().unfinished
     if unfinished:
         raise RuntimeError(f"{name} left {len(unfinished)} jobs unfinished, {unfinished[0]} among them")

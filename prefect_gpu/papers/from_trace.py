@@ -50,8 +50,8 @@ def select(jobs: Iterable[TraceJob], devices: int) -> Selection:
     return found
 
 
-def cluster(nodes: int, gpus_per_node: int) -> tuple[Node, ...]:
-    """Equal nodes.
+def cluster(nodes: int, gpus_per_node: int, memory_bytes: int = MEMORY_BYTES) -> tuple[Node, ...]:
+    """Equal nodes, whose devices have so much memory.
 
     Raises:
         ValueError: One of the counts is not positive.
@@ -60,7 +60,7 @@ def cluster(nodes: int, gpus_per_node: int) -> tuple[Node, ...]:
         if count < 1:
             raise ValueError(f"{name}={count} leaves no device: give 1 or more.")
     return tuple(
-        Node(f"n{n}", tuple(Device(f"n{n}g{g}", "gpu", MEMORY_BYTES) for g in range(gpus_per_node)), ())
+        Node(f"n{n}", tuple(Device(f"n{n}g{g}", "gpu", memory_bytes) for g in range(gpus_per_node)), ())
         for n in range(nodes)
     )
 

@@ -257,10 +257,7 @@ class World:
         if run.placement is not None:
             self._changed_nodes[run.placement.node] = None
         self._pace(run)
-        if not self._plain:
-            for other in self._physics.concerned(run, self):
-                if other is not run:
-                    self._pace(other)
+        self._pace_others(run)
 
     def _pace(self, run: Run) -> None:
         if run.status is not Status.TRAINING:
@@ -297,7 +294,7 @@ class World:
         if model.saving_s > 0:
             self._learn(ev.PhaseEntered(model.id, Status.SAVING))
             self._plan(self.now + model.saving_s, self._end, run)
-            self._leave_others(run)
+            self._pace_others(run)
         else:
             self._end(run)
 
@@ -345,7 +342,7 @@ class World:
         run.status, run.speed = Status.STOPPING, 0.0
         checkpoint_s = run.model.checkpoint_s if trained and not self._instant else 0.0
         if checkpoint_s > 0:
-            self._leave_others(run)
+            self._pace_others(run)
             self._plan(self.now + checkpoint_s, lambda run: self._stopped(run, then), run)
         else:
             self._stopped(run, then)
@@ -375,7 +372,7 @@ class World:
                 self.on_device[device].pop(name, None)
         self.active.pop(name, None)
         self.results.left(run, self.now)
-        self._leave_others(run)
+        self._pace_others(run)
         run.placement = None
         if self._standby:
             waiting, self._standby = self._standby, []
@@ -383,8 +380,8 @@ class World:
                 assert other.next_place is not None
                 self._launch(other, other.next_place)
 
-    def _leave_others(self, run: Run) -> None:
-        """Others may be faster without this run."""
+    def _pace_others(self, run: Run) -> None:
+        """Others may be faster or slower than before, because of this run."""
         if not self._plain:
             for other in self._physics.concerned(run, self):
                 if other is not run:

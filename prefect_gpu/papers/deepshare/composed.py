@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Compositions, Floats, TooMany, Wide
+from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Floats, Latest, TooMany, Wide
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds, seconds_left
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
 
 _LEAST_WIDE = 0.8  # part of its speed that a job must keep on all nodes, alone, for this to be thought of
+_SMALLNESS, _SHORTNESS = 0.4, 0.35  # how much jobs are preferred that are small, or of which little remains
+_COST = 0.09  # weight of lost speed in itself, whoever loses it, per device of a group
+_LEAST_SHARE = 0.4  # of its speed, with less of which no job may run
 _LEAST_S = 300.0  # what remains of a job counts as no less: the last seconds are not worth any price
 
 
@@ -57,40 +60,25 @@ class Composed(Action):
     """Divides the nodes into groups, and chooses for each of them the best composition of jobs, for all jobs at once.
 
     Each class of jobs has a price: what a second of its work costs if all work that is left is done in the best company
-    (see :meth:`~prefect_gpu.papers.deepshare.compositions.Compositions.prices`). This is what the greedy rule cannot
-    see: whose good neighbours are scarce, and which jobs must not be left for the tail. A second of a job is worth
+    (see :meth:`~prefect_gpu.papers.deepshare.compositions.Compositions.prices`). A second of a job is worth
 
-        price × devices × (4 devices ÷ group's)^−``smallness`` × (remaining ÷ median)^−``shortness``
+        price × devices × (4 devices ÷ group's)^−0.4 × (remaining ÷ median)^−0.35
 
-    and what runs on a group is the composition with the largest sum of worth × ratio, less ``cost`` × devices of a
-    group × what everybody loses of its speed. Jobs that are hardly slower on all nodes than on one group may be spread
-    so. It is decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
+    and what runs on a group is the composition with the largest sum of worth × ratio, less 0.09 × devices of a group ×
+    what everybody loses of its speed. Jobs that are hardly slower on all nodes than on one group may be spread so. It
+    is decided anew when jobs have come or gone, and running jobs may be stopped and moved for it.
 
     This is for a world in which moving is free, on nodes that are alike, and for jobs that may be stopped and have been
     measured on the same narrowest number of nodes. Everywhere else it leaves all to the actions after it.
 
     Args:
         speeds: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
-        smallness: How much small jobs are preferred.
-        shortness: How much jobs are preferred of which little remains.
-        cost: Weight of lost speed in itself, whoever loses it, per device of a group.
-        least_share: No job may run with less than this part of its speed.
     """
 
-    def __init__(
-        self,
-        speeds: Mapping[Key, float] | None = None,
-        *,
-        smallness: float = 0.4,
-        shortness: float = 0.35,
-        cost: float = 0.09,
-        least_share: float = 0.4,
-    ) -> None:
+    def __init__(self, speeds: Mapping[Key, float] | None = None) -> None:
         self._speeds = Speeds(speeds)
-        self._smallness, self._shortness = smallness, shortness
-        self._cost, self._least_share = cost, least_share
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None
-        self._compositions: tuple[object, Compositions] | None = None
+        self._latest = Latest()
 
     def act(self, decision: Decision) -> bool:
         """See the class."""
@@ -170,28 +158,19 @@ class Composed(Action):
         ratio = table.ratio
         ratios = np.array([[ratio(own, other) for other in keys] for own in keys])
         capacity = problem.capacity
-        compositions = self._all(problem.classes, ratios, capacity)
+        compositions = self._latest.of([gpus for _, gpus in problem.classes], ratios, capacity)
         work_s = np.array([sum(seconds) for seconds in problem.remaining_s])
         prices = compositions.prices(work_s) * capacity / sizes
         most = groups * (capacity // int(sizes.min()))
         middle_s = median(seconds for one in problem.remaining_s for seconds in one)
         weights = np.full((len(keys), most), -np.inf)
-        worth = sizes * prices * (4 * sizes / capacity) ** -self._smallness
+        worth = sizes * prices * (4 * sizes / capacity) ** -_SMALLNESS
         for at, seconds in enumerate(problem.remaining_s):
             first = np.array(seconds[:most])
-            weights[at, : len(first)] = worth[at] * (first / middle_s) ** -self._shortness
+            weights[at, : len(first)] = worth[at] * (first / middle_s) ** -_SHORTNESS
         wide = self._wide(problem, keys, table)
-        chooser = Chooser(
-            compositions, weights, groups, cost=self._cost * capacity, least_ratio=self._least_share, wide=wide
-        )
+        chooser = Chooser(compositions, weights, groups, cost=_COST * capacity, least_ratio=_LEAST_SHARE, wide=wide)
         return chooser.choose(), prices
-
-    def _all(self, classes: Sequence[tuple[str, int]], ratios: Floats, capacity: int) -> Compositions:
-        """The compositions; those of the last decision if nothing else is known since."""
-        same = (tuple(classes), ratios.tobytes(), capacity)
-        if self._compositions is None or self._compositions[0] != same:
-            self._compositions = (same, Compositions([gpus for _, gpus in classes], ratios, capacity))
-        return self._compositions[1]
 
     def _wide(self, problem: _Problem, narrow: Sequence[Key], table: SensitivityTable) -> Wide | None:
         """Jobs that are hardly slower on all nodes, or even faster."""

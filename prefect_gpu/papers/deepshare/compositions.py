@@ -122,6 +122,20 @@ class Compositions:
         return prices
 
 
+class Latest:
+    """Makes compositions, and gives those of before again as long as they are asked for: thousands take a while."""
+
+    def __init__(self) -> None:
+        self._made: tuple[object, Compositions] | None = None
+
+    def of(self, sizes: Sequence[int], ratios: Floats, capacity: int) -> Compositions:
+        """See :class:`Compositions`."""
+        asked = (tuple(sizes), ratios.tobytes(), capacity)
+        if self._made is None or self._made[0] != asked:
+            self._made = (asked, Compositions(sizes, ratios, capacity))
+        return self._made[1]
+
+
 @dataclass(frozen=True)
 class Wide:
     """Jobs that may be spread over all groups at once.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,16 +82,13 @@ class Exchange:
         state = decision.state
         company = Company(list(running.values()), state.learned.sensitivity, weights, len(state.numbered))
         jobs = [decision.state.running[name] for name in running]
-        best: tuple[float, Change] | None = None
-        for worth, change in [
+        found = [
             *self._places(decision, jobs, movable, waiting, company),
             *self._rooms(decision, jobs, movable, waiting, company),
-        ]:
-            if worth > (best[0] if best else 0.0):
-                best = worth, change
-        if best is None:
+        ]
+        worth, change = max(found, key=itemgetter(0), default=(0.0, None))
+        if change is None or worth <= 0:
             return None
-        change = best[1]
         self._moves[change.job.id] = self._moves.get(change.job.id, 0) + (change.nodes is not None)
         return change
 

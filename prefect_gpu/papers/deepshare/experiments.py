@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from prefect_gpu.papers.comparison import Comparison
 from prefect_gpu.papers.deepshare.contended import draw, predicted_table
-from prefect_gpu.papers.deepshare.profiles import hybrid
+from prefect_gpu.papers.deepshare.profiles import knowing
 from prefect_gpu.papers.deepshare.world import DeepShareWorld
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile, get_profile
@@ -52,9 +53,9 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
         truth, assumed = read_contention(tables / "jobs"), _ASSUMED + _MEASURED
         sets = [list(read_trace(tables / "traces" / "simulate" / "trace0"))]
     setting = f"normal mix, {len(sets[0])} jobs" + (", measured contention" if tables else "")
-    baselines = {name: _mean(sets, truth, lambda name=name: get_profile(name)) for name in _BASELINES}  # type: ignore[misc]
-    ours = _mean(sets, truth, lambda: knowing(truth))
-    adaptive = _mean(sets, truth, lambda: get_profile("adaptive"))
+    baselines = {name: _mean(sets, truth, partial(get_profile, name)) for name in _BASELINES}
+    ours = _mean(sets, truth, lambda: knowing("deepshare", SensitivityTable(truth.ratios), truth.isolated))
+    adaptive = _mean(sets, truth, partial(get_profile, "adaptive"))
     return [
         Comparison(
             "deepshare",
@@ -63,20 +64,15 @@ def compare(quick: bool = False, tables: Path | None = None) -> list[Comparison]
             against,
             None,
             None,
-            paper[number],
+            improvement,
             baselines[name][metric],
             ours[metric],
             adaptive[metric],
             assumed=assumed,
         )
         for metric, paper in _PAPER.items()
-        for number, (name, against) in enumerate(_BASELINES.items())
+        for improvement, (name, against) in zip(paper, _BASELINES.items(), strict=True)
     ]
-
-
-def knowing(table: ContentionTable) -> Profile:
-    """The profile ``deepshare`` that knows a table."""
-    return hybrid(SensitivityTable(table.ratios), table.isolated)
 
 
 def run(jobs: Iterable[TraceJob], table: ContentionTable, profile: Profile) -> Figures:

@@ -86,8 +86,7 @@ class ContentionAware(Action):
         least_value: A start of the policy is made only if the rule values it at so much of its own best one, which is
             made else; 0: the policy decides alone, and the rule where that starts nothing, as in the paper.
         head: The policy is shown only jobs that need at most so many times the GPU seconds of the one that needs the
-            fewest of all that could start: it is not to decide who comes first if it was never taught to. Infinite:
-            all.
+            fewest: it was never taught to decide who comes first. Infinite: all.
         fewest: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
         exchanges: Whether running jobs are stopped or moved where clearly more gets done by that, see
             :class:`~prefect_gpu.papers.deepshare.exchange.Exchange`; else they stay where they are.

@@ -127,11 +127,6 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         cut = not over and len(cluster.used) >= self._most_rounds
         return self._look(), worth, over, cut, self._info()
 
-    @property
-    def jobs_in_all(self) -> int:
-        """Jobs of the episode."""
-        return max(1, len(self.cluster.jobs))
-
     def action_masks(self) -> npt.NDArray[np.bool_]:
         """Which answers can be carried out, one candidate after the other: bool of shape (candidates × answers,)."""
         return self._known_mask.reshape(-1)
@@ -140,10 +135,12 @@ class ContentionEnv(gymnasium.Env[Observation, Action]):
         known = Key(job.model, job.gpus, len(nodes)) in self._table.isolated
         return known and self.cluster.fits(job.gpus, nodes)
 
+    def _choose(self) -> list[RoundJob]:
+        """The jobs that are asked about now."""
+        return [self._queue[at] for at in self.encoding.choose((job.model, job.gpus) for job in self._queue)]
+
     def _look(self) -> Observation:
-        self._candidates = [
-            self._queue[at] for at in self.encoding.choose((job.model, job.gpus) for job in self._queue)
-        ]
+        self._candidates = self._choose()
         running = [Running(job.key, job.nodes) for job in self.cluster.running]
         return self.encoding.observe(running, [(job.model, job.gpus) for job in self._candidates])
 
@@ -266,12 +263,9 @@ class StartsEnv(ContentionEnv):
         used = 1 - sum(cluster.free) / cluster.gpus
         return reward([cluster.ratio(job) for job in cluster.running], [used], self._w1)
 
-    def _look(self) -> Observation:
-        super()._look()
-        left = [job for job in self._candidates if job.gpus > self._answered]
-        self._candidates = [job for job in left if self._starts_of(job)[:-1].any()]
-        running = [Running(job.key, job.nodes) for job in self.cluster.running]
-        return self.encoding.observe(running, [(job.model, job.gpus) for job in self._candidates])
+    def _choose(self) -> list[RoundJob]:
+        left = [job for job in super()._choose() if job.gpus > self._answered]
+        return [job for job in left if self._starts_of(job)[:-1].any()]
 
     def _mask(self) -> npt.NDArray[np.bool_]:
         mask = self._starts_of(*self._candidates[:1])

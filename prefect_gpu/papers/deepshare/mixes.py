@@ -13,15 +13,14 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from prefect_gpu.papers.deepshare import profiles as deepshare
 from prefect_gpu.papers.deepshare.contended import DURATION_S, JOBS, shuffled
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
-from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.from_trace import cluster
+from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model.events import Event
@@ -87,7 +86,7 @@ class Truth:
         return Contention(self.table(), Speeds(self.speeds))
 
     def profile(self, name: str, *, spread: bool = False, sizes: Iterable[int] = SIZES) -> Profile:
-        """A profile for this world; those of DeepShare know the ratios.
+        """A profile for this world; the rule and the hybrids of DeepShare know the ratios.
 
         Args:
             spread: Every job of several GPUs goes on 2 or 4 nodes, as in the paper's world, whoever decides: on 2 if
@@ -102,17 +101,10 @@ class Truth:
         if name == "adaptive":
             found = adaptive(self.table(), known, EvenSpread(_WIDTHS) if spread else None)
             return replace(found, patience_s=math.inf)
-        makers: dict[str, Callable[[SensitivityTable, Mapping[Key, float] | None], Profile]] = {
-            "deepshare": deepshare.hybrid,
-            "deepshare-greedy": deepshare.greedy,
-            "deepshare-hybrid": partial(deepshare.hybrid, policy=shipped(deepshare.HYBRID_BRANCH)),
-            **{
-                f"deepshare-hybrid-{one.lower()}": partial(deepshare.hybrid, policy=shipped(one)) for one in available()
-            },
-            BUSY: partial(deepshare.hybrid, rule=deepshare.BUSY),
-        }
-        if name in makers:
-            return replace(makers[name](self.table(), known), name=name)
+        if name == BUSY:
+            return replace(deepshare.hybrid(self.table(), known, rule=deepshare.BUSY), name=name)
+        if name in ("deepshare", "deepshare-greedy") or name.startswith("deepshare-hybrid"):
+            return deepshare.knowing(name, self.table(), known)
         profile = without_patience(name)
         return replace(profile, placement=EvenSpread(_WIDTHS)) if spread else profile
 
@@ -151,7 +143,7 @@ def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
         RuntimeError: A job never ended.
     """
     world = World(cluster(NODES, GPUS_PER_NODE), jobs, profile, physics=truth.physics())
-    took = _timed(world)
+    took = decision_times(world.scheduler, _MANY)
     results = world.run()
     if results.unfinished:
         raise RuntimeError(f"{len(results.unfinished)} jobs never ended under {profile.name}, {results.unfinished[0]}")
@@ -167,17 +159,17 @@ def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
     )
 
 
-def _timed(world: World) -> list[float]:
-    """The processor seconds of each decision with many jobs waiting, as they come."""
+def decision_times(scheduler: Scheduler, least_waiting: int = 0) -> list[float]:
+    """The processor seconds of each decision with so many jobs waiting or more; the list grows as they come."""
     took: list[float] = []
-    handle, waiting = world.scheduler.handle, world.scheduler.state.queue_of_waiting
+    handle, waiting = scheduler.handle, scheduler.state.queue_of_waiting
 
     def timed(event: Event, now: float) -> list[Instruction]:
-        many, began = len(waiting) >= _MANY, time.process_time()
+        many, began = len(waiting) >= least_waiting, time.process_time()
         said = handle(event, now)
         if many:
             took.append(time.process_time() - began)
         return said
 
-    world.scheduler.handle = timed  # type: ignore[method-assign]
+    scheduler.handle = timed  # type: ignore[method-assign]
     return took

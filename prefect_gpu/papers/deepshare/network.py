@@ -33,10 +33,9 @@ NOTHING = "rest_b"
 class Starts:
     """The single starts among which a policy chooses, one after another, until it chooses nothing.
 
-    The paper's action names nodes for each candidate at once. Here a round's action is a sequence: each step starts one
-    candidate and leaves a new state, so that one start cannot make another impossible. A step is a set of nodes and
-    the GPUs on each: as candidates have different numbers of GPUs, this says which of them it is, and the state has
-    the candidate's profile at that place of its right half.
+    The paper's action names nodes for each candidate at once; here, each step starts one, so that one start cannot make
+    another impossible. A step is a set of nodes and the GPUs on each: as candidates have different numbers of GPUs,
+    this says which of them it is, and the state has its profile at that place of its right half.
 
     Args:
         encoding: The cluster shape.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from prefect_gpu.papers.deepshare.compositions import Compositions, TooMany
-from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.papers.deepshare.compositions import Latest, TooMany
+from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.interference.snapshot import Speeds, key_of, seconds_left
 
 if TYPE_CHECKING:
@@ -21,14 +21,10 @@ _RENEWED = 0.05  # of the time that this work would take alone: then the prices 
 class Prices:
     """The price of a job: seconds of a device for each second of its work on one, if all is done in the best company.
 
-    All work of the jobs that are waiting or running is taken together, and divided into nodes: what a node may hold at
-    a time are compositions of jobs' parts, of which each keeps the speed that the worst of the others leaves it. The
-    prices are the duals of the linear programme "the least time in which compositions do all the work" (see
-    :meth:`~prefect_gpu.papers.deepshare.compositions.Compositions.prices`). A job costs much if nearly everybody
-    slows it down, or if it slows down whoever there is: it should run while there is good company for it, as what is
-    left for the end has none. That depends on the others, which a mean over all pairs does not see.
-
-    Jobs that one node holds, or that need whole nodes, cost what they take: 1. Nodes are taken to be like the largest.
+    All work of the jobs that are waiting or running is taken together, see
+    :meth:`~prefect_gpu.papers.deepshare.compositions.Compositions.prices`. A job that nearly everybody slows down costs
+    much: it should run while there is good company for it. Jobs that one node holds, or that need whole nodes, cost 1.
+    Nodes are taken to be like the largest.
 
     Args:
         speeds: On how many nodes jobs go.
@@ -39,7 +35,8 @@ class Prices:
         self._known: dict[tuple[str, int], float] = {}
         self._any = False
         self._renew_at = -math.inf
-        self._last: tuple[Sequence[Key], object, Compositions] | None = None
+        self._keys: Sequence[Key] = ()
+        self._latest = Latest()
 
     def of(self, keys: Iterable[Key], decision: Decision) -> dict[Key, float] | None:
         """The price of each of these; None if there is none to tell.
@@ -71,22 +68,18 @@ class Prices:
         self._renew_at = decision.now + _RENEWED * alone_s if left_s else math.inf
         if not left_s or 2 * min(sizes) > capacity:
             return
+        if not set(left_s) <= set(self._keys):  # else, those who have gone make no difference
+            self._keys = sorted(left_s)
+        keys = self._keys
+        table = state.learned.sensitivity
+        ratios = np.array([[table.ratio(own, other) for other in keys] for own in keys])
         try:
-            keys, all_ = self._all(sorted(left_s), capacity, state.learned.sensitivity)
+            compositions = self._latest.of([key.gpus // key.nodes for key in keys], ratios, capacity)
         except TooMany:
+            self._keys = ()
             return
         work_s = np.array([left_s.get(key, 0.0) for key in keys])
-        for key, seconds in zip(keys, all_.prices(work_s), strict=True):
+        for key, seconds in zip(keys, compositions.prices(work_s), strict=True):
             if key in left_s:
                 self._known[key.model, key.gpus] = float(seconds) * capacity * key.nodes / key.gpus
         self._any = True
-
-    def _all(self, keys: Sequence[Key], capacity: int, table: SensitivityTable) -> tuple[Sequence[Key], Compositions]:
-        """The compositions of a node, and of which keys: those of before if they hold these and nothing was learned."""
-        if self._last is not None and set(keys) <= set(self._last[0]):
-            keys = self._last[0]
-        ratios = np.array([[table.ratio(own, other) for other in keys] for own in keys])
-        same = (ratios.tobytes(), capacity)
-        if self._last is None or keys is not self._last[0] or same != self._last[1]:
-            self._last = (keys, same, Compositions([key.gpus // key.nodes for key in keys], ratios, capacity))
-        return keys, self._last[2]

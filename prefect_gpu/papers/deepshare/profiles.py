@@ -1,10 +1,8 @@
 """DeepShare (Ryu & Eo, 2023): placement by contention sensitivity.
 
-``deepshare`` is the paper's RL-Hybrid without the RL: the greedy rule, a search of one step, decides everything, and
-jobs that are slowed down too much are preempted. ``deepshare-base`` is the paper's RL-base, a trained network alone,
-and ``deepshare-hybrid`` its RL-Hybrid: the network and the rule, which here guards it. Both are there for each branch
-of the reward that was trained (``deepshare-base-a`` and so on); without a letter the base is branch B, and the hybrid
-branch E.
+``deepshare`` is the paper's RL-Hybrid (§IV) without the RL: the greedy rule decides everything. ``deepshare-base`` is
+its RL-base, a trained network alone; ``deepshare-hybrid`` is the network, guarded by the rule. Both are there for each
+branch of the reward (``deepshare-base-a`` and so on).
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from prefect_gpu.papers.deepshare.composed import Composed
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
@@ -21,11 +20,13 @@ from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
 from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
 from prefect_gpu.scheduling.allocation.backfill import Strict
-from prefect_gpu.scheduling.interference.preempt_on_slowdown import MOST_STOPS, SLOWDOWN_LIMIT, PreemptOnSlowdown
+from prefect_gpu.scheduling.allocation.base import Action
+from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Policy
 from prefect_gpu.scheduling.order.orders import LeastService, Order
 from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.sharing.rules import NoSharing
 from prefect_gpu.scheduling.state.learned import Learned
 
@@ -34,13 +35,27 @@ CALM = Rule(least_used=0.75, gpus_power=1.5)
 BUSY = Rule(least_used=1.0, least_gain=0.0, worth_power=3.0, priced=True)
 """The rule behind a policy: it gets as much done at once as it can. Jobs are complete sooner, and run slower."""
 LEAST_VALUE = 0.9
-HYBRID_BRANCH = "E"
-"""Of ``deepshare-hybrid``. This, LEAST_VALUE, and the powers in BUSY were chosen on sets 10 to 19 of the four mixes."""
+BASE_BRANCH, HYBRID_BRANCH = "B", "E"
+"""Of the profiles without a letter. The hybrid's, LEAST_VALUE, and the powers in BUSY were chosen on sets 10 to 19."""
 
 
 def _baseline(name: str, order: Order) -> Profile:
     allocation = (Rounds(), StopAll(), Strict())
     return Profile(name, order, EvenSpread(), NoSharing(), allocation, patience_s=math.inf)
+
+
+def _profile(
+    name: str, table: SensitivityTable | None, allocation: tuple[Action, ...], *reactions: Reaction
+) -> Profile:
+    return Profile(
+        name,
+        LeastService(),
+        sharing=NoSharing(),
+        allocation=allocation,
+        reactions=reactions,
+        patience_s=math.inf,
+        learned=Learned(SensitivityTable(traffic=TRAFFIC) if table is None else table),
+    )
 
 
 def greedy(
@@ -49,20 +64,12 @@ def greedy(
     """The greedy rule alone.
 
     Args:
-        table: How much jobs slow each other down; None predicts it from the traffic of the paper's six models.
+        table: How much jobs slow each other down; None predicts it from the traffic of the paper's models (Table I).
         speeds: Speeds of jobs alone by how they are spread, if measured.
         rule: What it is after.
     """
-    allocation = (ContentionAware(speeds, rule=rule),)
-    return Profile(
-        "deepshare-greedy",
-        LeastService(),
-        sharing=NoSharing(),
-        allocation=allocation,
-        reactions=(PreemptOnSlowdown(math.inf),),  # it only learns
-        patience_s=math.inf,
-        learned=_known(table),
-    )
+    only_learns = PreemptOnSlowdown(math.inf)
+    return _profile("deepshare-greedy", table, (ContentionAware(speeds, rule=rule),), only_learns)
 
 
 def hybrid(
@@ -70,59 +77,35 @@ def hybrid(
     speeds: Mapping[Key, float] | None = None,
     policy: Policy | None = None,
     *,
-    limit: float = SLOWDOWN_LIMIT,
-    round_s: float = 0.0,
     rule: Rule | None = None,
-    least_value: float = LEAST_VALUE,
 ) -> Profile:
     """RL-Hybrid (§IV): a policy, the greedy rule where it starts nothing, and preemption of jobs that are slowed down.
 
-    Without a policy the rule is all there is, and looks after running times: below three quarters of the devices in
-    use it also starts jobs that will slow each other down a lot, if clearly more is done in all. Behind a policy it is
-    there to keep the cluster busy (§IV): it starts whatever lets more be done in all as long as any device is free. The
-    policy is then asked only about the jobs that come first: the paper's reward, by which it was trained, has no word
-    for completion, and it would rather begin with the largest. And the rule guards it: of starts that it values nearly
-    alike, the policy chooses. In the paper the policy is free, and asked first: ``least_value=0``.
+    Without a policy the rule is all there is. Behind one it keeps the cluster busy, and guards the policy: of starts
+    that it values nearly alike, the policy chooses. The policy is asked only about the jobs that come first: its reward
+    has no word for completion, and it would rather begin with the largest.
 
     Args:
         table: As for :func:`greedy`; it learns from measured slowdowns.
         speeds: As for :func:`greedy`.
         policy: What decides first, such as :func:`~prefect_gpu.papers.deepshare.shipped.shipped`; None: the greedy
             rule decides alone.
-        limit: Slowdown above which a job is stopped.
-        round_s: Decide only so often; a policy that was trained in rounds wants 300. 0: whenever something changes.
-        rule: What the rule is after; None: what is said above.
-        least_value: See :class:`~prefect_gpu.papers.deepshare.greedy.ContentionAware`.
+        rule: What the rule is after; None: running times where it decides alone, and a busy cluster behind a policy.
     """
-    greedy_rule = ContentionAware(
+    allocation = ContentionAware(
         speeds,
         policy,
         rule=rule or (CALM if policy is None else BUSY),
-        least_value=least_value,
+        least_value=LEAST_VALUE,
         head=1.0,
         fewest=True,
         exchanges=policy is not None,
     )
-    return Profile(
-        "deepshare" if policy is None else "deepshare-hybrid",
-        LeastService(),
-        sharing=NoSharing(),
-        allocation=(Rounds(round_s), greedy_rule),
-        reactions=(PreemptOnSlowdown(limit, foreseen=policy is not None),),
-        patience_s=math.inf,
-        learned=_known(table),
-    )
+    stops = PreemptOnSlowdown(foreseen=policy is not None)
+    return _profile("deepshare" if policy is None else "deepshare-hybrid", table, (allocation,), stops)
 
 
-def base(
-    table: SensitivityTable | None = None,
-    speeds: Mapping[Key, float] | None = None,
-    policy: TrainedPolicy | None = None,
-    *,
-    limit: float = SLOWDOWN_LIMIT,
-    most_stops: float = MOST_STOPS,
-    round_s: float = 0.0,
-) -> Profile:
+def base(table: SensitivityTable | None, speeds: Mapping[Key, float] | None, policy: TrainedPolicy) -> Profile:
     """RL-base (§IV): the network's action alone, and preemption of jobs that are slowed down.
 
     The greedy rule only starts jobs that the network has no action for, such as one of a single GPU.
@@ -130,23 +113,11 @@ def base(
     Args:
         table: As for :func:`hybrid`; the network does not see it.
         speeds: As for :func:`hybrid`.
-        policy: The network; None: the one of branch B that comes with the package.
-        limit: Slowdown from which on a job is stopped, foreseen or not.
-        most_stops: How often a job is stopped at most.
-        round_s: As for :func:`hybrid`.
+        policy: The network.
     """
-    known = shipped("B") if policy is None else policy
-    allocation = (Rounds(round_s), ContentionAware(speeds, known, rule_for=lambda way: not known.knows(way)))
-    return Profile(
-        "deepshare-base",
-        LeastService(),
-        sharing=NoSharing(),
-        allocation=allocation,
-        # Whoever was stopped may meet the same jobs again, as in the paper: the network decides, and it cannot know.
-        reactions=(PreemptOnSlowdown(limit, most_stops, foreseen=True, parts=False),),
-        patience_s=math.inf,
-        learned=_known(table),
-    )
+    allocation = ContentionAware(speeds, policy, rule_for=lambda way: not policy.knows(way))
+    # Whoever was stopped may meet the same jobs again, as in the paper: the network decides, and it cannot know.
+    return _profile("deepshare-base", table, (allocation,), PreemptOnSlowdown(foreseen=True, parts=False))
 
 
 def search(table: SensitivityTable | None = None, speeds: Mapping[Key, float] | None = None) -> Profile:
@@ -156,39 +127,38 @@ def search(table: SensitivityTable | None = None, speeds: Mapping[Key, float] | 
         table: As for :func:`greedy`.
         speeds: As for :func:`greedy`.
     """
-    return Profile(
-        "deepshare-search",
-        LeastService(),
-        sharing=NoSharing(),
-        allocation=(Composed(speeds), ContentionAware(speeds)),
-        patience_s=math.inf,
-        learned=_known(table),
-    )
+    return _profile("deepshare-search", table, (Composed(speeds), ContentionAware(speeds)))
 
 
-def predicted() -> SensitivityTable:
-    """A table that predicts contention from the traffic of the paper's models (Table I), and learns."""
-    return SensitivityTable(traffic=TRAFFIC)
-
-
-def _known(table: SensitivityTable | None) -> Learned:
-    return Learned(predicted() if table is None else table)
-
-
-def _trained(maker: Callable[..., Profile], branch: str, name: str) -> Callable[[], Profile]:
-    return lambda: replace(maker(policy=shipped(branch)), name=name)
-
-
-PROFILES: dict[str, Callable[[], Profile]] = {
+AGENTS: dict[str, tuple[Callable[..., Profile], str]] = {
+    f"deepshare-{kind}{suffix}": (maker, branch)
+    for kind, maker, usual in (("base", base, BASE_BRANCH), ("hybrid", hybrid, HYBRID_BRANCH))
+    for suffix, branch in (("", usual), *((f"-{one.lower()}", one) for one in available()))
+}
+"""The profiles with a trained network: what makes them, and the branch of the network's reward."""
+_RULES: dict[str, Callable[..., Profile]] = {
     "deepshare": hybrid,
     "deepshare-greedy": greedy,
     "deepshare-search": search,
+}
+
+
+def knowing(name: str, table: SensitivityTable | None = None, speeds: Mapping[Key, float] | None = None) -> Profile:
+    """The profile of this name, knowing a table.
+
+    Args:
+        name: One of :data:`PROFILES`, but not a baseline.
+        table: As for :func:`greedy`.
+        speeds: As for :func:`greedy`.
+    """
+    if name in _RULES:
+        return _RULES[name](table, speeds)
+    maker, branch = AGENTS[name]
+    return replace(maker(table, speeds, shipped(branch)), name=name)
+
+
+PROFILES: dict[str, Callable[[], Profile]] = {
     "deepshare-las": lambda: _baseline("deepshare-las", MostServed()),
     "deepshare-srtf": lambda: _baseline("deepshare-srtf", LeastComplete()),
+    **{name: partial(knowing, name) for name in (*_RULES, *AGENTS)},
 }
-for _name, _maker, _usual in (("deepshare-base", base, "B"), ("deepshare-hybrid", hybrid, HYBRID_BRANCH)):
-    for _branch in available():
-        _full = f"{_name}-{_branch.lower()}"
-        PROFILES[_full] = _trained(_maker, _branch, _full)
-        if _branch == _usual:
-            PROFILES[_name] = _trained(_maker, _branch, _name)

@@ -1,10 +1,8 @@
 """A trained network as a policy, on clusters of any size.
 
-The network knows four nodes of eight GPUs. Any other cluster is seen as windows of four nodes of one domain, in the
-order of their numbers, and at each step the network starts the job in the window in which it is most in favour of a
-start. What that loses: a job is never put on nodes of two windows, or on more than four. Nodes that a last window
-lacks, and GPUs that a node lacks of eight, look as if harmless jobs were on them; of a node's GPUs, those beyond eight
-are not seen.
+The network knows four nodes of eight GPUs. Any other cluster is seen as windows of four nodes of one domain, and a job
+is never put on nodes of two windows. Nodes and GPUs that a window lacks look as if harmless jobs were on them; those
+beyond eight of a node are not seen.
 """
 
 from __future__ import annotations

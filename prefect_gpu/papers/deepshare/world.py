@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from prefect_gpu.papers.deepshare.world_in_rounds import GPUS_PER_NODE, NODES, ROUND_S, RoundCluster, RoundJob
 from prefect_gpu.papers.free_moves import with_free_moves
+from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Move, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import Profile, without_patience
@@ -79,10 +79,7 @@ class DeepShareWorld:
         self.scheduler = Scheduler(with_free_moves(without_patience(profile)), ABILITIES)
         self.cluster = RoundCluster(jobs, table, nodes, gpus_per_node, round_s=round_s, flaw=flaw)
         self.results = Results(nodes * gpus_per_node)
-        self._nodes = tuple(
-            Node(f"n{n}", tuple(Device(f"n{n}g{g}", "gpu", _MEMORY_BYTES) for g in range(gpus_per_node)), ())
-            for n in range(nodes)
-        )
+        self._nodes = cluster(nodes, gpus_per_node, _MEMORY_BYTES)
         # Numbered names, because ties of jobs that arrive together are decided by name.
         self._jobs = {f"{at:06d}": job for at, job in enumerate(self.cluster.jobs)}
         self._names = {job: name for name, job in self._jobs.items()}
@@ -92,28 +89,27 @@ class DeepShareWorld:
         """Let rounds pass until all jobs have ended, or none can start any more."""
         began = time.perf_counter()
         news: list[ev.Event] = [ev.NodesChanged(self._nodes)]
-        for name, job in self._jobs.items():
-            news.append(self._submit(name, job))
-        cluster = self.cluster
+        news += [self._submit(name, job) for name, job in self._jobs.items()]
+        rounds = self.cluster
         while True:
             self._decide(news)
-            if not cluster.running:
+            if not rounds.running:
                 break
-            for job in cluster.running:
-                self.results.held_device_s += job.gpus * cluster.round_s
-            ended, gained = cluster.advance()
+            for job in rounds.running:
+                self.results.held_device_s += job.gpus * rounds.round_s
+            ended, gained = rounds.advance()
             news = []
             for job in ended:
-                self._outcomes[job].end_s = cluster.now
+                self._outcomes[job].end_s = rounds.now
                 self._outcomes[job].trained_s = job.ran_s
                 self.results.jobs += 1
                 news.append(ev.JobEnded(self._names[job], "completed"))
-            news.append(ev.Progressed(tuple((self._names[job], job.done_s) for job in cluster.running)))
+            news.append(ev.Progressed(tuple((self._names[job], job.done_s) for job in rounds.running)))
             news += [ev.SlowdownMeasured(self._names[job], 1 / job.ratio) for job in gained]
             news.append(ev.TimePassed())
         self.results.wall_s = time.perf_counter() - began
-        self.results.end_s = cluster.now
-        self.results.unfinished = sorted(job.name for job in cluster.jobs if job.end_s is None)
+        self.results.end_s = rounds.now
+        self.results.unfinished = sorted(job.name for job in rounds.jobs if job.end_s is None)
         self.results.training_device_s = self.results.held_device_s
         self.results.busy_device_s = self.results.held_device_s
         return self.results

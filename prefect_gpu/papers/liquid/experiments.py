@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from prefect_gpu.papers.comparison import Comparison
 from prefect_gpu.scheduling.model.cluster import Device, Node
@@ -58,8 +59,12 @@ _NETWORK = (
     "HiveD's cells hold GPUs, so Kubernetes places its parameter servers; of the network, only the factor of 2 and the "
     "order of the programs are in print: with a link only 2 times as slow (then 1.33) the gains are about half as large"
 )
-# Measured with the server inside the cell: 0 % in immediate mode, 2 % and 1 % in batch mode.
-_HIVED = "; this reading of HiveD decides the row: with the server inside the cell it is within 2 % of Liquid"
+
+
+def _hived(other: str) -> str:
+    # Measured with the server inside the cell: 0 % in immediate mode, 2 % and 1 % in batch mode.
+    reading = "; this reading of HiveD decides the row: with the server inside the cell it is within 2 % of Liquid"
+    return reading if other == "hived" else ""
 
 
 def compare(quick: bool = False) -> list[Comparison]:
@@ -78,23 +83,19 @@ def pre_scheduling(seeds: Sequence[int]) -> list[Comparison]:
     for program, paper in ((CNN_K80, 0.50), (NEUMF_K80, 0.77), (CNN_T4, 0.18), (NEUMF_T4, 0.30)):
 
         def idle(profile: str, gates: bool, program: Program = program) -> float:
-            return _mean(_idle_s(_sequence(program, 2, seed), profile, gates=gates) for seed in seeds)
+            return fmean(_idle_s(_sequence(program, 2, seed), profile, gates=gates) for seed in seeds)
 
         rows.append(
-            Comparison(
-                "liquid",
+            _row(
                 f"pre-scheduling, 2 × {program.name}",
                 "GPU idle between two jobs, s",
                 "without pre-scheduling",
-                28.0 if program is CNN_T4 else None,
-                23.0 if program is CNN_T4 else None,
                 paper,
-                idle("liquid-immediate", False),
-                idle("liquid-immediate", True),
-                idle(ADAPTIVE, True),
-                assumed="launching and saving times such that the idle time on T4 is near the 25 and 28 s in print; "
+                (idle("liquid-immediate", False), idle("liquid-immediate", True), idle(ADAPTIVE, True)),
+                "launching and saving times such that the idle time on T4 is near the 25 and 28 s in print; "
                 "estimates of training and launching times err by 10 % "
                 "(standard deviation); the preparation of one job does not slow the other down",
+                printed=(28.0, 23.0) if program is CNN_T4 else (None, None),
             )
         )
     return rows
@@ -115,18 +116,13 @@ def sharing() -> list[Comparison]:
                 return _run(_card(), jobs, profile, gates=False).makespan_s
 
             rows.append(
-                Comparison(
-                    "liquid",
+                _row(
                     f"sharing, {name} on {card}",
                     "total time, s",
                     "exclusive mode",
-                    None,
-                    None,
                     paper,
-                    total("liquid-immediate", False),
-                    total("liquid-immediate", True),
-                    total(ADAPTIVE, True),
-                    assumed="mean utilisation of 40 % (CNN-MNIST) and 45 % (NeuMF), both below 50 % as printed; where "
+                    (total("liquid-immediate", False), total("liquid-immediate", True), total(ADAPTIVE, True)),
+                    "mean utilisation of 40 % (CNN-MNIST) and 45 % (NeuMF), both below 50 % as printed; where "
                     "the kernels of two runs meet, each loses 30 % of one; no pre-scheduling on either side",
                 )
             )
@@ -142,23 +138,18 @@ def event_driven(seeds: Sequence[int]) -> list[Comparison]:
             def one(seed: int) -> float:
                 return _idle_s(_sequence(program, 6, seed, 0.3), profile, gates=False, heartbeat_s=heartbeat_s) / 5
 
-            return _mean(one(seed) for seed in seeds)
+            return fmean(one(seed) for seed in seeds)
 
         rows.append(
-            Comparison(
-                "liquid",
+            _row(
                 f"events, {program.name}",
                 "GPU idle between two jobs, s",
                 "heartbeats of 5 s",
-                25.0 if program is CNN_T4 else None,
-                None,
                 paper,
-                idle("liquid-immediate", 5.0),
-                idle("liquid-immediate", 0.0),
-                idle(ADAPTIVE, 0.0),
-                assumed="sequences of 6 jobs of ± 30 % service, so that they end anywhere between two heartbeats; only "
-                "the node's report waits for the heartbeat, not the launch; "
-                "no pre-scheduling on either side",
+                (idle("liquid-immediate", 5.0), idle("liquid-immediate", 0.0), idle(ADAPTIVE, 0.0)),
+                "sequences of 6 jobs of ± 30 % service, so that they end anywhere between two heartbeats; only "
+                "the node's report waits for the heartbeat, not the launch; no pre-scheduling on either side",
+                printed=(25.0 if program is CNN_T4 else None, None),
             )
         )
     return rows
@@ -172,24 +163,19 @@ def immediate(seeds: Sequence[int]) -> list[Comparison]:
             programs = _mix(1, seed)
             jobs = [_gang(p, f"{seed}-{at}", at * 5000.0) for at, p in enumerate(programs)]
             outcomes = _run(_t4_nodes(5), jobs, profile).finished
-            return _mean((o.end_s or 0.0) - (o.first_start_s or 0.0) for o in outcomes)
+            return fmean((o.end_s or 0.0) - (o.first_start_s or 0.0) for o in outcomes)
 
-        return _mean(one(seed) for seed in seeds)
+        return fmean(one(seed) for seed in seeds)
 
     ours, adaptive = execution("liquid-immediate"), execution(ADAPTIVE)
     return [
-        Comparison(
-            "liquid",
+        _row(
             "immediate mode, 5 nodes × 2 T4",
             "mean execution time, s",
             called,
-            None,
-            None,
             faster,
-            baseline,
-            ours,
-            adaptive,
-            assumed=_NETWORK + "; the cluster is empty when a job comes" + (_HIVED if other == "hived" else ""),
+            (baseline, ours, adaptive),
+            _NETWORK + "; the cluster is empty when a job comes" + _hived(other),
         )
         for other, names in OTHERS.items()
         for baseline in (execution(other),)
@@ -204,31 +190,32 @@ def batch(quick: bool = False) -> list[Comparison]:
 
     def both(profile: str) -> tuple[float, float]:
         runs = [_run(_t4_nodes(5 * scale), _burst(scale, seed), profile) for seed in seeds]
-        return _mean(run.makespan_s for run in runs), _mean(float(run.summary()["mean_jct_s"]) for run in runs)
+        return fmean(run.makespan_s for run in runs), fmean(run.summary()["mean_jct_s"] for run in runs)
 
     ours, adaptive = both("liquid-batch"), both(ADAPTIVE)
-    rows = []
-    for other, names in OTHERS.items():
-        baseline = both(other)
-        for called, _, *papers in names:
-            for at, metric in enumerate(("makespan, s", "mean completion time, s")):
-                rows.append(
-                    Comparison(
-                        "liquid",
-                        f"batch mode, {5 * scale} nodes × 2 T4",
-                        metric,
-                        called,
-                        None,
-                        None,
-                        papers[at],
-                        baseline[at],
-                        ours[at],
-                        adaptive[at],
-                        assumed=_NETWORK + "; all are submitted within 5 s, in random order; "
-                        f"mean of {len(seeds)} orders" + (_HIVED if other == "hived" else ""),
-                    )
-                )
-    return rows
+    assumed = f"{_NETWORK}; all are submitted within 5 s, in random order; mean of {len(seeds)} orders"
+    return [
+        _row(f"batch mode, {5 * scale} nodes × 2 T4", metric, called, paper, figures, assumed + _hived(other))
+        for other, names in OTHERS.items()
+        for baseline in (both(other),)
+        for called, _, *papers in names
+        for metric, paper, figures in zip(
+            ("makespan, s", "mean completion time, s"), papers, zip(baseline, ours, adaptive, strict=True), strict=True
+        )
+    ]
+
+
+def _row(
+    setting: str,
+    metric: str,
+    against: str,
+    improvement: float,
+    figures: tuple[float, float, float],
+    assumed: str,
+    printed: tuple[float | None, float | None] = (None, None),
+) -> Comparison:
+    """A row whose figures are those of (baseline, Liquid, ``adaptive``); printed are mostly the improvements alone."""
+    return Comparison("liquid", setting, metric, against, *printed, improvement, *figures, assumed=assumed)
 
 
 # -- the set-up ------------------------------------------------------------------------------------------------------
@@ -329,8 +316,3 @@ def _idle_s(jobs: list[JobModel], profile: str, *, gates: bool, heartbeat_s: flo
         busy_s += max(0.0, end - max(start, until))
         until = max(until, end)
     return until - spans[0][0] - busy_s
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)

@@ -295,10 +295,10 @@ def measured(*slowdowns: tuple[str, float]) -> ev.Event:
     return ev.Together(tuple(ev.SlowdownMeasured(job, slowdown) for job, slowdown in slowdowns))
 
 
-def surprised(**options: object) -> tuple[Cluster, SensitivityTable]:
+def surprised() -> tuple[Cluster, SensitivityTable]:
     """Two jobs side by side on two nodes of which nothing was known, measured once already."""
     known = SensitivityTable()
-    cluster = Cluster(hybrid(known, SPEEDS, **options), nodes=2)  # type: ignore[arg-type]
+    cluster = Cluster(hybrid(known, SPEEDS), nodes=2)
     cluster.submit("a", "b", kind="loud")
     assert len(cluster.places) == 2
     cluster.handle(measured(("a", 1.0)), at=10.0)

@@ -1,13 +1,7 @@
 """Training a policy as the paper does: rounds on a simulated cluster, job sets that are gone through several times.
 
-Three things keep it from going astray, none of which changes the reward or what the policy sees and does:
-
-- *Staggered episodes.* The first episode of each of the parallel clusters has only a part of its jobs, so that they
-  are not all at the beginning, or all at the end, of their job sets at once.
-- *Centred rewards.* The mean reward of a round is subtracted from that of each round (Naik et al., 2024). Otherwise
-  branches whose rewards are negative throughout learn to take more steps, and the critic to predict a large constant.
-- *Selection.* The policy plays validation sets now and then, which are neither trained nor scored on. Of the last
-  quarter of these looks, when steps have become small, the one with the best reward counts.
+Three things keep it from going astray: the parallel clusters begin at different stages of their job sets, rewards are
+centred (Naik et al., 2024), and the best of the last looks at validation sets counts.
 """
 
 from __future__ import annotations
