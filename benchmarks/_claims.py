@@ -1,7 +1,8 @@
-"""The one form in which every benchmark reports."""
+"""The one form in which every benchmark is started and reports."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass
@@ -20,6 +21,19 @@ class Claim:
     value: float
     asked: str
     holds: bool
+
+
+def command_line(doc: str | None, *, quick: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has.
+
+    Args:
+        doc: The benchmark's docstring, for ``--help``.
+        quick: What ``--quick`` does.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
 
 
 def at_least(name: str, value: float, bound: float) -> Claim:

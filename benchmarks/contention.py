@@ -27,7 +27,6 @@ move everybody. The decision time is this machine's. Quick: one order, two unsee
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -37,7 +36,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks._claims import Claim, at_least, at_most, report
+from benchmarks._claims import Claim, at_least, at_most, command_line, report
 from prefect_gpu.papers.deepshare.contended import MIXES, draw, predicted_table
 from prefect_gpu.papers.deepshare.greedy import Rule
 from prefect_gpu.papers.deepshare.mixes import decision_times
@@ -115,10 +114,8 @@ def orders(jobs: Sequence[TraceJob], count: int) -> list[list[TraceJob]]:
 
 def main() -> int:
     """Run the benchmark; the exit code says whether all claims hold."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = command_line(__doc__, quick="one order, two unseen sets")
     parser.add_argument("--traces", type=Path, default=os.environ.get("PREFECT_GPU_TRACES"))
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="one order, two unseen sets")
     parser.add_argument("--orders", type=int, default=3, help="orders of trace0 (default: 3)")
     parser.add_argument("--draws", type=int, default=2, help="sets drawn of each of the paper's mixes (default: 2)")
     args = parser.parse_args()

@@ -9,7 +9,6 @@ is not measured: its database may have to be migrated. Neither is the installati
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks._claims import Claim, at_most, report
+from benchmarks._claims import Claim, at_most, command_line, report
 from prefect_gpu.demo.lab.sandbox import Sandbox
 from prefect_gpu.reporting.spans import phase_spans
 from prefect_gpu.storage.history import History
@@ -101,9 +100,7 @@ def _children_cpu_s() -> float:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help=f"about a minute: one pair, with {QUICK_TRIALS} trials")
+    parser = command_line(__doc__, quick=f"about a minute: one pair, with {QUICK_TRIALS} trials")
     parser.add_argument("--rounds", type=int, default=3, help="pairs (default: 3)")
     options = parser.parse_args()
     rounds, trials = (1, QUICK_TRIALS) if options.quick else (options.rounds, TRIALS)

@@ -13,26 +13,22 @@ they learn to the end, as the claim is about such sweeps; all are submitted at o
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.flows import Flow
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from benchmarks._claims import Claim, at_least, at_most, report
+from benchmarks import _demotion_flow
+from benchmarks._claims import Claim, at_least, at_most, command_line, report
 from benchmarks._demotion_flow import HOST_CORE
-from prefect_gpu.demo.lab.sandbox import Sandbox, SandboxError
-from prefect_gpu.storage.history import History
+from benchmarks._host.served import completed, deploy, recorded, served, settings
+from prefect_gpu.demo.lab.sandbox import Sandbox
 
 POOL = "gpus"
 EARLY, LATE = (0.5, 0.3, 0.4), (0.002, 0.001, 0.0015, 0.0008, 0.0012, 0.0005)
@@ -79,8 +75,7 @@ async def sweep(
         SandboxError: A run failed, or the time is over.
     """
     state = sandbox.folder / name
-    settings = {"VIRTUAL_DEVICES": "1", "PRELOAD": "torch,sklearn.datasets", "STATE_DIR": str(state)}
-    env = {f"PREFECT_INTEGRATIONS_GPU_{key}": value for key, value in settings.items()}
+    env = settings(virtual_devices="1", preload="torch,sklearn.datasets", state_dir=str(state))
     worker = sandbox.start_worker(POOL, name=name, env=env)
     try:
         await asyncio.sleep(_WARM_UP_S)
@@ -91,15 +86,11 @@ async def sweep(
                 deployment, parameters={"lr": lr, "seed": 1, "epochs": epochs}, job_variables=asked
             )
             rate_of[str(run.id)] = lr
-        await _completed(client, [UUID(run_id) for run_id in rate_of])
-        with History(f"sqlite:///{state / 'history.db'}") as history:
-            end = time.monotonic() + 30.0
-            while len(rows := history.rows()) < len(rate_of) and time.monotonic() < end:  # noqa: ASYNC110
-                await asyncio.sleep(0.2)
+        ids = [UUID(run_id) for run_id in rate_of]
+        await completed(client, worker, ids, deadline_s=_DEADLINE_S, every_s=1.0)
+        rows = await recorded(state, ids, worker)
     finally:
         worker.terminate(timeout_s=20.0)
-    if len(rows) < len(rate_of):
-        raise SandboxError(f"Only {len(rows)} of {len(rate_of)} runs are in the history:\n{worker.output[-3000:]}")
     times = {row.run_id: (row.submitted_at or 0.0, row.ended_at or 0.0) for row in rows}
     runs = [
         Trained(
@@ -114,26 +105,11 @@ async def sweep(
     return Sweep(last - first, sorted(runs, key=lambda run: run.lr))
 
 
-async def _completed(client: PrefectClient, ids: list[UUID]) -> None:
-    end = time.monotonic() + _DEADLINE_S
-    while time.monotonic() < end:
-        found = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
-        final = [run.state for run in found if run.state is not None and run.state.is_final()]
-        failed = [state for state in final if not state.is_completed()]
-        if failed:
-            raise SandboxError(f"A run ended as {failed[0].name}: {failed[0].message}")
-        if len(final) == len(ids):
-            return
-        await asyncio.sleep(1.0)  # each question costs the host's core some milliseconds
-    raise SandboxError(f"The sweep has not ended after {_DEADLINE_S:.0f} s")
-
-
 async def measure(sandbox: Sandbox, repeats: int, rates: tuple[float, ...], epochs: int) -> dict[str, list[Sweep]]:
     """All sweeps, by mode; which mode goes first changes from one repeat to the next."""
     found: dict[str, list[Sweep]] = {mode: [] for mode in MODES}
     async with get_client() as client:
-        source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint="_demotion_flow.py:fit")
-        deployment = await (await source.ato_deployment(name=POOL, work_pool_name=POOL)).apply()
+        deployment = await deploy(Path(_demotion_flow.__file__), "fit", POOL)
         for repeat in range(repeats):
             for mode in sorted(MODES, reverse=bool(repeat % 2)):
                 done = await sweep(sandbox, client, deployment, mode, rates, epochs, f"{mode}-{repeat}")
@@ -170,9 +146,7 @@ def claims_of(found: dict[str, list[Sweep]]) -> list[Claim]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="under a minute: one repeat of three short runs")
+    parser = command_line(__doc__, quick="under a minute: one repeat of three short runs")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=240, help="of each run (default: 240, some 5 s alone)")
     options = parser.parse_args()
@@ -183,8 +157,7 @@ def main() -> int:
     repeats, rates, epochs = options.repeats, LEARNING_RATES, options.epochs
     if options.quick:
         repeats, rates, epochs = 1, LEARNING_RATES[:3], 200
-    with Sandbox() as sandbox, temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
-        sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
+    with served({POOL: "gpu"}) as sandbox:
         found = asyncio.run(measure(sandbox, repeats, rates, epochs))
     details = {
         "learning_rates": {"converge early": EARLY, "learn to the end": LATE},

@@ -26,8 +26,8 @@ No Prefect takes part: what its engine adds to a resize is measured by ``benchma
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import logging
 import os
 import random
 import statistics
@@ -35,14 +35,16 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks._claims import Claim, at_most, below, report
-from benchmarks._elastic_training import Order, train
-from benchmarks._processes import ProcessPool, node, notes, python
+from benchmarks._claims import Claim, at_most, below, command_line, report
+from benchmarks._elastic_training import VARIABLE, Order, train
+from benchmarks._host.pool import Pool, Run, module, notes, virtual_node
 from prefect_gpu.papers.fscheduling import experiments as paper
-from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 
 OURS = ("adaptive", "f-scheduling")
 SLOTS = (1, 2, 3, 6)
@@ -55,6 +57,7 @@ _PRELOAD = (
     "prefect_gpu.training.wire",
 )
 _WARM_UP_S = 60.0
+_LOGGER = logging.getLogger("benchmarks.elastic")
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,10 @@ class Bench:
         self._passes += 1
         folder = self._folder / f"pass-{self._passes}"
         folder.mkdir()
-        machine, argv = node(paper.GPUS), python("benchmarks._elastic_training")
-        async with ProcessPool(folder, argv, machine, profile=profile, preload=_PRELOAD) as pool:
+        make_driver = partial(
+            ProcessDriver, warm=True, preload=_PRELOAD, logger=logging.getLogger("benchmarks.elastic")
+        )
+        async with Pool(folder, (virtual_node(paper.GPUS),), make_driver, profile=profile) as pool:
             await self._warm(pool, folder)
             begin = time.monotonic()
             for number, (at_s, model) in enumerate(paper.ARRIVALS):
@@ -121,14 +126,11 @@ class Bench:
                 request = Request(slot or 1, max_gpus=None if slot else paper.GPUS, preemptible=slot is None)
                 speeds = tuple(paper.STEPS / paper.training_s(model, n) for n in range(1, paper.GPUS + 1))
                 order = self._order(model, number, folder, str(number))
-                pool.submit(str(number), request, Estimate(throughput=speeds), ELASTIC=order.text())
+                pool.submit(_run(str(number), order, request, Estimate(throughput=speeds)))
             names = [str(number) for number in range(len(paper.ARRIVALS))]
-            await pool.over(*names)
-            failed = [name for name in names if pool.owner.over[name].returncode != 0]
-            if failed:
-                raise RuntimeError(f"run {failed[0]} failed: {pool.owner.over[failed[0]].tail}")
-            total_s = max(pool.owner.ended_at[name] for name in names) - begin
-            resized = len(pool.owner.left)
+            courses = await pool.completed(*names)
+        total_s = max(course.finalised for course in courses) - begin
+        resized = sum(len(course.left) for course in courses)
         done = [[step for step, *_ in notes(folder / f"{name}.notes")] for name in names]
         return Total(
             total_s,
@@ -138,7 +140,7 @@ class Bench:
             sum((folder / f"{name}.result").read_text() != self._expected[name] for name in names),
         )
 
-    async def _warm(self, pool: ProcessPool, folder: Path) -> None:
+    async def _warm(self, pool: Pool, folder: Path) -> None:
         """Wait until the warm interpreter has imported everything: a run that starts warm says so."""
         end = time.monotonic() + _WARM_UP_S
         number = 0
@@ -146,14 +148,16 @@ class Bench:
             number += 1
             name = f"warm-{number}"
             order = self._order("resnet-50", 0, folder, name, paced=False)
-            pool.submit(name, Request(1), ELASTIC=order.text())
-            while name not in pool.controller.runs:  # noqa: ASYNC110  # launched within the next turns of the loop
-                await asyncio.sleep(0.001)
-            run = pool.controller.runs[name]
-            await pool.over(name)
-            if run.record.warm:
+            pool.submit(_run(name, order, Request(1)))
+            [course] = await pool.completed(name)
+            if course.record is not None and course.record.warm:
                 return
         raise RuntimeError("the warm interpreter did not become ready")
+
+
+def _run(name: str, order: Order, request: Request, estimate: Estimate = UNKNOWN) -> Run:
+    env = {VARIABLE: order.text()}
+    return Run(name, module("benchmarks._elastic_training"), request, env, estimate=estimate)
 
 
 async def measure(bench: Bench, repeats: int, contenders: dict[str, tuple[str, int | None]]) -> dict[str, list[Total]]:
@@ -184,11 +188,7 @@ def claims_of(found: dict[str, list[Total]]) -> list[Claim]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--quick", action="store_true", help="under a minute: adaptive and the best static division once, scale 60"
-    )
+    parser = command_line(__doc__, quick="under a minute: adaptive and the best static division once, scale 60")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", type=float, default=40.0, help="all seconds and steps are divided by it")
     options = parser.parse_args()

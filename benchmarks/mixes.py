@@ -13,13 +13,12 @@ measured it; without it, it is predicted from the paper's Table I. Quick: one se
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import asdict, astuple
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks._claims import Claim, at_least, at_most, below, report
+from benchmarks._claims import Claim, at_least, at_most, below, command_line, report
 from benchmarks._least_p90 import least_p90_s
 from prefect_gpu.papers.deepshare.contended import JOBS, MIXES
 from prefect_gpu.papers.deepshare.mixes import BUSY, SIZES, Figures, Truth, draw, least_p90_jct_s, run
@@ -88,9 +87,7 @@ def _change(ours: float, theirs: float) -> float:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="one set of each mix, spread only")
+    parser = command_line(__doc__, quick="one set of each mix, spread only")
     parser.add_argument("--profile", default="deepshare-hybrid", help="what is claimed of (default: deepshare-hybrid)")
     parser.add_argument("--sets", type=int, default=10, help="job sets of each mix (default: 10)")
     parser.add_argument("--spread", action="store_true", help="only with every job of several GPUs on 2 or 4 nodes")

@@ -22,13 +22,10 @@ from the page cache. The worker does not learn from its history here, so that ea
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,11 +33,11 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.flows import Flow
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from benchmarks._claims import Claim, at_most, report
-from benchmarks._processes import notes
+from benchmarks._claims import Claim, at_most, command_line, report
+from benchmarks._host.pool import notes
+from benchmarks._host.served import completed, deploy, served, settings
+from benchmarks._host.waiting import until
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.scheduling.model.instructions import Move
 from prefect_gpu.scheduling.record import replay
@@ -105,21 +102,19 @@ class Bench:
     async def deploy(self) -> None:
         """Make the flows known."""
         for name in ("fit", "company"):
-            entrypoint = f"_move_flow.py:{name}"
-            source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint=entrypoint)
-            self._deployments[name] = await (await source.ato_deployment(name=name, work_pool_name=POOL)).apply()
+            self._deployments[name] = await deploy(Path(__file__).with_name("_move_flow.py"), name, POOL, name=name)
 
     async def keep_company(self) -> None:
         """Have one run on each device that the training will share one with."""
         while len(self._company) < 2:
             self._count += 1
-            marks, until = (self._folder / f"{word}-{self._count}" for word in ("company", "until"))
-            await self._submit("company", {"marks": str(marks), "until": str(until)}, {"gpu_memory": "512MiB"})
-            await _until(partial(_is_written, marks), "a run on each device")
+            marks, released = (self._folder / f"{word}-{self._count}" for word in ("company", "until"))
+            await self._submit("company", {"marks": str(marks), "until": str(released)}, {"gpu_memory": "512MiB"})
+            await until(partial(_is_written, marks), "a run on each device")
             device = marks.read_text()
             if device in self._company:
                 raise SandboxError(f"{device} has two runs, and the other device none")
-            self._company[device] = until
+            self._company[device] = released
 
     async def train(self, megabytes: int, steps: int, *, move: bool) -> Moved | None:
         """One training. Without ``move`` it is left alone, and its result is what all others must have."""
@@ -129,20 +124,12 @@ class Bench:
         run_id = await self._submit("fit", parameters, {"gpu_memory": "7GiB", "preemptible": True})
         other = ""
         if move:
-            await _until(lambda: _steps(notes(file)) >= max(3, steps // 4), "the training's first steps")
+            await until(lambda: _steps(notes(file)) >= max(3, steps // 4), "the training's first steps")
             other = next(device for device in self._company if device != notes(file)[0]["device"])
             self._company.pop(other).touch()
-        state: Any = None
-        end = time.monotonic() + _DEADLINE_S
-        while state is None or not state.is_final():
-            if time.monotonic() > end:
-                raise SandboxError(f"the training has not ended:\n{self._worker.output[-3000:]}")
-            await asyncio.sleep(0.5)
-            state = (await self._client.read_flow_run(run_id)).state
-        if not state.is_completed():
-            raise SandboxError(f"the training ended as {state.name}: {state.message}")
+        await completed(self._client, self._worker, [run_id], deadline_s=_DEADLINE_S, every_s=0.5)
         # Its device is free only when its process is gone, too.
-        await _until(lambda: f'"JobEnded", "job": "{run_id}"' in self._log(), "the end of the training's process")
+        await until(lambda: f'"JobEnded", "job": "{run_id}"' in self._log(), "the end of the training's process")
         marks = notes(file)
         [digest] = [mark["digest"] for mark in marks if mark["what"] == "result"]
         if not move:
@@ -208,14 +195,6 @@ def _steps(marks: list[dict[str, Any]]) -> int:
     return sum(mark["what"] == "has reported" for mark in marks)
 
 
-async def _until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + _DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            raise SandboxError(f"waited in vain: {what}")
-        await asyncio.sleep(0.05)
-
-
 async def measure(
     sandbox: Sandbox, worker: Process, state: Path, sizes: list[int], repeats: int
 ) -> dict[int, list[Moved]]:
@@ -264,9 +243,7 @@ def claims_of(found: dict[int, list[Moved]]) -> list[Claim]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="under a minute: one move of 400 MB")
+    parser = command_line(__doc__, quick="under a minute: one move of 400 MB")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=list(SIZES_MB), metavar="MB", help="state, in 10^6 bytes"
@@ -276,19 +253,9 @@ def main() -> int:
     sizes, repeats = options.sizes, options.repeats
     if options.quick:
         sizes, repeats = [400], 1
-    with (
-        Sandbox(options.keep) as sandbox,
-        temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}),
-    ):
-        sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
+    with served({POOL: "gpu"}, folder=options.keep) as sandbox:
         state = sandbox.folder / "state"
-        settings = {
-            "VIRTUAL_DEVICES": "2",
-            "PRELOAD": "torch",
-            "STATE_DIR": str(state),
-            "LEARN": "false",
-        }
-        env = {f"PREFECT_INTEGRATIONS_GPU_{name}": value for name, value in settings.items()}
+        env = settings(virtual_devices="2", preload="torch", state_dir=str(state), learn="false")
         worker = sandbox.start_worker(POOL, env=env)
         try:
             found = asyncio.run(measure(sandbox, worker, state, sizes, repeats))

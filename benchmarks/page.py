@@ -11,7 +11,6 @@ The worker's share is measured against a real controller's activity log; the run
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
@@ -24,6 +23,8 @@ from typing import Any
 from playwright.async_api import async_playwright
 
 from benchmarks import _claims
+from benchmarks._chromium import CHROMIUM, FLAGS
+from benchmarks._host.pool import virtual_node
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.controller import Controller
@@ -32,14 +33,12 @@ from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 
 RUNS, TRAINING, QUEUED = 1000, 8, 200
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 _MEASURE = """async () => {
   const drawn = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
   await drawn();
@@ -54,8 +53,7 @@ class Pool:
     """A controller that launches nothing, with an activity log full of runs. A source for the page."""
 
     def __init__(self, folder: Path) -> None:
-        devices = tuple(Device(f"virtual-{number}", "virtual", 8 << 30, virtual=True) for number in range(4))
-        node = Node("decision", devices, tuple(range(8)))
+        node = virtual_node(4, "desk", cpus=range(8))
         driver = ProcessDriver(warm=False, logger=logging.getLogger("benchmark"))
         host: Any = _Nobody()
         self.controller = Controller(host, nodes=(node,), driver=driver, state_dir=folder, pool="gpus", profile="fifo")
@@ -66,10 +64,10 @@ class Pool:
 
     def _fill(self, activity: ActivityLog, now: float) -> None:
         for number in range(RUNS):
-            device = f"virtual-{number % 4}"
+            device = f"desk-{number % 4}"
             record = RunRecord(
                 f"00000000-0000-0000-0000-{number:012d}", f"quick-fox-{number}", "gpus", "default", "t",
-                Request(), Placement("decision", (device,), (number % 8,)), gated=True,
+                Request(), Placement("desk", (device,), (number % 8,)), gated=True,
             )  # fmt: skip
             record.known = {"flow_name": "train", "features": {"steps": 1000}}
             start = now - (RUNS - number) * 3.5 - 12.0
@@ -87,7 +85,7 @@ class Pool:
                 activity.over(run, start + 14.0, "completed", "")
             else:
                 self.training.append(run)
-        self.controller.scheduler.handle(ev.NodesChanged((Node("decision", (), ()),)), now)
+        self.controller.scheduler.handle(ev.NodesChanged((Node("desk", (), ()),)), now)
         for number in range(QUEUED):
             event = ev.JobSubmitted(f"w{number}", Request(), "q", now - number, 0.0, f"ox-{number}")
             for told in self.controller.scheduler.handle(event, now):
@@ -154,10 +152,8 @@ async def measure(repeats: int, chromium: str) -> dict[str, Any]:
 
 def main() -> int:
     """Measure, and print the claims."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--chromium", default="/usr/bin/chromium")
+    parser = _claims.command_line(__doc__, quick="fewer repeats")
+    parser.add_argument("--chromium", default=str(CHROMIUM))
     chosen = parser.parse_args()
     found = asyncio.run(measure(5 if chosen.quick else 40, chosen.chromium))
     usual, full = found.pop("usual_ms"), found.pop("full_ms")

@@ -8,7 +8,6 @@ gang is one parameter server and workers, one GPU each. Also measured: our best 
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks._claims import Claim, report
+from benchmarks._claims import Claim, command_line, report
 from prefect_gpu.scheduling.placement.kernels.best_fit import AnchoredBestFit, GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
@@ -84,9 +83,7 @@ def measure(nodes: int, gpus: int, containers: int, trials: int, seed: int) -> d
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="few trials: a few seconds")
+    parser = command_line(__doc__, quick="few trials: a few seconds")
     parser.add_argument("--nodes", type=int, default=1024)
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of each node")
     parser.add_argument("--containers", type=int, default=8, help="containers of the gang, one GPU each")

@@ -11,14 +11,13 @@ folders jobs and traces (github.com/gajagajago/deepshare), at any depth. Quick: 
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks._claims import Claim, report
+from benchmarks._claims import Claim, command_line, report
 from prefect_gpu.papers.deepshare.world import DeepShareWorld
 from prefect_gpu.papers.from_trace import simulate
 from prefect_gpu.simulation.knowledge import KNOWLEDGE
@@ -145,9 +144,7 @@ def sharing(measured: Measured) -> list[Claim]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="the smallest trace only: less than a minute")
+    parser = command_line(__doc__, quick="the smallest trace only: less than a minute")
     parser.add_argument(
         "--traces",
         type=Path,

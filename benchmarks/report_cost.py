@@ -11,9 +11,7 @@ with other things (as one that trains is) slows both sides of a pair alike. Medi
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import multiprocessing
 import os
 import statistics
@@ -23,10 +21,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from benchmarks._claims import Claim, below, command_line, report
 from prefect_gpu.training import TrainingRun, training_run
 from prefect_gpu.training.protocol import ENV_CHANNEL, ENV_RUN_ID, ENV_TOKEN
 
-REPORT_MICROSECONDS = 10.0
+MICROSECONDS = 10.0
 SLOWDOWN_PERCENT = 1.0
 
 
@@ -115,8 +114,8 @@ def slowdown(run: TrainingRun, pairs: int, steps: int) -> tuple[float, float, fl
     return statistics.median(ratios) - 1, thread / wall, statistics.median(plain)
 
 
-def measure(quick: bool) -> dict[str, Any]:
-    """Run both measurements inside a pool of one."""
+def measure(quick: bool) -> tuple[list[Claim], dict[str, Any]]:
+    """Run both measurements inside a pool of one: claims and details."""
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     server = context.Process(target=serve, args=(theirs,), daemon=True)
@@ -135,48 +134,26 @@ def measure(quick: bool) -> dict[str, Any]:
     events = pipe.recv()
     server.join()
     percent = (paired + thread) * 100
-    return {
-        "benchmark": "report_cost",
-        "claims": [
-            {
-                "name": "median cost of report() with a live channel, nothing to send (µs)",
-                "value": round(cost * 1e6, 3),
-                "asked": f"< {REPORT_MICROSECONDS:g}",
-                "holds": cost * 1e6 < REPORT_MICROSECONDS,
-            },
-            {
-                "name": "slowdown of a loop of 1 ms steps, channel thread included (%)",
-                "value": round(percent, 3),
-                "asked": f"< {SLOWDOWN_PERCENT:g}",
-                "holds": percent < SLOWDOWN_PERCENT,
-            },
-        ],
-        "details": {
-            "load_average": os.getloadavg()[0],  # above the number of cores, the wall times say little
-            "cores": os.cpu_count(),
-            "paired_percent": round(paired * 100, 3),
-            "channel_thread_percent": round(thread * 100, 3),
-            "step_ms_without_report": round(step_ms, 3),
-            "events_received": events,
-        },
+    claims = [
+        below("median cost of report() with a live channel, nothing to send (µs)", round(cost * 1e6, 3), MICROSECONDS),
+        below("slowdown of a loop of 1 ms steps, channel thread included (%)", round(percent, 3), SLOWDOWN_PERCENT),
+    ]
+    details = {
+        "load_average": os.getloadavg()[0],  # above the number of cores, the wall times say little
+        "cores": os.cpu_count(),
+        "paired_percent": round(paired * 100, 3),
+        "channel_thread_percent": round(thread * 100, 3),
+        "step_ms_without_report": round(step_ms, 3),
+        "events_received": events,
     }
+    return claims, details
 
 
 def main() -> int:
     """Measure, print, and return 1 if a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="less than a minute")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    arguments = parser.parse_args()
-    result = measure(arguments.quick)
-    if arguments.json:
-        print(json.dumps(result, ensure_ascii=False))
-    else:
-        for claim in result["claims"]:
-            print(
-                f"{claim['name']}: {claim['value']} (asked {claim['asked']}, {'holds' if claim['holds'] else 'FAILS'})"
-            )
-    return 0 if all(claim["holds"] for claim in result["claims"]) else 1
+    options = command_line(__doc__, quick="less than a minute").parse_args()
+    claims, details = measure(options.quick)
+    return report("report_cost", claims, {"details": details}, as_json=options.json)
 
 
 if __name__ == "__main__":

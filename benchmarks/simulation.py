@@ -12,7 +12,6 @@ the processor, and best of several: other programs only ever make them longer.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
@@ -22,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks._claims import Claim, at_least, report
+from benchmarks._claims import Claim, at_least, command_line, report
 from prefect_gpu.papers.from_trace import ABILITIES, cluster, request, select, simulate
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
@@ -167,9 +166,7 @@ def one_event(profile: str, events: int) -> dict[str, Any]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="fewer jobs and events: less than a minute")
+    parser = command_line(__doc__, quick="fewer jobs and events: less than a minute")
     parser.add_argument("--trace", type=Path, help="the trace of the first claim; without it, that claim is left out")
     parser.add_argument("--nodes", type=int, default=40)
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of each node")

@@ -8,7 +8,6 @@ the same run, against the same server; one run at a time and six at once.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import signal
@@ -16,30 +15,24 @@ import statistics
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.objects import FlowRun
-from prefect.flows import Flow
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from benchmarks._claims import at_least, report
+from benchmarks._claims import at_least, command_line, report
+from benchmarks._host.served import completed, deploy, served, settings
+from benchmarks._host.waiting import until
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox
 
 # name, pool type, seconds between polls (None: the default, 10 s)
 CONTENDERS = (("ours", "gpu", None), ("process", "process", None), ("process-fast", "process", "0.1"))
 FAST = "process-fast"
 AT_ONCE = 6
+_FLOWS = Path(__file__).with_name("_flows.py")
+_DEADLINE_S = 120.0  # against hanging for ever
 
 
-async def deploy(client: PrefectClient, pool: str) -> UUID:
-    """A deployment of the benchmark's flow in a pool."""
-    source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint="_flows.py:first_line")
-    return await (await source.ato_deployment(name=pool, work_pool_name=pool)).apply()
-
-
-async def measure(client: PrefectClient, deployment: UUID, folder: Path, count: int) -> list[float]:
+async def measure(client: PrefectClient, worker: Process, deployment: UUID, folder: Path, count: int) -> list[float]:
     """Start runs at once; seconds from the moment each was scheduled to its first line."""
     runs = await asyncio.gather(
         *(client.create_flow_run_from_deployment(deployment, parameters={"folder": str(folder)}) for _ in range(count))
@@ -47,24 +40,17 @@ async def measure(client: PrefectClient, deployment: UUID, folder: Path, count: 
     latencies = []
     for run in runs:
         mark = folder / str(run.id)
-        while not mark.exists():  # noqa: ASYNC110  # another process writes it
-            await asyncio.sleep(0.01)
+        await until(mark.exists, f"the first line of {run.name}", every_s=0.01)
         assert run.state is not None
         latencies.append(float(mark.read_text()) - run.state.timestamp.timestamp())
     # The processes must be gone before the next contender is measured: they still use the cores.
-    for run in runs:
-        while not _is_final(await client.read_flow_run(run.id)):  # noqa: ASYNC110  # the server is asked
-            await asyncio.sleep(0.05)
+    await completed(client, worker, [run.id for run in runs], deadline_s=_DEADLINE_S, every_s=0.05)
     await asyncio.sleep(2.5)
     return latencies
 
 
-def _is_final(run: FlowRun) -> bool:
-    return run.state is not None and run.state.is_final()
-
-
 async def compare(
-    sandbox: Sandbox, names: list[str], fast_poller: Process, rounds: int, rounds_at_once: int, seed: int
+    sandbox: Sandbox, workers: dict[str, Process], rounds: int, rounds_at_once: int, seed: int
 ) -> dict[str, dict[str, list[float]]]:
     """All measurements: {"one" | "six": {contender: [seconds]}}.
 
@@ -73,14 +59,14 @@ async def compare(
     chance = random.Random(seed)
     results: dict[str, dict[str, list[float]]] = {"one": {}, "six": {}}
     async with get_client() as client:
-        deployments = {name: await deploy(client, name) for name in names}
+        deployments = {name: await deploy(_FLOWS, "first_line", name) for name in workers}
         for number in range(rounds + rounds_at_once):
             kind, count = ("one", 1) if number < rounds else ("six", AT_ONCE)
             for name in chance.sample(list(deployments), k=len(deployments)):
-                fast_poller.popen.send_signal(signal.SIGCONT if name == FAST else signal.SIGSTOP)
+                workers[FAST].popen.send_signal(signal.SIGCONT if name == FAST else signal.SIGSTOP)
                 # A poll's phase is chance: the pause is as long as the time between two polls may be.
                 await asyncio.sleep(chance.uniform(1.0, 11.0 if name == "process" else 2.0))
-                latencies = await measure(client, deployments[name], sandbox.folder, count)
+                latencies = await measure(client, workers[name], deployments[name], sandbox.folder, count)
                 results[kind].setdefault(name, []).extend(latencies)
                 print(f"{kind:>4} {name:13} {', '.join(f'{s:.2f}' for s in latencies)} s", file=sys.stderr)
     return results
@@ -88,29 +74,20 @@ async def compare(
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="under a minute: without the worker's defaults, whose waiting time is chance",
-    )
+    parser = command_line(__doc__, quick="under a minute: without the worker's defaults, whose waiting time is chance")
     parser.add_argument("--rounds", type=int, default=9, help="rounds of one run at a time (default: 9)")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rounds, rounds_at_once = (2, 0) if options.quick else (options.rounds, max(1, options.rounds // 3))
-    with Sandbox() as sandbox, temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+    contenders = [one for one in CONTENDERS if not (options.quick and one[0] == "process")]
+    with served({name: kind for name, kind, _ in contenders}) as sandbox:
         workers = {}
-        for name, pool_type, poll in CONTENDERS:
-            if options.quick and name == "process":
-                continue
-            sandbox.prefect("work-pool", "create", name, "--type", pool_type)
+        for name, _, poll in contenders:
             env = {"PREFECT_WORKER_QUERY_SECONDS": poll} if poll else {}
-            env["PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES"] = str(AT_ONCE)
-            workers[name] = sandbox.start_worker(name, env=env)
+            workers[name] = sandbox.start_worker(name, env=env | settings(virtual_devices=str(AT_ONCE)))
         time.sleep(3 if options.quick else 8)  # the workers are up, and the warm interpreter has imported Prefect
         try:
-            results = asyncio.run(compare(sandbox, list(workers), workers[FAST], rounds, rounds_at_once, options.seed))
+            results = asyncio.run(compare(sandbox, workers, rounds, rounds_at_once, options.seed))
         finally:
             workers[FAST].popen.send_signal(signal.SIGCONT)  # a sleeping process cannot be asked to end
     medians = {

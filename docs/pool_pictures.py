@@ -13,28 +13,26 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from playwright.async_api import Browser, async_playwright
 from rich.console import Console
 
-from benchmarks.gpu.pool import Job, KitDriver, Past, Pool
+from benchmarks._chromium import CHROMIUM, FLAGS
+from benchmarks._host.drivers import WarmDriver
+from benchmarks._host.pool import ROOT, virtual_node
+from benchmarks._host.waiting import until
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.pool import Job, KitPool, Past, warm_driver
 from prefect_gpu.cli.status_view import screen_of
 from prefect_gpu.page.server import PageServer
-from prefect_gpu.runtime.drivers.base import LaunchSpec
-from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.forecast import Outlook, forecast
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Request
 
-ROOT = Path(__file__).resolve().parents[1]
 IMAGES = Path(__file__).resolve().parent / "images"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 # A perceptron on made-up data: it loads for two seconds, trains for some ten, and saves for one and a half.
 TRAINING = """
@@ -70,35 +68,30 @@ ALONE = Request()
 SHARING = Request(gpu_memory_bytes=2 << 30, exclusive=False)
 
 
-class Decision:
-    """The machine: two virtual devices."""
+class Desk(Machine):
+    """A machine with two virtual devices."""
 
-    device = Device("virtual-0", "virtual", 8 << 30, virtual=True)
-    node = Node("decision", (device, Device("virtual-1", "virtual", 8 << 30, virtual=True)), (0, 1))
+    @property
+    def node(self) -> Node:
+        """See the base class."""
+        return virtual_node(2, "desk", cpus=self.cpus)
 
 
-class Sweep(Pool):
+class Sweep(KitPool):
     """A pool whose jobs are trainings of the program above. Implements the page's Source, too."""
 
-    def __init__(self, folder: Path, driver: KitDriver) -> None:
-        super().__init__(cast(Any, Decision()), folder, driver)
+    def __init__(self, folder: Path, driver: WarmDriver) -> None:
+        machine = Desk(Device("desk-0", "virtual", 8 << 30, virtual=True), (0, 1))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        super().__init__(machine, folder, driver, environment=environment)
         self.program = folder / "fit.py"
         self.program.write_text(TRAINING)
         self.url = ""
         self._outlooks: dict[str, Outlook] = {}
 
-    def describe(self, run_id: str) -> RunRecord:
-        """See Host."""
-        record = super().describe(run_id)
-        record.times["submitted"] = self.controller.scheduler.state.jobs[run_id].submitted_at
-        return record
-
-    async def prepare(self, run: Launch) -> LaunchSpec:
-        """See Host."""
-        parameters = self._jobs[run.run_id].parameters
-        argv = (sys.executable, str(self.program), str(parameters["lr"]), str(parameters["epochs"]))
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
+    def command(self, job: Job, marks: Path) -> tuple[str, ...]:
+        """See the base class. It writes no marks."""
+        return (sys.executable, str(self.program), str(job.parameters["lr"]), str(job.parameters["epochs"]))
 
     def overview(self, since: int) -> dict[str, Any]:
         """See Source."""
@@ -127,18 +120,10 @@ class Sweep(Pool):
         return sum((run["phase"] or "over") in phases for run in self.overview(0)["runs"])
 
 
-async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for something, but not for ever; whether it came."""
-    end = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < end:  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
-    return condition()
-
-
 async def take(chromium: str) -> None:
     """Run the sweep, and take the pictures."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        async with KitDriver() as driver, Sweep(Path(name), driver) as pool, async_playwright() as playwright:
+        async with warm_driver() as driver, Sweep(Path(name), driver) as pool, async_playwright() as playwright:
             first = [Job(f"first-{n}", "fit", {"lr": 0.02 * n, "epochs": 20}, ALONE) for n in range(1, 5)]
             pool.controller.estimates.estimator = cast(Any, Past(await pool.run(first)))
             browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
@@ -149,7 +134,7 @@ async def take(chromium: str) -> None:
             looking = asyncio.create_task(pool.look_ahead())
             for n, lr in enumerate((0.003, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5), start=1):
                 asked = SHARING if n <= 3 else ALONE
-                pool.submit(Job(f"lr-{lr:g}", "fit", {"lr": lr, "epochs": 60 + 8 * (n % 3)}, asked))
+                pool.submit_job(Job(f"lr-{lr:g}", "fit", {"lr": lr, "epochs": 60 + 8 * (n % 3)}, asked))
             opened = {}  # before there is much to see: it may be over soon
             for scheme in ("light", "dark"):
                 opened[scheme] = await browser.new_page(
@@ -157,14 +142,14 @@ async def take(chromium: str) -> None:
                 )
                 await opened[scheme].goto(server.url)
                 await opened[scheme].locator("#live.on").wait_for()
-            await until(pool.lively, 60.0)
+            await until(pool.lively, "some runs to be over while others train, are prepared and wait")
             told = pool.overview(0)
             for scheme, page in opened.items():
                 await page.evaluate("poolPage.refresh()")
                 await page.screenshot(path=IMAGES / f"page-{scheme}.png")
                 await page.close()
             await _terminal(browser, told)
-            await until(lambda: pool.count("over") >= 9, 60.0)
+            await until(lambda: pool.count("over") >= 9, "nine runs to be over")
             page = await browser.new_page(viewport={"width": 1280, "height": 940})
             await page.goto(server.url)
             runs = [run for run in pool.overview(0)["runs"] if run["outcome"]]
@@ -190,7 +175,7 @@ async def _terminal(browser: Browser, told: dict[str, Any]) -> None:
 def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chromium", default="/usr/bin/chromium")
+    parser.add_argument("--chromium", default=str(CHROMIUM))
     asyncio.run(take(parser.parse_args().chromium))
 
 

@@ -1,4 +1,4 @@
-"""The pictures in ``docs/images``, taken anew from a real run: ``python docs/screenshots.py``.
+"""The pictures in ``docs/images``, taken anew from a real run: ``python -m docs.screenshots``.
 
 Starts a private Prefect server and a worker with two virtual devices, deploys the repository's flows, starts the
 model search, and takes pictures of Prefect's pages while it goes on. Needs ``pip install -e '.[demo]'``, playwright,
@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
+from benchmarks._chromium import CHROMIUM, FLAGS
 from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.history import History
@@ -30,8 +31,6 @@ SETTINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 
 class Api:
@@ -66,7 +65,7 @@ class Api:
 def main() -> None:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chromium", default="/usr/bin/chromium")
+    parser.add_argument("--chromium", default=str(CHROMIUM))
     parser.add_argument("--trials", type=int, default=10)
     chosen = parser.parse_args()
     IMAGES.mkdir(exist_ok=True)

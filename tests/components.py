@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._chromium import CHROMIUM
 from prefect_gpu.demo.lab import checkout
 from prefect_gpu.demo.lab.docker_nodes import NEEDED, SHAPING, missing
 from tests import postgres, radosgw, training_image
 
-CHROMIUM = Path("/usr/bin/chromium")
 _SBIN = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 

@@ -18,9 +18,10 @@ from prefect import Flow, flow, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import WorkPoolStorageConfiguration
 from prefect.futures import PrefectFlowRunFuture
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Crashed, Pending
 
+from benchmarks._host.served import using
 from prefect_gpu.bundles.execute import read_bundle
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.bundles.upload import upload
@@ -167,7 +168,7 @@ def test_whether_the_api_is_on_this_machine(url: str, local: bool) -> None:
 def server(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A server that this process uses, and every process that it starts."""
     monkeypatch.setenv("PREFECT_HOME", str(sandbox.home))  # where results are
-    with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+    with using(sandbox):
         yield
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import contextlib
+import logging
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from benchmarks._gangs.pool import CORES, CORES_ASKED, ROOT, Gang, NamespaceDriver, Outcome, Pool, logger
+from benchmarks._gangs.pool import CORES, CORES_ASKED, PLACING_ALONE, Gang, GangPool, NamespaceDriver, Outcome, logger
+from benchmarks._host.pool import ROOT, virtual_node
 from prefect_gpu.demo.lab.docker_nodes import Lab, debian_image
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
-from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.abilities import Preemption
+from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.profiles import Profile
 
 _CONTAINER_CORES = 2  # this machine's, which a node's Engine takes for its own
+_T = TypeVar("_T")
 _IMAGE = "prefect-gpu-benchmark:1"
 
 
@@ -51,20 +58,60 @@ class Cluster:
     make_driver: Callable[[], Driver]
 
     async def run(self, gangs: Sequence[Gang], profile: Profile) -> list[Outcome]:
-        """Run gangs under a profile, in a pool of their own; see :meth:`Pool.run`."""
+        """Run gangs under a profile, in a pool of their own; see :meth:`.GangPool.run`."""
         async with self.pool(profile) as pool:
             return await pool.run(gangs)
 
     @contextlib.asynccontextmanager
-    async def pool(self, profile: Profile, *, stops: bool = False) -> AsyncIterator[Pool]:
+    async def pool(self, profile: Profile, *, stops: bool = False) -> AsyncIterator[GangPool]:
         """A pool under a profile.
 
         Args:
             stops: Whether gangs that say so may be stopped at a checkpoint, to carry on later.
         """
+        abilities = replace(PLACING_ALONE, preemption=Preemption.GRACEFUL) if stops else PLACING_ALONE
+        driver = self.make_driver()
         with tempfile.TemporaryDirectory(dir=_shared(self.lab)) as folder:
-            async with Pool(self, Path(folder), self.make_driver(), profile, stops=stops) as pool:
+            pool = GangPool(
+                Path(folder),
+                self.cores_asked,
+                self.nodes,
+                make_driver=lambda: driver,
+                profile=lambda: profile,
+                abilities=abilities,
+                channel_host=self.lab.gateway,
+            )
+            if isinstance(driver, NamespaceDriver):
+                driver.node_of = pool.node_of
+            async with pool:
                 yield pool
+
+
+def add_options(parser: argparse.ArgumentParser, prefix: str, subnet: str) -> None:
+    """What is to be said of the lab, with these defaults."""
+    parser.add_argument("--folder", type=Path, default=Path(f"/var/tmp/{prefix}-lab"), help="for the nodes' data")
+    parser.add_argument("--prefix", default=prefix, help=f"of the nodes' names (default: {prefix})")
+    parser.add_argument("--subnet", default=subnet, help=f"first numbers of their addresses (default: {subnet})")
+    parser.add_argument("--verbose", action="store_true", help="say what is done meanwhile")
+
+
+def in_lab(
+    options: argparse.Namespace, shape: Shape, work: Callable[[Cluster], Awaitable[_T]], *, containers: bool = False
+) -> _T:
+    """Set up the lab that the options name, do the work on its cluster, and tear it down.
+
+    Args:
+        containers: Whether each instance is a container of a Swarm.
+    """
+    logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
+    lab = lab_of(shape, options.folder, options.prefix, options.subnet, containers=containers)
+
+    async def everything() -> _T:
+        async with started(lab, shape, containers=containers) as cluster:
+            return await work(cluster)
+
+    with lab:
+        return asyncio.run(everything())
 
 
 def lab_of(shape: Shape, folder: Path, prefix: str, subnet: str, *, containers: bool) -> Lab:
@@ -95,10 +142,8 @@ def nodes_of(lab: Lab, shape: Shape, cores: int = CORES) -> tuple[Node, ...]:
     difference between an empty node and a full one.
     """
     return tuple(
-        Node(
-            node.name,
-            tuple(Device(f"{node.name}/virtual-{at}", "virtual", 8 << 30, virtual=True) for at in range(shape.devices)),
-            tuple(range(cores)),
+        replace(
+            virtual_node(shape.devices, node.name, cpus=range(cores)),
             rack=node.rack,
             network_bps=shape.link_bps,
             uplink_bps=shape.uplink_bps,

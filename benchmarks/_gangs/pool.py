@@ -1,4 +1,4 @@
-"""The pool without Prefect, on several nodes: the real controller, scheduler and driver, and a list of gangs."""
+"""Gangs on several nodes: what they are, who starts their instances, and the pool that runs them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,23 @@ import itertools
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from benchmarks._gangs.trainings import ENV_NAMESPACE
-from prefect_gpu.runtime.controller import ABILITIES, Controller
-from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchSpec
-from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.model import events as ev
+from benchmarks._host.drivers import WarmDriver
+from benchmarks._host.pool import ROOT, Course, Pool, Run, module, without_ours
+from prefect_gpu.runtime.controller import ABILITIES
+from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Node, Placement
-from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.granting import grant, joined
-from prefect_gpu.scheduling.profiles import Profile
-from prefect_gpu.storage.row import ContentionRow, HistoryRow
-from prefect_gpu.storage.row import Outcome as Ending
-from prefect_gpu.training.protocol import ENV_CPUS
+from prefect_gpu.training.protocol import ENV_CPUS, TRAINING
 
 if TYPE_CHECKING:
     from prefect_gpu.demo.lab.docker_nodes import Lab
@@ -41,8 +32,6 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.sharing.rules import Sharing
     from prefect_gpu.scheduling.state.state import State
 
-ROOT = Path(__file__).resolve().parents[2]
-_DEADLINE_S = 900.0
 _FIRST_PORT = 21000
 CORES, CORES_ASKED = 48, 8  # of a node and of an instance, as in our simulation of the paper; in the books only
 PRELOAD = ("numpy", "torch", "torch.distributed", "torch._dynamo", "torch.nn.parallel", "prefect_gpu.training")
@@ -120,15 +109,6 @@ class Outcome:
         return self.ended_s - self.submitted_s
 
 
-@dataclass
-class _Spent:
-    """What a gang has spent, all its launches together."""
-
-    cpu_s: float = 0.0
-    trained_s: float = 0.0
-    stops: int = 0
-
-
 class Fixed(PlacementPolicy):
     """Each gang where it is told to go; for measuring one alone."""
 
@@ -148,36 +128,20 @@ class Fixed(PlacementPolicy):
         return joined(parts)
 
 
-class NamespaceDriver(ProcessDriver):
+class NamespaceDriver(WarmDriver):
     """Starts instances in the nodes' network namespaces, as forks of one interpreter that has PyTorch loaded.
 
-    A context manager; closing it in between, as each controller does, only lets go of the runs.
-
-    Args:
+    Attributes:
         node_of: The node on which instance 0 of a run is.
     """
 
     local = False
 
     def __init__(self, lab: Lab) -> None:
-        super().__init__(warm=True, preload=PRELOAD, logger=logger)
+        super().__init__(*PRELOAD, logger=logger)
         self._addresses = {node.name: node.address for node in lab.nodes}
         self._port = _FIRST_PORT
         self.node_of: Callable[[str], str] = lambda run_id: lab.nodes[0].name
-
-    async def __aenter__(self) -> NamespaceDriver:
-        await self.start()
-        assert self._warm is not None
-        await self._warm._settled.wait()  # nothing is measured before it has loaded PyTorch
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await super().close()
-
-    async def close(self) -> None:
-        """A pool ends: its runs are let go of, and the interpreter stays."""
-        for handle in tuple(self._handles):
-            handle.release()
 
     def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
         """See the base class. Each run has a port of its own: an earlier one's may not be free again yet."""
@@ -190,201 +154,71 @@ class NamespaceDriver(ProcessDriver):
         return await super().launch(replace(spec, env={**spec.env, **inside}, cpus=()))
 
 
-class Nodes(Protocol):
-    """Where gangs run: see :class:`~benchmarks._gangs.cluster.Cluster`."""
-
-    lab: Lab
-    nodes: tuple[Node, ...]
-    cores_asked: int
-
-
-class Pool:
-    """Runs gangs under a profile. A context manager; the controller's host.
+class GangPool(Pool):
+    """A pool of gangs.
 
     Args:
         folder: For this pool alone.
-        driver: Starts the instances.
-        stops: Whether gangs that say so may be stopped at a checkpoint, to carry on later.
-
-    Attributes:
-        contention: What was measured of gangs beside each other, as the history would keep it.
+        cores_asked: By each instance.
+        more: As of :class:`.Pool`.
     """
 
-    def __init__(self, cluster: Nodes, folder: Path, driver: Driver, profile: Profile, *, stops: bool = False) -> None:
-        self._folder = folder
-        self._cores = cluster.cores_asked
-        self._gangs: dict[str, Gang] = {}
-        self._over: dict[str, asyncio.Event] = {}
-        self._times: dict[str, dict[str, float]] = {}
-        self._places: dict[str, tuple[str, ...]] = {}
-        self._spent: dict[str, _Spent] = {}
-        self.contention: list[dict[str, Any]] = []
-        self._failed: dict[str, str] = {}
-        abilities = replace(PLACING_ALONE, preemption=Preemption.GRACEFUL) if stops else PLACING_ALONE
-        (folder / "marks").mkdir(parents=True, exist_ok=True)
-        self.controller = Controller(
-            self,
-            nodes=cluster.nodes,
-            driver=driver,
-            state_dir=folder / "state",
-            pool="network",
-            profile="fifo",
-            abilities=abilities,
-            channel_host=cluster.lab.gateway,
-            logger=logger,
-        )
-        self.controller.scheduler = Scheduler(profile, abilities)
-        if isinstance(driver, NamespaceDriver):
-            driver.node_of = lambda run_id: self.controller.runs[run_id].record.placement.node
-
-    async def __aenter__(self) -> Pool:
-        await self.controller.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for run_id in list(self.controller.runs):
-            await self.controller.stop(run_id, 1.0)
-        await self.controller.close()
+    def __init__(self, folder: Path, cores_asked: int, nodes: Sequence[Node], **more: Any) -> None:
+        environment = {**without_ours(os.environ), "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
+        super().__init__(folder, nodes, environment=environment, name="gangs", **more)
+        self._cores = cores_asked
+        (folder / "marks").mkdir()
 
     async def run(self, gangs: Sequence[Gang]) -> list[Outcome]:
         """Submit each gang when it is due, and wait until all are over.
 
         Raises:
-            RuntimeError: A gang failed. The message has the end of its output.
-            asyncio.TimeoutError: They take longer than a quarter of an hour.
+            RunFailed: A gang failed, or they take longer than a quarter of an hour.
         """
         began = time.time()
         in_order = sorted(gangs, key=lambda one: one.submit_s)
         for submit_s, together in itertools.groupby(in_order, key=lambda one: one.submit_s):
             await asyncio.sleep(max(0.0, began + submit_s - time.time()))
-            self.submit(*together)
-        await asyncio.wait_for(asyncio.gather(*(self._over[gang.name].wait() for gang in gangs)), _DEADLINE_S)
-        self.check()
-        return [self._outcome(gang, began) for gang in gangs]
+            self.submit_gangs(*together)
+        courses = await self.completed(*(gang.name for gang in gangs))
+        return [self._outcome(gang, course, began) for gang, course in zip(gangs, courses, strict=True)]
 
-    def check(self) -> None:
-        """Nothing has gone wrong so far.
-
-        Raises:
-            RuntimeError: A gang failed. The message has the end of its output.
-        """
-        if self._failed:
-            raise RuntimeError("; ".join(f"{name} failed: {words}" for name, words in self._failed.items()))
-
-    async def end(self, gang: Gang) -> None:
-        """Cancel a gang, and wait until it is gone."""
-        await self.controller.stop(gang.name, 0.0)
-        await asyncio.wait_for(self._over[gang.name].wait(), _DEADLINE_S)
-
-    def submit(self, *gangs: Gang) -> None:
+    def submit_gangs(self, *gangs: Gang) -> None:
         """Put gangs into the queue, all before anything is decided."""
-        now = time.time()
-        events = []
-        for gang in gangs:
-            self._gangs[gang.name] = gang
-            self._over[gang.name] = asyncio.Event()
-            self._spent[gang.name] = _Spent()
-            self._times[gang.name] = {"submitted": now}
-            request = gang.request(self._cores)
-            events.append(ev.JobSubmitted(gang.name, request, "default", now, now, gang.name, gang.estimate))
-        self.controller.handle(ev.Together(tuple(events)))
+        self.submit(*map(self._run_of, gangs))
 
-    def _outcome(self, gang: Gang, began: float) -> Outcome:
-        times = self._times[gang.name]
-        spent = self._spent[gang.name]
+    def node_of(self, name: str) -> str:
+        """The node on which instance 0 of a gang is that is launched."""
+        return self.controller.runs[name].record.placement.node
+
+    def _run_of(self, gang: Gang) -> Run:
+        order = {
+            "gradient_bytes": gang.program.gradient_bytes,
+            "compute_s": gang.program.compute_s,
+            "steps": gang.program.steps,
+            "saves": gang.preemptible,
+            "marks": str(self._marks(gang.name)),
+        }
+        argv = module("benchmarks._gangs.trainings", json.dumps(order))
+        known = {"flow_name": gang.program.name, "parameters": {}}
+        return Run(gang.name, argv, gang.request(self._cores), known=known, estimate=gang.estimate)
+
+    def _outcome(self, gang: Gang, course: Course, began: float) -> Outcome:
+        assert course.record is not None and course.report is not None
+        times = course.record.times
         said = json.loads(self._marks(gang.name).read_text())
         return Outcome(
             gang,
-            times["submitted"] - began,
+            course.submitted - began,
             times["granted"] - began,
-            times["training"] - began,
-            times["ended"] - began,
-            self._places[gang.name],
+            times[TRAINING] - began,
+            course.ended - began,
+            tuple(part.node for part in course.record.placement.parts),
             tuple(said["step_s"]),
-            spent.cpu_s,
-            spent.stops,
-            spent.trained_s,
+            course.report.cpu_seconds or 0.0,
+            len(course.left),
+            course.trained_s,
         )
 
     def _marks(self, name: str) -> Path:
-        return self._folder / "marks" / f"{name}.json"
-
-    # -- the controller's host ------------------------------------------------------------------------------------
-
-    def describe(self, run_id: str) -> RunRecord:
-        """See Host."""
-        gang = self._gangs[run_id]
-        record = RunRecord(
-            run_id, gang.name, "network", "default", "", gang.request(self._cores), Placement("", (), ())
-        )
-        record.times["submitted"] = self._times[run_id]["submitted"]
-        record.known = {"flow_name": gang.program.name, "parameters": {}}
-        return record
-
-    async def prepare(self, run: Launch) -> LaunchSpec:
-        """See Host."""
-        gang = self._gangs[run.run_id]
-        self._places[run.run_id] = tuple(part.node for part in run.record.placement.parts)
-        program = gang.program
-        order = json.dumps(
-            {
-                "gradient_bytes": program.gradient_bytes,
-                "compute_s": program.compute_s,
-                "steps": program.steps,
-                "saves": gang.preemptible,
-                "marks": str(self._marks(run.run_id)),
-            }
-        )
-        argv = (sys.executable, "-m", "benchmarks._gangs.trainings", order)
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
-        return LaunchSpec(run.run_id, run.folder, argv, env, ROOT, stream_output=False)
-
-    async def launched(self, run: Launch) -> None:
-        """See Host."""
-
-    def held(self, hold: Hold) -> None:
-        """See Host."""
-
-    def reported(self, run: Launch, kind: str) -> None:
-        """See Host."""
-
-    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
-        """See Host."""
-        times = self._times[run.run_id]
-        times["ended"] = time.time()
-        times["granted"] = run.record.times["granted"]
-        times["training"] = run.record.times.get("training", times["ended"])
-        spent = self._spent[run.run_id]
-        spent.cpu_s += report.cpu_seconds or 0.0
-        spent.trained_s += times["ended"] - times["training"]
-        if run.cancelling:
-            return "cancelled", ""
-        if report.returncode == 0:
-            return "completed", ""
-        self._failed[run.run_id] = "\n".join((report.cause, *report.tail[-8:]))
-        return "failed", self._failed[run.run_id]
-
-    async def give_way(self, run: Launch, reason: str) -> bool:
-        """See Host. It waits again at once: there is nobody else to ask."""
-        now, spent = time.time(), self._spent[run.run_id]
-        spent.stops += 1
-        spent.trained_s += now - run.record.times.get("training", now)
-        logger.info("%s was stopped: %s", run.record.name, reason)
-        return True
-
-    async def unlaunched(self, run: Launch) -> None:
-        """See Host."""
-
-    def released(self, run: Launch) -> None:
-        """See Host."""
-        if "ended" in self._times[run.run_id]:
-            self._over[run.run_id].set()
-
-    def record_contention(self, row: ContentionRow) -> None:
-        """See Host."""
-        self.contention.append(asdict(row))
-
-    def record_history(self, row: HistoryRow) -> None:
-        """See Host."""
+        return self.folder / "marks" / f"{name}.json"

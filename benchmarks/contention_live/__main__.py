@@ -15,20 +15,18 @@ All are told how long each gang trains alone. No gang may be stopped, so that ``
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import logging
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
-from benchmarks._claims import Claim, below, report
-from benchmarks._gangs.cluster import Cluster, lab_of, started
+from benchmarks._claims import Claim, below, command_line, report
+from benchmarks._gangs.cluster import Cluster, add_options, in_lab
 from benchmarks._gangs.pool import Outcome
 from benchmarks.contention_live import workload
 from benchmarks.contention_live.predicted import ends_of, many_orders
@@ -80,7 +78,7 @@ async def run(cluster: Cluster, repeats: int, *, quick: bool, stops: bool) -> Fo
             async with cluster.pool(without_patience(name), stops=stops) as pool:
                 pool.controller.handle(ev.ContentionLearned(pairs))
                 outcomes = await pool.run(gangs)
-                rows = [{**row, "run_id": f"{repeat}-{row['run_id']}"} for row in pool.contention]
+                rows = [{**asdict(row), "run_id": f"{repeat}-{row.run_id}"} for row in pool.contention]
             everybody += outcomes
             found.on_the_way[name] += rows
             found.jct_s[name].append(statistics.mean(one.jct_s for one in outcomes))
@@ -150,29 +148,15 @@ def details_of(found: Found) -> dict[str, Any]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="six short gangs, one pair, against LAS: about a minute")
+    parser = command_line(__doc__, quick="six short gangs, one pair, against LAS: about a minute")
     parser.add_argument("--repeats", type=int, default=1, help="how often, each time in another order (default: 1)")
     parser.add_argument("--stops", action="store_true", help="gangs may be stopped, at a checkpoint")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/pgv-lab"), help="for the nodes' data")
-    parser.add_argument("--prefix", default="pgv", help="of the nodes' names (default: pgv)")
-    parser.add_argument("--subnet", default="10.79.0", help="first numbers of their addresses (default: 10.79.0)")
-    parser.add_argument("--verbose", action="store_true", help="say what is done meanwhile")
+    add_options(parser, "pgv", "10.79.0")
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error(f"--repeats is {options.repeats}: give 1 or more")
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
-    began = time.monotonic()
-    lab = lab_of(workload.SHAPE, options.folder, options.prefix, options.subnet, containers=False)
-
-    async def everything() -> Found:
-        async with started(lab, workload.SHAPE, containers=False) as cluster:
-            repeats = 1 if options.quick else options.repeats
-            return await run(cluster, repeats, quick=options.quick, stops=options.stops)
-
-    with lab:
-        found = asyncio.run(everything())
+    began, repeats = time.monotonic(), 1 if options.quick else options.repeats
+    found = in_lab(options, workload.SHAPE, partial(run, repeats=repeats, quick=options.quick, stops=options.stops))
     details = {**details_of(found), "stops": options.stops, "took_s": round(time.monotonic() - began, 1)}
     return report("contention, live", claims_of(found, quick=options.quick), details, as_json=options.json)
 

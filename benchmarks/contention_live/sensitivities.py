@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import statistics
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from benchmarks._gangs.cluster import Cluster
-from benchmarks._gangs.pool import Fixed, Gang, Pool, Program
+from benchmarks._gangs.pool import Fixed, Gang, GangPool, Program
+from benchmarks._host.waiting import WaitedInVain
 from benchmarks.contention_live.workload import WORKERS
 from prefect_gpu.estimation.interference.network import remembered
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.profiles import Profile
-from prefect_gpu.training import protocol
 
 Row = dict[str, Any]  # the fields of ``storage.row.ContentionRow``
 Pairs = tuple[tuple[Key, Key, float], ...]
@@ -38,7 +37,8 @@ async def measured(cluster: Cluster, chain: Sequence[Program], *, both_ways: boo
         both_ways: Whether the last one is measured beside the one before it, too: it must train alone for that.
 
     Raises:
-        RuntimeError: A gang failed.
+        RunFailed: A gang failed.
+        WaitedInVain: A gang did not begin to train in time.
     """
     near, middle, far = (node.id for node in cluster.nodes[:3])
     places = ((near, near, near, middle), (middle, middle, far, far))
@@ -49,43 +49,33 @@ async def measured(cluster: Cluster, chain: Sequence[Program], *, both_ways: boo
     async with cluster.pool(profile) as pool:
         before: Gang | None = None
         for gang in gangs:
-            pool.submit(gang)
+            pool.submit_gangs(gang)
             await _trains(pool, gang)
             if before is not None:
                 await _is_measured(pool, before, gang)
-                await pool.end(before)
+                await pool.end(before.name)
                 if both_ways or gang is not gangs[-1]:
                     await asyncio.sleep(_TRAINS_S)
                     await _is_measured(pool, gang, before)
             before = gang
-        return list(pool.contention)
+        return [asdict(row) for row in pool.contention]
 
 
-async def _trains(pool: Pool, gang: Gang) -> None:
-    def trains() -> bool:
-        run = pool.controller.runs.get(gang.name)
-        return run is not None and run.phase == protocol.TRAINING
-
-    if not await _until(pool, trains):
-        raise RuntimeError(f"{gang.name} did not begin to train within {_PATIENCE_S:.0f} s")
+async def _trains(pool: GangPool, gang: Gang) -> None:
+    await pool.until(lambda: pool.trains(gang.name), f"{gang.name} to train", _PATIENCE_S)
     await asyncio.sleep(_TRAINS_S)
 
 
-async def _is_measured(pool: Pool, own: Gang, other: Gang) -> None:
+async def _is_measured(pool: GangPool, own: Gang, other: Gang) -> None:
     names = own.name, other.program.name
-    if not await _until(pool, lambda: any((row["run_id"], row["beside"]) == names for row in pool.contention)):
+
+    def is_there() -> bool:
+        return any((row.run_id, row.beside) == names for row in pool.contention)
+
+    try:
+        await pool.until(is_there, "it to be measured", _PATIENCE_S)
+    except WaitedInVain:
         logging.warning("%s was not measured beside %s", own.program.name, other.program.name)
-
-
-async def _until(pool: Pool, condition: Callable[[], bool]) -> bool:
-    """Wait until something is so; False if it does not come to pass."""
-    until = time.monotonic() + _PATIENCE_S
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        pool.check()
-        await asyncio.sleep(0.05)
-    return True
 
 
 def learned(rows: Iterable[Row]) -> Pairs:

@@ -14,10 +14,7 @@ Every part is repeated; medians. Other load on the machine blurs everything here
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import statistics
 import sys
 import tempfile
@@ -25,63 +22,54 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks._claims import Claim, at_least, at_most, report
+from benchmarks._claims import Claim, at_least, at_most, command_line, report
+from benchmarks._host.drivers import WarmDriver
 from benchmarks.cores.trainings import PIPELINES
 from benchmarks.gpu.machine import Machine, this_machine
-from benchmarks.gpu.pool import Job, KitDriver, Pool
-from prefect_gpu.runtime.drivers.base import LaunchSpec
-from prefect_gpu.runtime.launch import Launch
+from benchmarks.gpu.pool import Job, KitPool, warm_driver
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.training import protocol
 
-_ROOT = Path(__file__).resolve().parents[2]
 _SAME = 0.97
 _LEAST_LOSS = 0.1  # below this the eliminator does not act, and there is nothing to restore
 
 
-class CoresPool(Pool):
+class CoresPool(KitPool):
     """A pool of the kit that runs the trainings of this benchmark."""
 
-    async def __aenter__(self) -> CoresPool:
-        await super().__aenter__()
-        return self
+    trainings = "benchmarks.cores.trainings"
 
-    async def prepare(self, run: Launch) -> LaunchSpec:
-        """See Host."""
-        job = self._jobs[run.run_id]
-        marks = str(self._folder / "marks" / f"{run.run_id}.json")
-        order = json.dumps({"program": job.program, "parameters": job.parameters, "marks": marks})
-        argv = (sys.executable, "-m", "benchmarks.cores.trainings", order)
-        return LaunchSpec(run.run_id, run.folder, argv, dict(os.environ), _ROOT, stream_output=False)
-
-    async def trains(self, run_id: str) -> None:
+    async def until_training(self, name: str) -> None:
         """Wait until a run trains."""
-        while run_id not in self.controller.runs or self.controller.runs[run_id].phase != protocol.TRAINING:
-            if self._over[run_id].is_set():
-                raise RuntimeError(f"{run_id} ended before it trained: {self._tails.get(run_id)}")
-            await asyncio.sleep(0.05)
+        await self.until(lambda: self.trains(name), f"{name} to train")
 
-    async def launched_it(self, run_id: str) -> None:
+    async def until_launched(self, name: str) -> None:
         """Wait until a run's process exists."""
-        while run_id not in self.controller.runs or self.controller.runs[run_id].handle is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
-    async def enough(self, run_id: str) -> list[float]:
-        """Let a training end; when its steps ended, in Unix seconds."""
-        await self.controller.instruct(run_id, protocol.STOP, {"reason": "measured"})
-        outcome = await self.over(run_id)
-        if not outcome.completed:
-            raise RuntimeError(f"{run_id} failed: {outcome.tail}")
-        return list(outcome.marks["step_at"])
+        def exists() -> bool:
+            run = self.controller.runs.get(name)
+            return run is not None and run.handle is not None
+
+        await self.until(exists, f"the process of {name}")
+
+    async def enough(self, name: str) -> list[float]:
+        """Let a training end; when its steps ended, in Unix seconds.
+
+        Raises:
+            RunFailed: It failed.
+        """
+        await self.controller.instruct(name, protocol.STOP, {"reason": "measured"})
+        await self.completed(name)
+        return list(self.outcome(name).marks["step_at"])
 
 
 class Bench:
     """What all parts share."""
 
-    def __init__(self, machine: Machine, folder: Path, driver: KitDriver, quick: bool) -> None:
+    def __init__(self, machine: Machine, folder: Path, driver: WarmDriver, quick: bool) -> None:
         self.machine, self.quick = machine, quick
         self._folder, self._driver, self._pools = folder, driver, 0
 
@@ -110,8 +98,8 @@ async def tuning(bench: Bench, pipeline: str) -> dict[str, Any]:
     span = 3.0 if bench.quick else 8.0
     async with bench.pool() as pool:
         for cores in range(1, bench.cores + 1):
-            run_id = pool.submit(Job(f"{pipeline}-{cores}", pipeline, parameters, Request(cpus=cores)))
-            await pool.trains(run_id)
+            run_id = pool.submit_job(Job(f"{pipeline}-{cores}", pipeline, parameters, Request(cpus=cores)))
+            await pool.until_training(run_id)
             await asyncio.sleep(span + 1.5)
             at = await pool.enough(run_id)
             rates[cores] = _rate(at, at[-1] - span, at[-1])
@@ -120,8 +108,8 @@ async def tuning(bench: Bench, pipeline: str) -> dict[str, Any]:
         reactions = pool.controller.scheduler.profile.reactions
         needs = pool.controller.scheduler.state.learned.cores.needs
         (tuner,) = [one for one in reactions if isinstance(one, CoreTuning)]
-        run_id = pool.submit(Job("tuned", pipeline, parameters))
-        await pool.trains(run_id)
+        run_id = pool.submit_job(Job("tuned", pipeline, parameters))
+        await pool.until_training(run_id)
         for _ in range(480):
             await asyncio.sleep(0.25)
             if run_id in needs:
@@ -144,12 +132,12 @@ async def beside_a_hammer(bench: Bench, training: Job, hammer: Job, relieved: bo
     """The training's step rate beside the flow, as a part of its rate before the flow began."""
     alone_s, settles_s, measured_s = (5.0, 9.0, 3.0) if bench.quick else (12.0, 30.0, 12.0)
     async with bench.pool(_profile(relieved)) as pool:
-        run_id = pool.submit(training)
-        await pool.trains(run_id)
+        run_id = pool.submit_job(training)
+        await pool.until_training(run_id)
         await asyncio.sleep(2.0 + alone_s)
         begun = asyncio.get_running_loop().time()
-        flow = pool.submit(hammer)
-        await pool.launched_it(flow)
+        flow = pool.submit_job(hammer)
+        await pool.until_launched(flow)
         waited = asyncio.get_running_loop().time() - begun
         await asyncio.sleep((settles_s if relieved else 4.0) + measured_s)
         total = asyncio.get_running_loop().time() - begun
@@ -184,7 +172,7 @@ async def measure(quick: bool) -> tuple[list[Claim], dict[str, Any]]:
     repeats = 1 if quick else 3
     machine = this_machine(virtual=True)
     with tempfile.TemporaryDirectory(prefix="cores-") as folder:
-        async with KitDriver() as driver:
+        async with warm_driver() as driver:
             bench = Bench(machine, Path(folder), driver, quick)
             details["machine"] = machine.words
             for name in ["archives"] if quick else list(PIPELINES):
@@ -208,9 +196,7 @@ async def measure(quick: bool) -> tuple[list[Claim], dict[str, Any]]:
 
 def main() -> int:
     """Run the benchmark; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="one pipeline and one case, once: under a minute")
+    parser = command_line(__doc__, quick="one pipeline and one case, once: under a minute")
     arguments = parser.parse_args()
     claims, details = asyncio.run(measure(arguments.quick))
     return report("cores", claims, details, as_json=arguments.json)

@@ -9,12 +9,11 @@ Public tables: throughput by GPUs, placements, cores; speed of pairs. And a hist
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks._claims import Claim, at_least, at_most, report
+from benchmarks._claims import Claim, at_least, at_most, command_line, report
 from benchmarks.estimation import ends, figure10, scale
 from benchmarks.estimation.figure10 import ALL, MEASURED, OURS, Scores
 from benchmarks.estimation.table import DATA, read_progress, read_runs
@@ -44,12 +43,10 @@ def accuracy_claims(scores: Scores) -> list[Claim]:
 
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, quick="under a minute: two splits, 5,000 rows, no curve")
     parser.add_argument("--traces", type=Path, help="folder of the public tables; without it they are left out")
     parser.add_argument("--data", type=Path, default=DATA, help="table of trainings")
     parser.add_argument("--plot", type=Path, help="write the learning curves to this picture")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="under a minute: two splits, 5,000 rows, no curve")
     options = parser.parse_args()
     if options.traces is not None and not options.traces.is_dir():
         parser.error(f"--traces {options.traces} is no folder: give the one that holds pkusys-ElasticFlow")

@@ -14,132 +14,87 @@ import asyncio
 import csv
 import importlib.util
 import json
-import logging
 import math
 import os
 import shutil
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks._host.pool import ROOT, Pool, Run, module, virtual_node
 from benchmarks.estimation.programs.spaces import SPACES, submission
 from benchmarks.estimation.table import COLUMNS, PROGRESS
-from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
-from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.model.instructions import Hold
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.history import History
-from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
+from prefect_gpu.storage.row import HistoryRow
 
-_ROOT = Path(__file__).parents[2]
 _MEMORY_BYTES = 20 << 30  # of the one virtual device; each run has it alone
+_HOUR_S = 3600.0  # the most that a run may take
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 _OTHERS, _OTHERS_S = 0.05, 0.1  # of a run's time, and seconds: if others used its core for longer, it is run again
 
 
-class Collector:
-    """Owns the runs (:class:`~prefect_gpu.runtime.controller.Host`): describes, starts and remembers them."""
+class Collector(Pool):
+    """A pool of one virtual device that remembers how busy the cores were when a run began."""
 
-    def __init__(self, out: Path, seed: int) -> None:
-        self._out, self._seed = out, seed
-        self._history = History(f"sqlite:///{out / 'history.db'}")
-        self._reports: dict[str, ExitReport] = {}
-        self._busy_s: dict[str, float] = {}  # of our cores, when a run began
-        self.over = asyncio.Event()
-        self.last_try = True  # whether a run that others disturb is kept nevertheless
-        self.kept = False  # whether the run that is over has its row
-
-    def describe(self, run_id: str) -> RunRecord:
-        """See Host."""
-        _module, program, parameters = submission(int(run_id), self._seed)
-        place = Placement("", (), ())
-        record = RunRecord(run_id, run_id, "collect", "q", "", Request(), place, times={"submitted": time.time()})
-        record.known = {"flow_name": program, "parameters": parameters, "device_kind": "virtual", "virtual": True}
-        return record
+    def __init__(self, out: Path) -> None:
+        shutil.rmtree(out / "state", ignore_errors=True)
+        node = virtual_node(1, memory_bytes=_MEMORY_BYTES)
+        super().__init__(out, (node,), profile="fifo", environment=environment(out), name="collect", deadline_s=_HOUR_S)
+        self.busy_s = 0.0
 
     async def prepare(self, run: Launch) -> LaunchSpec:
-        """See Host."""
-        module, program, parameters = submission(int(run.run_id), self._seed)
-        job = {"module": module, "program": program, "parameters": parameters, "notes": str(self._notes(run.run_id))}
+        """See Host. What a run leaves behind goes with its folder."""
+        spec = await super().prepare(run)
         scratch = run.folder / "scratch"
         scratch.mkdir()
-        (scratch / "job.json").write_text(json.dumps(job))
-        env = environment(self._out)
-        self._busy_s[run.run_id] = busy_seconds()
-        argv = (sys.executable, "-m", "benchmarks.estimation.programs.execute", "job.json")
-        return LaunchSpec(run.run_id, run.folder, argv, env, scratch)
+        self.busy_s = busy_seconds()
+        return replace(spec, cwd=scratch, stream_output=True)
 
-    async def launched(self, run: Launch) -> None:
-        """See Host."""
 
-    def held(self, hold: Hold) -> None:
-        """See Host."""
+class Table:
+    """What each run needed: in the history, and in a table."""
 
-    def reported(self, run: Launch, kind: str) -> None:
-        """See Host."""
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._history = History(f"sqlite:///{out / 'history.db'}")
 
-    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Outcome | None, str]:
-        """See Host."""
-        self._reports[run.run_id] = report
-        return ("completed" if report.returncode == 0 else "failed"), "\n".join(report.tail)[-500:]
+    def notes(self, run_id: str) -> Path:
+        """Where a run notes when its steps end."""
+        return self._out / "notes" / f"{run_id}.json"
 
-    async def give_way(self, run: Launch, reason: str) -> bool:
-        """See Host. Nobody is asked to leave here."""
-        return False
-
-    async def unlaunched(self, run: Launch) -> None:
-        """See Host."""
-
-    def released(self, run: Launch) -> None:
-        """See Host."""
-        self.over.set()
-
-    def record_contention(self, row: ContentionRow) -> None:
-        """See Host."""
-
-    def record_history(self, row: HistoryRow) -> None:
-        """See Host. A line of the table is made from the same values, unless others disturbed the run."""
-        used_s = self._reports[row.run_id].cpu_seconds or 0.0
-        wall_s = row.ended_at - (row.started_at or row.ended_at)
-        others_s = max(0.0, busy_seconds() - self._busy_s[row.run_id] - used_s)
-        self.kept = self.last_try or others_s <= _OTHERS * wall_s + _OTHERS_S
-        words = f"{row.outcome}, {wall_s:.1f} s, others {others_s:.2f} s{'' if self.kept else ', again'}"
-        print(f"{row.run_id} {row.flow_name:18} {words}", flush=True)
-        if not self.kept:
-            return
-        self._history.record(row)
-        notes = self._notes(row.run_id)
+    def record(self, kept: HistoryRow, cpu_seconds: float | None, others_s: float) -> None:
+        """Add a run; both get their row from the same values."""
+        self._history.record(kept)
+        notes = self.notes(kept.run_id)
         ends = json.loads(notes.read_text()) if notes.exists() else []
-        line = {
-            "run_id": row.run_id,
-            "program": row.flow_name,
-            "parameters": json.dumps(row.parameters),
-            "declared": json.dumps(row.features),
-            "launching_s": row.prepared_s,
-            "training_s": row.trained_s,
-            "saving_s": row.saved_s,
-            "steps": row.steps_done,
-            "rss_peak_bytes": row.rss_peak_bytes,
-            "cpu_mean": row.cpu_mean,
-            "cpu_seconds": self._reports[row.run_id].cpu_seconds,
+        table_row = {
+            "run_id": kept.run_id,
+            "program": kept.flow_name,
+            "parameters": json.dumps(kept.parameters),
+            "declared": json.dumps(kept.features),
+            "launching_s": kept.prepared_s,
+            "training_s": kept.trained_s,
+            "saving_s": kept.saved_s,
+            "steps": kept.steps_done,
+            "rss_peak_bytes": kept.rss_peak_bytes,
+            "cpu_mean": kept.cpu_mean,
+            "cpu_seconds": cpu_seconds,
             "others_cpu_s": others_s,
-            "wall_s": wall_s,
-            "ended_at": row.ended_at,
-            "outcome": row.outcome,
+            "wall_s": _wall_s(kept),
+            "ended_at": kept.ended_at,
+            "outcome": kept.outcome,
         }
         for percent, column in PROGRESS.items():
-            line[column] = ends[math.ceil(len(ends) * percent / 100) - 1] if ends else None
-        append(self._out / "runs.csv", {name: _short(value) for name, value in line.items()})
+            table_row[column] = ends[math.ceil(len(ends) * percent / 100) - 1] if ends else None
+        append(self._out / "runs.csv", {name: _short(value) for name, value in table_row.items()})
 
-    def _notes(self, run_id: str) -> Path:
-        return self._out / "notes" / f"{run_id}.json"
+
+def _wall_s(kept: HistoryRow) -> float:
+    return kept.ended_at - (kept.started_at or kept.ended_at)
 
 
 def _short(value: Any) -> Any:
@@ -149,13 +104,13 @@ def _short(value: Any) -> Any:
 def environment(out: Path) -> dict[str, str]:
     """Of the runs. As where somebody has trained before, modules are compiled, though not where they lie."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return env | _ONE_THREAD | {"PYTHONPATH": str(_ROOT), "PYTHONPYCACHEPREFIX": str(out / "pycache")}
+    return env | _ONE_THREAD | {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(out / "pycache")}
 
 
 def compile_modules(out: Path) -> None:
     """Import once what the programs import, so that the first runs are like the others."""
-    for module in sorted({module for module, _space in SPACES.values()}):
-        words = f"import prefect_gpu.training.client, benchmarks.estimation.programs.{module}"
+    for name in sorted({name for name, _space in SPACES.values()}):
+        words = f"import prefect_gpu.training.client, benchmarks.estimation.programs.{name}"
         subprocess.run([sys.executable, "-c", words], env=environment(out), check=True)
 
 
@@ -184,36 +139,32 @@ def append(path: Path, row: dict[str, Any]) -> None:
 async def collect(runs: int, out: Path, seed: int, only: set[str], tries: int = 4) -> None:
     """Run what has no row yet, one after the other; what others disturb, up to ``tries`` times."""
     (out / "notes").mkdir(parents=True, exist_ok=True)
-    table = out / "runs.csv"
-    done = {row["run_id"] for row in csv.DictReader(table.open())} if table.exists() else set()
-    logger = logging.getLogger("collect")
-    host = Collector(out, seed)
-    node = Node("here", (Device("virtual-0", "virtual", _MEMORY_BYTES, virtual=True),), ())
-    shutil.rmtree(out / "state", ignore_errors=True)
-    controller = Controller(
-        host,
-        nodes=(node,),
-        driver=ProcessDriver(warm=False, logger=logger),
-        state_dir=out / "state",
-        pool="collect",
-        profile="fifo",
-        logger=logger,
-    )
-    await controller.start()
-    try:
+    csv_file = out / "runs.csv"
+    done = {row["run_id"] for row in csv.DictReader(csv_file.open())} if csv_file.exists() else set()
+    table = Table(out)
+    async with Collector(out) as pool:
         for number in range(runs):
             run_id = f"{number:04d}"
-            if run_id in done or (only and submission(number, seed)[1] not in only):
+            module_name, program, parameters = submission(number, seed)
+            if run_id in done or (only and program not in only):
                 continue
+            job = {"module": module_name, "program": program, "parameters": parameters}
+            order = json.dumps({**job, "notes": str(table.notes(run_id))})
+            known = {"flow_name": program, "parameters": parameters, "device_kind": "virtual", "virtual": True}
+            run = Run(run_id, module("benchmarks.estimation.programs.execute", order), known=known)
             for left in reversed(range(tries)):
-                host.last_try, host.kept = left == 0, False
-                host.over.clear()
-                controller.handle(ev.JobSubmitted(run_id, Request(), "q", time.time(), 0.0, run_id))
-                await host.over.wait()
-                if host.kept:
+                pool.submit(run)
+                [course] = await pool.over(run_id)
+                kept = course.row
+                assert kept is not None
+                cpu_seconds = course.report.cpu_seconds if course.report is not None else None
+                others_s = max(0.0, busy_seconds() - pool.busy_s - (cpu_seconds or 0.0))
+                keep = left == 0 or others_s <= _OTHERS * _wall_s(kept) + _OTHERS_S
+                words = f"{kept.outcome}, {_wall_s(kept):.1f} s, others {others_s:.2f} s{'' if keep else ', again'}"
+                print(f"{run_id} {program:18} {words}", flush=True)
+                if keep:
+                    table.record(kept, cpu_seconds, others_s)
                     break
-    finally:
-        await controller.close()
 
 
 def main() -> int:

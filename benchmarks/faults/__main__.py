@@ -14,7 +14,6 @@ about what becomes of runs, not about speed. The containers use this machine's P
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
 import sys
@@ -22,10 +21,10 @@ import tempfile
 from pathlib import Path
 
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from pydantic import SecretStr
 
-from benchmarks._claims import at_least, at_most, report
+from benchmarks._claims import at_least, at_most, command_line, report
+from benchmarks._host.served import served
 from benchmarks.faults.faults import FAULTS
 from benchmarks.faults.notes import Notes, serve
 from benchmarks.faults.soak import Fault, Soak, Tally
@@ -75,9 +74,7 @@ def _kinds(quick: bool) -> list[Fault]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="a few runs, and once each fault that takes no time")
+    parser = command_line(__doc__, quick="a few runs, and once each fault that takes no time")
     parser.add_argument("--times", type=int, default=10, help="how often each fault happens (default: 10)")
     parser.add_argument("--in-flight", type=int, default=50, help="runs at any time (default: 50)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults, and whom they hit")
@@ -86,12 +83,9 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="prefect-gpu-faults-") as folder,
         postgres_server() as database,
-        Sandbox(settings=for_prefect(database), host="0.0.0.0") as sandbox,
+        served({POOL: "gpu"}, settings=for_prefect(database), host="0.0.0.0") as sandbox,
     ):
-        sandbox.prefect("work-pool", "create", POOL, "--type", "gpu")
-        with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
-            work = soak(sandbox, Path(folder), times, in_flight, options.quick, options.seed)
-            tally = asyncio.run(work)
+        tally = asyncio.run(soak(sandbox, Path(folder), times, in_flight, options.quick, options.seed))
     least = min(tally.times[fault.name] for fault in _kinds(options.quick))
     claims = [
         at_most("runs that were lost, ended twice, or came to another result", len(tally.wrong), 0),

@@ -14,10 +14,9 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import State
-from prefect.flows import Flow
 
+from benchmarks._host.served import deploy, read_runs, settings
 from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
 from prefect_gpu.demo.lab.checkout import IMAGE
@@ -102,22 +101,20 @@ class Soak:
 
     def start_worker(self) -> None:
         """One more worker; it stands by if another leads."""
-        settings = {
-            "driver": "swarm",
-            "docker_host": self.lab.nodes[0].url,
-            "advertise": self.lab.gateway,
-            "channel_host": "0.0.0.0",
-            "image": IMAGE,
-            "checkpoints": self._checkpoints,
-            "state_dir": str(self.folder / "state"),
-        }
-        env = {f"PREFECT_INTEGRATIONS_GPU_{name.upper()}": value for name, value in settings.items()}
+        env = settings(
+            driver="swarm",
+            docker_host=self.lab.nodes[0].url,
+            advertise=self.lab.gateway,
+            channel_host="0.0.0.0",
+            image=IMAGE,
+            checkpoints=self._checkpoints,
+            state_dir=str(self.folder / "state"),
+        )
         self._workers.append(self.sandbox.start_worker(self.pool, env=env))
 
     async def run(self, faults: list[Fault], pause_s: float) -> Tally:
         """Let all faults happen, one after another, and wait until the last run is over."""
-        source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint="training.py:fit")
-        self._deployment = await (await source.ato_deployment(name="faults", work_pool_name=self.pool)).apply()
+        self._deployment = await deploy(Path(__file__).with_name("training.py"), "fit", self.pool)
         self.start_worker()
         self.start_worker()
         keeping = asyncio.ensure_future(self._keep())
@@ -170,8 +167,7 @@ class Soak:
                     await self._judge(run, self._open.pop(run), state)
 
     async def _states(self, ids: list[UUID]) -> dict[UUID, State]:
-        found = await self.client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)), limit=200)
-        return {run.id: run.state for run in found if run.state is not None}
+        return {run.id: run.state for run in await read_runs(self.client, ids) if run.state is not None}
 
     async def _judge(self, run: UUID, name: str, state: State) -> None:
         if run in self._without_image:

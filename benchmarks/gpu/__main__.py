@@ -7,7 +7,6 @@ Run it from the root of the source tree. It needs PyTorch and numpy; Prefect, an
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -23,18 +22,18 @@ from benchmarks.gpu.plain_channel import provide  # noqa: E402
 
 _STANDS_IN = provide()
 
-from benchmarks._claims import report  # noqa: E402
+from benchmarks._claims import command_line, report  # noqa: E402
 from benchmarks.gpu import caps, cores, idle, memory, sharing  # noqa: E402
 from benchmarks.gpu.machine import Machine, this_machine  # noqa: E402
 from benchmarks.gpu.pictures import draw  # noqa: E402
-from benchmarks.gpu.pool import KitDriver  # noqa: E402
+from benchmarks.gpu.pool import warm_driver  # noqa: E402
 from benchmarks.gpu.scale import Part, Scale  # noqa: E402
 
 PARTS = {"idle": idle, "sharing": sharing, "caps": caps, "memory": memory, "cores": cores}
 
 
 async def _measure(machine: Machine, folder: Path, names: list[str], *, quick: bool) -> dict[str, Part | str]:
-    async with KitDriver() as driver:
+    async with warm_driver() as driver:
         return await _each(Scale(machine, folder, driver, quick), names)
 
 
@@ -58,9 +57,7 @@ async def _each(scale: Scale, names: list[str]) -> dict[str, Part | str]:
 
 def main() -> int:
     """Run the kit; the exit code is 1 when a claim does not hold or a part failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="under a minute: fewer, shorter trainings")
+    parser = command_line(__doc__, quick="under a minute: fewer, shorter trainings")
     parser.add_argument("--out", type=Path, help="folder for pictures (needs matplotlib)")
     parser.add_argument("--part", action="append", choices=list(PARTS), help="only this part; may be repeated")
     parser.add_argument("--virtual", action="store_true", help="use a virtual device even if there is a GPU")

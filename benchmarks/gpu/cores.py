@@ -89,8 +89,8 @@ def _short_steps(profile: Profile, reports: int) -> tuple[Profile, CoreTuning]:
 async def _tuned(scale: Scale) -> dict[str, Any]:
     profile, tuning = _short_steps(get_profile("adaptive"), 3 if scale.quick else REPORTS)
     async with scale.pool("cores-tuned", profile=profile) as pool:
-        run_id = pool.submit(Job("tuned", "pipeline", _pipeline(scale, 2 * _ENOUGH_S)))
         needs = pool.controller.scheduler.state.learned.cores.needs
+        run_id = pool.submit_job(Job("tuned", "pipeline", _pipeline(scale, 2 * _ENOUGH_S)))
         measurements = None
         for _ in range(int(_ENOUGH_S / 0.25)):
             await asyncio.sleep(0.25)

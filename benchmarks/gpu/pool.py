@@ -1,39 +1,27 @@
-"""The pool without Prefect: the real controller, scheduler, driver and channel, and a list of jobs in its place."""
+"""The kit's jobs, how they ended, and the pool that runs them on the machine's device."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import os
 import statistics
-import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
+from benchmarks._host.drivers import WarmDriver
+from benchmarks._host.pool import Pool, Run, module
 from benchmarks.gpu.machine import Machine
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.controller import ABILITIES, Controller
-from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
-from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
-from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile
-from prefect_gpu.storage.row import ContentionRow, HistoryRow
-from prefect_gpu.storage.row import Outcome as Ending
 
-_ROOT = Path(__file__).resolve().parents[2]
 _DEADLINE_S = 540.0
 _OUT_OF_MEMORY = ("OutOfMemoryError", "out of memory", "MemoryError", "allocate memory")
 logger = logging.getLogger("benchmarks.gpu")
@@ -141,31 +129,13 @@ class _Heartbeats(Controller):
         await super().close()
 
 
-class KitDriver(ProcessDriver):
-    """The process driver, with one warm interpreter for all the pools of a kit. A context manager."""
-
-    def __init__(self) -> None:
-        super().__init__(warm=True, preload=("numpy", "torch", "torch.utils.data"), logger=logger)
-
-    async def __aenter__(self) -> KitDriver:
-        await self.start()
-        assert self._warm is not None
-        await self._warm._settled.wait()  # nothing is measured before it has loaded PyTorch
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await super().close()
-
-    async def close(self) -> None:
-        """A pool ends: its runs are let go of, and the interpreter stays."""
-        for handle in tuple(self._handles):
-            handle.release()
+def warm_driver() -> WarmDriver:
+    """Starts the trainings of a kit."""
+    return WarmDriver("numpy", "torch", "torch.utils.data", logger=logger)
 
 
-class Pool:
-    """Runs jobs on the machine's device. A context manager; the controller's host.
+class KitPool(Pool):
+    """Runs jobs on the machine's device.
 
     Args:
         folder: For this pool alone.
@@ -174,131 +144,78 @@ class Pool:
         prescheduling: Whether runs may be prepared behind others.
         past: What is known of earlier runs; None: nothing.
         profile: Other policies than those of ``adaptive``.
+        environment: Variables of all runs; by default this process's, without the pool's own.
     """
+
+    controller_type = _Heartbeats
+    controller: _Heartbeats
+    trainings = "benchmarks.gpu.trainings"
+    """The module with the programs."""
 
     def __init__(
         self,
         machine: Machine,
         folder: Path,
-        driver: KitDriver,
+        driver: WarmDriver,
         *,
         heartbeat_s: float | None = None,
         prescheduling: bool = True,
         past: Past | None = None,
         profile: Profile | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._machine = machine
-        self._folder = folder
-        self._jobs: dict[str, Job] = {}
-        self._tails: dict[str, tuple[str, ...]] = {}
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._over: dict[str, asyncio.Event] = {}
-        (folder / "marks").mkdir(parents=True, exist_ok=True)
-        abilities = replace(ABILITIES, preemption=Preemption.NONE, gates=prescheduling)
-        self.controller = _Heartbeats(
-            self,
-            nodes=(machine.node,),
-            driver=driver,
-            state_dir=folder / "state",
-            pool="kit",
-            profile="adaptive",
-            abilities=abilities,
-            logger=logger,
+        super().__init__(
+            folder,
+            (machine.node,),
+            lambda: driver,
+            profile="adaptive" if profile is None else lambda: profile,
+            abilities=replace(ABILITIES, preemption=Preemption.NONE, gates=prescheduling),
+            environment=environment,
+            deadline_s=_DEADLINE_S,
+            name="kit",
         )
-        self.controller.every_s = heartbeat_s
-        if profile is not None:
-            self.controller.scheduler = Scheduler(profile, abilities)
-        self.controller.estimates.estimator = cast(Any, past)
+        (folder / "marks").mkdir(exist_ok=True)
+        self._machine, self._heartbeat_s, self._past = machine, heartbeat_s, past
+        self._jobs: dict[str, Job] = {}
 
-    async def __aenter__(self) -> Pool:
-        await self.controller.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for run_id in list(self.controller.runs):
-            await self.controller.stop(run_id, 1.0)
-        await self.controller.close()
+    async def begin(self) -> None:
+        """See the base class."""
+        await super().begin()
+        self.controller.every_s = self._heartbeat_s
+        self.controller.estimates.estimator = cast(Any, self._past)
 
     async def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Submit all jobs at once, in order, and wait until all are over.
+        """Submit all jobs at once, in order, and wait until all are over, however they ended.
 
         Raises:
-            asyncio.TimeoutError: They take longer than nine minutes.
+            RunFailed: They take longer than nine minutes.
         """
-        ids = [self.submit(job) for job in jobs]
-        await asyncio.wait_for(asyncio.gather(*(self._over[one].wait() for one in ids)), _DEADLINE_S)
-        return [self.outcome(one) for one in ids]
+        names = [self.submit_job(job) for job in jobs]
+        await self.over(*names)
+        return [self.outcome(name) for name in names]
 
-    def submit(self, job: Job) -> str:
-        """Put a job into the queue; its run's id."""
-        run_id = f"{job.name}-{len(self._jobs)}"
-        self._jobs[run_id] = job
-        self._over[run_id] = asyncio.Event()
-        known = known_of(job.program, job.parameters, job.request, {}, self._machine.device.kind)
-        estimate = self.controller.estimates.submitted(run_id, known)
-        now = time.time()
-        self.controller.handle(ev.JobSubmitted(run_id, job.request, "default", now, now, job.name, estimate))
-        return run_id
+    def submit_job(self, job: Job) -> str:
+        """Put a job into the queue; its run's name."""
+        name = f"{job.name}-{len(self._jobs)}"
+        self._jobs[name] = job
+        facts = known_of(job.program, job.parameters, job.request, {}, self._machine.device.kind)
+        estimate = self.controller.estimates.submitted(name, facts)
+        known = {"flow_name": job.program, "parameters": job.parameters}
+        self.submit(Run(name, self.command(job, self._marks(name)), job.request, known=known, estimate=estimate))
+        return name
 
-    async def over(self, run_id: str) -> Outcome:
-        """Wait until a run is over."""
-        await asyncio.wait_for(self._over[run_id].wait(), _DEADLINE_S)
-        return self.outcome(run_id)
+    def command(self, job: Job, marks: Path) -> tuple[str, ...]:
+        """What runs a job, which writes its marks there."""
+        order = {"program": job.program, "parameters": job.parameters, "marks": str(marks)}
+        return module(self.trainings, json.dumps(order))
 
-    def outcome(self, run_id: str) -> Outcome:
+    def outcome(self, name: str) -> Outcome:
         """How a run that is over went."""
-        marks = self._folder / "marks" / f"{run_id}.json"
+        course, marks = self.courses[name], self._marks(name)
         written = json.loads(marks.read_text()) if marks.exists() else {}
-        return Outcome(self._jobs[run_id], self._rows[run_id], written, self._tails.get(run_id, ()))
+        tail = () if course.report is None else course.report.tail
+        row = {} if course.row is None else asdict(course.row)
+        return Outcome(self._jobs[name], row, written, tail)
 
-    # -- the controller's host ------------------------------------------------------------------------------------
-
-    def describe(self, run_id: str) -> RunRecord:
-        """See Host."""
-        job = self._jobs[run_id]
-        record = RunRecord(run_id, job.name, "kit", "default", "", job.request, Placement("", (), ()))
-        record.times["submitted"] = time.time()
-        record.known = {"flow_name": job.program, "parameters": job.parameters}
-        return record
-
-    async def prepare(self, run: Launch) -> LaunchSpec:
-        """See Host."""
-        job = self._jobs[run.run_id]
-        marks = str(self._folder / "marks" / f"{run.run_id}.json")
-        order = json.dumps({"program": job.program, "parameters": job.parameters, "marks": marks})
-        argv = (sys.executable, "-m", "benchmarks.gpu.trainings", order)
-        return LaunchSpec(run.run_id, run.folder, argv, dict(os.environ), _ROOT, stream_output=False)
-
-    async def launched(self, run: Launch) -> None:
-        """See Host."""
-
-    def held(self, hold: Hold) -> None:
-        """See Host."""
-
-    def reported(self, run: Launch, kind: str) -> None:
-        """See Host."""
-
-    async def finalise(self, run: Launch, report: ExitReport) -> tuple[Ending | None, str]:
-        """See Host."""
-        self._tails[run.run_id] = report.tail
-        return ("completed", "") if report.returncode == 0 else ("failed", "\n".join(report.tail[-3:]))
-
-    async def give_way(self, run: Launch, reason: str) -> bool:
-        """See Host. Nobody is asked to leave here."""
-        return False
-
-    async def unlaunched(self, run: Launch) -> None:
-        """See Host."""
-
-    def released(self, run: Launch) -> None:
-        """See Host."""
-        self._over[run.run_id].set()
-
-    def record_contention(self, row: ContentionRow) -> None:
-        """See Host."""
-
-    def record_history(self, row: HistoryRow) -> None:
-        """See Host."""
-        self._rows[row.run_id] = asdict(row)
+    def _marks(self, name: str) -> Path:
+        return self.folder / "marks" / f"{name}.json"

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._claims import Claim
+from benchmarks._host.drivers import WarmDriver
 from benchmarks.gpu.machine import Machine
-from benchmarks.gpu.pool import KitDriver, Pool
+from benchmarks.gpu.pool import KitPool
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,12 @@ class Scale:
 
     machine: Machine
     folder: Path
-    driver: KitDriver
+    driver: WarmDriver
     quick: bool
 
-    def pool(self, name: str, **more: Any) -> Pool:
-        """A pool of its own; see :class:`.Pool`."""
-        return Pool(self.machine, self.folder / name.replace(" ", ""), self.driver, **more)
+    def pool(self, name: str, **more: Any) -> KitPool:
+        """A pool of its own; see :class:`.KitPool`."""
+        return KitPool(self.machine, self.folder / name.replace(" ", ""), self.driver, **more)
 
     def cnn(self, steps: int, **more: Any) -> dict[str, Any]:
         """A small convolutional network, some tenths of a second a step."""

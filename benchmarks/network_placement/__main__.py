@@ -11,8 +11,6 @@ steps take alone. The scheduler is told that, too, as in a pool that has seen th
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import itertools
 import logging
 import statistics
@@ -20,11 +18,11 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from benchmarks._claims import Claim, at_least, at_most, report
-from benchmarks._gangs.cluster import Cluster, lab_of, started
+from benchmarks._claims import Claim, at_least, at_most, command_line, report
+from benchmarks._gangs.cluster import Cluster, add_options, in_lab
 from benchmarks._gangs.pool import Outcome
 from benchmarks.network_placement import workload
 from benchmarks.network_placement.predicted import Alone, figures, measure, simulate, told
@@ -173,31 +171,19 @@ def table_of(found: Found, modes: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="batch mode once, four short gangs: under a minute")
+    parser = command_line(__doc__, quick="batch mode once, four short gangs: under a minute")
     parser.add_argument("--repeats", type=int, default=2, help="how often, each time in another order (default: 2)")
     parser.add_argument(
         "--containers", action="store_true", help="each instance is a container of a Swarm, with a cold interpreter"
     )
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/pgn-lab"), help="for the nodes' data")
-    parser.add_argument("--prefix", default="pgn", help="of the nodes' names (default: pgn)")
-    parser.add_argument("--subnet", default="10.78.0", help="first numbers of their addresses (default: 10.78.0)")
-    parser.add_argument("--verbose", action="store_true", help="say what is done meanwhile")
+    add_options(parser, "pgn", "10.78.0")
     options = parser.parse_args()
     if options.repeats < 1:
         parser.error(f"--repeats is {options.repeats}: give 1 or more")
-    logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR, stream=sys.stderr)
     modes = ("batch",) if options.quick else workload.MODES
-    began = time.monotonic()
-    lab = lab_of(workload.SHAPE, options.folder, options.prefix, options.subnet, containers=options.containers)
-
-    async def everything() -> Found:
-        async with started(lab, workload.SHAPE, containers=options.containers) as cluster:
-            return await run(cluster, modes, 1 if options.quick else options.repeats, options.quick)
-
-    with lab:
-        found = asyncio.run(everything())
+    began, repeats = time.monotonic(), 1 if options.quick else options.repeats
+    work = partial(run, modes=modes, repeats=repeats, quick=options.quick)
+    found = in_lab(options, workload.SHAPE, work, containers=options.containers)
     details = {
         "table": table_of(found, modes),
         "alone": {

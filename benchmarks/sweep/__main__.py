@@ -10,7 +10,6 @@ had other parameters and is shown too.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -21,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from benchmarks._claims import Claim, at_least, at_most, report
+from benchmarks._claims import Claim, at_least, at_most, command_line, report
+from benchmarks._host.served import served
 from benchmarks.sweep.contenders import (
     CONTENDERS,
     FASTEST_POLL,
@@ -33,7 +32,7 @@ from benchmarks.sweep.contenders import (
     Contender,
     Sweep,
     asking_every,
-    deploy,
+    deployed,
     enough_cores,
     keep_logs,
     run_sweep,
@@ -82,7 +81,7 @@ async def measure(
     found: Measured = {one.name: [] for one in contenders}
     first, history = None, None
     async with get_client() as client:
-        deployments = await deploy(client, (OURS, PROCESS))
+        deployments = await deployed((OURS, PROCESS))
         if size.earlier and any(one.pool == OURS for one in contenders):
             earlier = sweep(size.earlier, _SEED + 1, size.scale)
             _say(f"earlier sweep: {len(earlier)} trainings in our pool, whose history is empty")
@@ -204,9 +203,7 @@ def _say(text: str) -> None:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="small trainings, ours against the fastest poll, once")
+    parser = command_line(__doc__, quick="small trainings, ours against the fastest poll, once")
     parser.add_argument("--repeats", type=int, default=3, help="sweeps of each contender (default: 3)")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTENDERS], help="only these contenders")
     parser.add_argument("--poll", help=f"seconds between the polls of process-fast (default: {FASTEST_POLL})")
@@ -222,16 +219,14 @@ def main() -> int:
     repeats, size = (1, QUICK) if options.quick else (options.repeats, Size())
     os.sched_setaffinity(0, {HOST_CORE})  # all that is started from here inherits it
     numeric = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    with Sandbox(settings={"CUDA_VISIBLE_DEVICES": "", **numeric}) as sandbox:
+    pools = {OURS: "gpu", PROCESS: "process"}
+    with served(pools, settings={"CUDA_VISIBLE_DEVICES": "", **numeric}) as sandbox:
         table = sandbox.folder / "table.csv"
         write_table(table, size.rows)
         sandbox.env[ENV_DATA] = str(table)
-        for pool, kind in ((OURS, "gpu"), (PROCESS, "process")):
-            sandbox.prefect("work-pool", "create", pool, "--type", kind)
         try:
-            with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
-                folder = sandbox.folder / "sweeps"
-                first, measured = asyncio.run(measure(sandbox, contenders, repeats, size, folder))
+            folder = sandbox.folder / "sweeps"
+            first, measured = asyncio.run(measure(sandbox, contenders, repeats, size, folder))
         finally:
             if options.out is not None:
                 keep_logs(sandbox, options.out)

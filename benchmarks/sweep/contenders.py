@@ -10,22 +10,21 @@ import sqlite3
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.flows import Flow
 
+from benchmarks._host.served import completed, deploy, recorded, settings
 from benchmarks.sweep.figures import Marks, read_marks
 from benchmarks.sweep.flows import ENV_FOLDER
 from benchmarks.sweep.trainings import Training
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.demo.lab.sandbox import Sandbox
 
 OURS, PROCESS = "gpus", "process"  # names of the pools
 FASTEST_POLL = "0.5"  # each poll takes some of the host's one core; see --poll
 _PRELOAD = "torch,xgboost,pandas"
 _DEADLINE_S = 1800.0
+_FLOWS = Path(__file__).with_name("flows.py")
 WARM_UP_S = 12.0  # until a worker has learned, polled and filled its warm interpreter
 
 
@@ -42,14 +41,13 @@ class Contender:
 
 def _ours(name: str, about: str, **off: str) -> Contender:
     """Our pool with everything on, but what is said otherwise."""
-    settings = {"virtual_devices": "1", "preload": _PRELOAD, **off}
-    return Contender(name, OURS, about, (), {f"PREFECT_INTEGRATIONS_GPU_{k.upper()}": v for k, v in settings.items()})
+    return Contender(name, OURS, about, (), settings(**{"virtual_devices": "1", "preload": _PRELOAD, **off}))
 
 
 def asking_every(poll: str, contender: Contender) -> Contender:
     """The same, asking Prefect for runs every so many seconds."""
-    settings = {**contender.settings, "PREFECT_WORKER_QUERY_SECONDS": poll}
-    return replace(contender, about=f"Prefect's process worker, asking every {poll} s", settings=settings)
+    faster = {**contender.settings, "PREFECT_WORKER_QUERY_SECONDS": poll}
+    return replace(contender, about=f"Prefect's process worker, asking every {poll} s", settings=faster)
 
 
 CONTENDERS = (
@@ -71,14 +69,10 @@ class Sweep:
     runs: list[Marks]
 
 
-async def deploy(client: PrefectClient, pools: tuple[str, ...]) -> dict[tuple[str, str], UUID]:
+async def deployed(pools: tuple[str, ...]) -> dict[tuple[str, str], UUID]:
     """Deployments of both flows in these pools, by (flow, pool)."""
-    found = {}
-    for flow in ("train_torch", "train_xgboost"):
-        for pool in pools:
-            source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint=f"flows.py:{flow}")
-            found[flow, pool] = await (await source.ato_deployment(name=pool, work_pool_name=pool)).apply()
-    return found
+    flows = ("train_torch", "train_xgboost")
+    return {(flow, pool): await deploy(_FLOWS, flow, pool) for flow in flows for pool in pools}
 
 
 async def run_sweep(
@@ -106,7 +100,7 @@ async def run_sweep(
     state.mkdir(parents=True)
     if history is not None:
         copy_history(history, state / "history.db")
-    env = {**contender.settings, ENV_FOLDER: str(folder), "PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(state)}
+    env = {**contender.settings, ENV_FOLDER: str(folder), **settings(state_dir=str(state))}
     worker = sandbox.start_worker(contender.pool, *contender.arguments, name=folder.name, env=env)
     try:
         await asyncio.sleep(pause_s)
@@ -117,40 +111,12 @@ async def run_sweep(
                 deployments[training.flow, contender.pool], parameters=training.parameters, name=training.name
             )
             ids.append(run.id)
-        await _ended(client, worker, ids)
+        await completed(client, worker, ids, deadline_s=_DEADLINE_S, every_s=2.0)
         if contender.pool == OURS:
-            await _recorded(state / "history.db", ids)
+            await recorded(state, ids, worker)
     finally:
         worker.terminate(timeout_s=20.0)
     return Sweep(submitted, read_marks(folder))
-
-
-async def _ended(client: PrefectClient, worker: Process, ids: list[UUID]) -> None:
-    """Wait until all runs have completed, asking seldom: each question costs the host's core some milliseconds."""
-    end = time.monotonic() + _DEADLINE_S
-    while True:
-        runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=ids)))
-        states = [run.state for run in runs if run.state is not None and run.state.is_final()]
-        for state in states:
-            if not state.is_completed():
-                raise SandboxError(f"A run ended as {state.name}: {state.message}\n{worker.output[-3000:]}")
-        if len(states) == len(ids):
-            return
-        if worker.popen.poll() is not None or time.monotonic() > end:
-            raise SandboxError(f"Only {len(states)} of {len(ids)} runs ended:\n{worker.output[-3000:]}")
-        await asyncio.sleep(2.0)
-
-
-async def _recorded(history: Path, ids: list[UUID]) -> None:
-    """Wait until the last run is in our history."""
-    wanted = {str(id_) for id_ in ids}
-    for _ in range(60):
-        with contextlib.closing(sqlite3.connect(history)) as database:
-            known = {row[0] for row in database.execute("SELECT run_id FROM prefect_gpu_runs")}
-        if wanted <= known:
-            return
-        await asyncio.sleep(0.5)
-    raise SandboxError(f"{len(wanted - known)} runs are not in the history {history}")
 
 
 def copy_history(source: Path, target: Path) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from benchmarks.contention_live.__main__ import Found, claims_of
 from benchmarks.contention_live.predicted import Ends, many_orders, mean_jct_s
 from benchmarks.contention_live.sensitivities import Pairs, Row, by_class, learned
 from prefect_gpu.scheduling.interference.sensitivity import Key
+from tests.benchmarks.quick import quick
 
 
 def row(run: str, own: str, other: str, slowdown: float, nodes: int = 2) -> Row:
@@ -113,14 +110,8 @@ def test_orders_are_compared_one_by_one(tmp_path: Path) -> None:
 
 @pytest.mark.needs("networks", "pytorch")
 def test_quick_runs_real_gangs_measures_them_beside_each_other_and_reports(tmp_path: Path) -> None:
-    """Whether the claims hold is the machine's matter: beside other tests they may not."""
-    command = [sys.executable, "-m", "benchmarks.contention_live", "--quick", "--json", "--folder", str(tmp_path)]
-    names = ["--prefix", "pgw", "--subnet", "10.82.0"]
-    done = subprocess.run([*command, *names], capture_output=True, text=True, timeout=900, env={**os.environ})
-    assert done.returncode in (0, 1), done.stderr
-    said = json.loads(done.stdout)
-    assert {"name", "value", "asked", "holds"} == set(said["claims"][0])
-    assert done.returncode == (0 if all(claim["holds"] for claim in said["claims"]) else 1)
+    said = quick("contention_live", "--folder", str(tmp_path), "--prefix", "pgw", "--subnet", "10.82.0")
+    assert said["claims"]
     assert said["slowdowns"]["FSDP beside FSDP"]["slowdown"] > 1.0
     assert [len(one["gangs"]) for one in said["runs"]] == [workload.QUICK_JOBS] * len(said["table"])
     assert all(len(set(gang["nodes"].split())) > 1 for one in said["runs"] for gang in one["gangs"])

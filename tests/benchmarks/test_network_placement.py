@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +13,7 @@ from benchmarks.network_placement.__main__ import Found, claims_of, many_orders,
 from benchmarks.network_placement.predicted import Alone, figures, simulate, told
 from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.simulation.effects.links import Iteration
+from tests.benchmarks.quick import quick
 
 ALONE = Alone(
     {
@@ -104,12 +101,6 @@ def test_claims_are_about_all_others_and_the_farthest_simulated_figure() -> None
 
 @pytest.mark.needs("networks", "pytorch")
 def test_quick_runs_real_gangs_and_reports(tmp_path: Path) -> None:
-    """Whether the claims hold is the machine's matter: beside other tests they may not."""
-    command = [sys.executable, "-m", "benchmarks.network_placement", "--quick", "--json", "--folder", str(tmp_path)]
-    names = ["--prefix", "pgq", "--subnet", "10.75.0"]
-    done = subprocess.run([*command, *names], capture_output=True, text=True, timeout=900, env={**os.environ})
-    assert done.returncode in (0, 1), done.stderr
-    said = json.loads(done.stdout)
-    assert {"name", "value", "asked", "holds"} == set(said["claims"][0])
-    assert done.returncode == (0 if all(claim["holds"] for claim in said["claims"]) else 1)
+    said = quick("network_placement", "--folder", str(tmp_path), "--prefix", "pgq", "--subnet", "10.75.0")
+    assert said["claims"]
     assert all(gang["step_s"] > 0.3 for one in said["runs"] for gang in one["gangs"])

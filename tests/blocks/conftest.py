@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from benchmarks._host.served import using
 from prefect_gpu.demo.lab.sandbox import Sandbox
-from tests.live.pool import LivePool, work_pool
+from tests.live.pool import LivePool, live_pool
 from tests.radosgw import S3Server, s3_server
 
 
@@ -24,7 +23,7 @@ def server(sandbox: Sandbox) -> Sandbox:
 @pytest.fixture
 def used(server: Sandbox) -> Iterator[Sandbox]:
     """The server, which this process uses, too."""
-    with temporary_settings({PREFECT_API_URL: server.api_url, PREFECT_HOME: server.home}):
+    with using(server):
         yield server
 
 
@@ -37,7 +36,5 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest_asyncio.fixture
 async def pool(used: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet."""
-    async with work_pool("pool", request.node.nodeid) as (client, name):
-        live = LivePool(used, client, name, tmp_path)
+    async with live_pool(used, tmp_path, request.node.nodeid) as live:
         yield live
-        await asyncio.to_thread(live.stop_workers)

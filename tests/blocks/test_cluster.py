@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
-from prefect.flows import Flow
 
 from prefect_gpu.demo.lab import docker_nodes
 from prefect_gpu.demo.lab.checkout import IMAGE, environment, volumes
@@ -19,7 +18,7 @@ from tests.live.pool import LivePool
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FLOWS = Path(__file__).parent
+FLOWS = Path(__file__).with_name("trainings.py")
 SECRETS = (radosgw.SECRET_KEY,)
 
 
@@ -30,12 +29,8 @@ def server(wide_sandbox: Sandbox) -> Sandbox:
 
 
 async def submit(pool: LivePool, **parameters: Any) -> UUID:
-    source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint="trainings.py:keeps")
-    deployment = await (await source.ato_deployment(name="keeps", work_pool_name=pool.name)).apply()
-    run = await pool.client.create_flow_run_from_deployment(
-        deployment, parameters=parameters, job_variables={"volumes": volumes(), "env": environment()}
-    )
-    return run.id
+    inside = {"volumes": volumes(), "env": environment()}
+    return await pool.submit("keeps", file=FLOWS, job_variables=inside, **parameters)
 
 
 async def test_blocks_are_all_that_a_worker_on_a_swarm_is_told(

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter
-from prefect.flows import Flow
 
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
@@ -23,20 +22,14 @@ from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.slow
 
+FLOWS = Path(__file__).with_name("trainings.py")
+
 HOST_KEY = "host ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI"
 PEM = "-----BEGIN PRIVATE KEY-----\nnever-shown\n-----END PRIVATE KEY-----"
 
 
-async def deploy(pool: LivePool) -> UUID:
-    source: Any = await Flow.afrom_source(source=str(Path(__file__).parent), entrypoint="trainings.py:keeps")
-    return UUID(str(await (await source.ato_deployment(name=pool.name, work_pool_name=pool.name)).apply()))
-
-
 async def submit(pool: LivePool, job_variables: dict[str, Any] | None = None, **parameters: Any) -> UUID:
-    run = await pool.client.create_flow_run_from_deployment(
-        await deploy(pool), parameters=parameters, job_variables=job_variables
-    )
-    return run.id
+    return await pool.submit("keeps", file=FLOWS, job_variables=job_variables, **parameters)
 
 
 def objects(s3: S3Server, prefix: str) -> list[str]:

@@ -32,6 +32,25 @@ exec(change)
 result = getattr(flows, function).fn(**json.loads(parameters))
 Path(told, os.environ["RANK"]).write_text(json.dumps({"result": result, "role": os.environ["PREFECT_GPU_ROLE"]}))
 """
+# What an instance may be changed to do. In its third epoch, when the first one has saved two, it dies.
+BREAKS = """
+import os
+from prefect_gpu.training.run import TrainingRun
+report = TrainingRun.report
+def broken(run, *args, **kwargs):
+    if run.next_step >= 3:
+        os._exit(7)
+    report(run, *args, **kwargs)
+TrainingRun.report = broken
+"""
+SAYS_WHERE = """
+from prefect_gpu.training.run import TrainingRun
+steps = TrainingRun.steps
+def begin(run):
+    print("begins in", run.step, flush=True)
+    return steps(run)
+TrainingRun.steps = begin
+"""
 
 
 def gang(workers: int, servers: int = 0) -> Placement:

@@ -8,28 +8,9 @@ import numpy as np
 import pytest
 
 from flows.data_parallel import Gang, Network, train_side_by_side
-from tests.flows.gangs import gang, run_together
+from tests.flows.gangs import BREAKS, SAYS_WHERE, gang, run_together
 
 FLOW = ("data_parallel", "train_side_by_side")
-# Instance 1 dies in its third epoch, when the first one has saved.
-_BREAKS = """
-import os
-from prefect_gpu.training.run import TrainingRun
-report = TrainingRun.report
-def broken(run, *args, **kwargs):
-    if run.next_step >= 3:
-        os._exit(7)
-    report(run, *args, **kwargs)
-TrainingRun.report = broken
-"""
-_SAYS = """
-from prefect_gpu.training.run import TrainingRun
-steps = TrainingRun.steps
-def begin(run):
-    print("begins in", run.step, flush=True)
-    return steps(run)
-TrainingRun.steps = begin
-"""
 
 
 def test_alone_it_learns(tmp_path: Path) -> None:
@@ -70,8 +51,8 @@ async def test_all_instances_take_the_same_steps(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(tmp_path: Path) -> None:
     parameters = {"model_path": str(tmp_path / "model.npz"), "epochs": 5, "checkpoint_every": 0.001}
-    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [_SAYS, _BREAKS], **parameters)
+    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [SAYS_WHERE, BREAKS], **parameters)
     assert report.returncode != 0 and told == {} and "begins in 0" in lines, lines
-    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [_SAYS], **parameters)
+    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [SAYS_WHERE], **parameters)
     assert report.returncode == 0 and sorted(told) == [0, 1], lines
     assert "begins in 2" in lines or "begins in 3" in lines, lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.gangs import gang, run_together
+from tests.flows.gangs import BREAKS, SAYS_WHERE, gang, run_together
 
 pytestmark = pytest.mark.needs("pytorch")
 DATA_PARALLEL = ("distributed_training", "train_together")
@@ -15,27 +15,14 @@ FLOWS = pytest.mark.parametrize(
     ("flow", "servers"), [(DATA_PARALLEL, 0), (SERVERS, 1), (SERVERS, 2)], ids=["gang", "one server", "two servers"]
 )
 # Instance 0 saves in every epoch; it writes down in which it begins.
-_SAVES_OFTEN = """
-from prefect_gpu.training.run import TrainingRun
-report, steps = TrainingRun.report, TrainingRun.steps
+_SAVES_OFTEN = f"""
+{SAYS_WHERE}
+report = TrainingRun.report
 def due(run, *args, **kwargs):
     run._saver.due_at = 0.0
     report(run, *args, **kwargs)
     print("saved", run.step, flush=True)
-def begin(run):
-    print("begins in", run.step, flush=True)
-    return steps(run)
-TrainingRun.report, TrainingRun.steps = due, begin
-"""
-# Instance 1 dies in its third epoch, as soon as the first one has saved two.
-_BREAKS = """
-from prefect_gpu.training.run import TrainingRun
-report = TrainingRun.report
-def broken(run, *args, **kwargs):
-    if run.next_step >= 3:
-        os._exit(7)
-    report(run, *args, **kwargs)
-TrainingRun.report = broken
+TrainingRun.report = due
 """
 
 
@@ -57,7 +44,7 @@ async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(
     flow: tuple[str, str], servers: int, tmp_path: Path
 ) -> None:
     placement, parameters = gang(2, servers), {"model_path": str(tmp_path / "model.pt"), "channels": 2, "epochs": 5}
-    report, told, lines = await run_together(tmp_path, placement, flow, [_SAVES_OFTEN, _BREAKS], **parameters)
+    report, told, lines = await run_together(tmp_path, placement, flow, [_SAVES_OFTEN, BREAKS], **parameters)
     assert report.returncode == 7 and "Instance 1" in report.cause and told == {}, lines
     assert "begins in 0" in lines
     report, told, lines = await run_together(tmp_path, placement, flow, [_SAVES_OFTEN], **parameters)

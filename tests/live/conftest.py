@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import pytest
 import pytest_asyncio
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from benchmarks._host.served import using
 from prefect_gpu.demo.lab.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
-from tests.live.pool import LivePool, none_left, work_pool
+from tests.live.pool import LivePool, live_pool, none_left
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,12 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest_asyncio.fixture
 async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet. After the test no run's process may be left."""
-    with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
-        async with work_pool("pool", request.node.nodeid) as (client, name):
-            live = LivePool(sandbox, client, name, tmp_path)
-            yield live
-            (tmp_path / "go").touch()
-            await asyncio.to_thread(live.stop_workers)
+    async with live_pool(sandbox, tmp_path, request.node.nodeid) as live:
+        yield live
     none_left(sandbox)
 
 
@@ -44,10 +39,7 @@ def serving(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request:
     """
     name = f"shared-{abs(hash(request.node.nodeid)) % 10**8}"
     template = GpuWorker.get_default_base_job_template()
-    with (
-        temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}),
-        get_client(sync_client=True) as client,
-    ):
+    with using(sandbox), get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
     live = LivePool(sandbox, None, name, tmp_path_factory.mktemp("shared"))  # each test has a client of its own
     request.addfinalizer(live.stop_workers)
@@ -59,7 +51,7 @@ def serving(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request:
 async def served(serving: LivePool, tmp_path: Path) -> AsyncIterator[LivePool]:
     """The module's pool, whose worker must be left as it was found. After the test no run's process may be left."""
     sandbox = serving.sandbox
-    with temporary_settings({PREFECT_API_URL: sandbox.api_url, PREFECT_HOME: sandbox.home}):
+    with using(sandbox):
         async with get_client() as serving.client:
             yield serving
             for held in ("go", "never"):

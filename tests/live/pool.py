@@ -17,17 +17,15 @@ from uuid import UUID
 import psutil
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.deployments.runner import RunnerDeployment
-from prefect.flows import Flow
 from prefect.states import Cancelling, Scheduled
 
+from benchmarks._host.served import deploy, read_runs, settings, using
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
 
-FLOWS = Path(__file__).parent
+FLOWS = Path(__file__).with_name("trainings.py")
 ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
 # For a worker whose runs all begin before an interpreter could be warm: it would be warmed for nobody.
 COLD = {"warm_start": "false"}
@@ -43,18 +41,16 @@ class LivePool:
         self.notes.touch()
         self.state_dir = folder / "state"
         self.workers: list[Process] = []
-        self._deployments: dict[str, UUID] = {}
+        self._deployments: dict[tuple[Path, str], UUID] = {}
         self._deploying = asyncio.Lock()
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
     def start_worker(self, *arguments: str, wait: bool = True, state_dir: Path | None = None, **env: str) -> Process:
         """Start a worker. `env` are settings of ours by their short names: `virtual_devices="1"`."""
-        settings = {f"PREFECT_INTEGRATIONS_GPU_{key.upper()}": value for key, value in env.items()}
-        settings["PREFECT_INTEGRATIONS_GPU_STATE_DIR"] = str(state_dir or self.state_dir)
-        settings["NOTES"] = str(self.notes)
-        settings["PREFECT_WORKER_QUERY_SECONDS"] = "5"
-        worker = self.sandbox.start_worker(self.name, *arguments, env=settings, wait=False)
+        variables = settings(state_dir=str(state_dir or self.state_dir), **env)
+        variables |= {"NOTES": str(self.notes), "PREFECT_WORKER_QUERY_SECONDS": "5"}
+        worker = self.sandbox.start_worker(self.name, *arguments, env=variables, wait=False)
         self.workers.append(worker)
         if wait:
             said = "Serving pool" if env.get("virtual_devices") != "0" else "no device"
@@ -68,25 +64,24 @@ class LivePool:
 
     # -- runs -------------------------------------------------------------------------------------------------------
 
-    async def deploy(self, flow: str) -> UUID:
+    async def deploy(self, flow: str, file: Path = FLOWS) -> UUID:
         async with self._deploying:  # a server on SQLite refuses some of many concurrent changes of one deployment
-            if flow not in self._deployments:
-                source: Any = await Flow.afrom_source(source=str(FLOWS), entrypoint=f"trainings.py:{flow}")
-                deployment: RunnerDeployment = await source.ato_deployment(name=self.name, work_pool_name=self.name)
-                self._deployments[flow] = await deployment.apply()
-        return self._deployments[flow]
+            if (file, flow) not in self._deployments:
+                self._deployments[file, flow] = await deploy(file, flow, self.name)
+        return self._deployments[file, flow]
 
     async def submit(
         self,
         flow: str = "train",
         *,
+        file: Path = FLOWS,
         job_variables: dict[str, Any] | None = None,
         queue: str | None = None,
         at: datetime | None = None,
         **parameters: Any,
     ) -> UUID:
         run = await self.client.create_flow_run_from_deployment(
-            await self.deploy(flow),
+            await self.deploy(flow, file),
             parameters=parameters,
             job_variables=job_variables,
             work_queue_name=queue,
@@ -98,12 +93,7 @@ class LivePool:
         return await self.client.read_flow_run(run_id)
 
     async def read_all(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
-        ids = list(run_ids)
-        found: list[FlowRun] = []
-        for start in range(0, len(ids), 200):
-            chosen = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + 200]))
-            found += await self.client.read_flow_runs(flow_run_filter=chosen, limit=200)
-        return found
+        return await read_runs(self.client, list(run_ids))
 
     async def history(self, run_id: UUID) -> list[State]:
         return await self.client.read_flow_run_states(run_id)
@@ -186,6 +176,17 @@ def none_left(sandbox: Sandbox) -> None:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         raise
+
+
+@contextlib.asynccontextmanager
+async def live_pool(sandbox: Sandbox, folder: Path, node_id: str, prefix: str = "pool") -> AsyncIterator[LivePool]:
+    """A gpu pool of a test's own, without a worker yet. At the end what holds runs lets go of them."""
+    with using(sandbox):
+        async with work_pool(prefix, node_id) as (client, name):
+            live = LivePool(sandbox, client, name, folder)
+            yield live
+            (folder / "go").touch()
+            await asyncio.to_thread(live.stop_workers)
 
 
 @contextlib.asynccontextmanager

@@ -15,10 +15,9 @@ import pytest
 from playwright.async_api import async_playwright, expect
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 
+from benchmarks._chromium import CHROMIUM, FLAGS
 from prefect_gpu.page.server import pages
-from tests.components import CHROMIUM
 from tests.live.pool import COLD, LivePool, eventually
-from tests.page.conftest import FLAGS
 
 
 async def told(pool: LivePool) -> dict[str, Any]:

@@ -10,11 +10,10 @@ import httpx
 import pytest
 import pytest_asyncio
 from prefect.client.schemas.actions import WorkPoolUpdate
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import Scheduled
 
 from prefect_gpu.demo.lab.sandbox import Sandbox, free_port, wait_until
-from tests.live.pool import ALL, COLD, LivePool, eventually, work_pool
+from tests.live.pool import ALL, COLD, LivePool, eventually, live_pool
 from tests.live.proxy import StreamlessProxy
 
 PAGE = 30  # rows of a page of this server
@@ -26,12 +25,8 @@ async def paged(
 ) -> AsyncIterator[LivePool]:
     """A pool on a server whose pages are short."""
     with Sandbox(tmp_path_factory.mktemp("sandbox"), {"PREFECT_SERVER_API_DEFAULT_LIMIT": str(PAGE)}) as box:
-        with temporary_settings({PREFECT_API_URL: box.api_url, PREFECT_HOME: box.home}):
-            async with work_pool("paged", request.node.nodeid) as (client, name):
-                live = LivePool(box, client, name, tmp_path)
-                yield live
-                (tmp_path / "go").touch()
-                await asyncio.to_thread(live.stop_workers)
+        async with live_pool(box, tmp_path, request.node.nodeid, "paged") as live:
+            yield live
 
 
 @pytest.mark.full

@@ -54,7 +54,7 @@ async def test_a_run_sees_its_device_its_cores_and_its_own_environment(served: L
     assert json.loads(environment["PREFECT_GPU_DEVICES"])[0]["virtual"] is True
     assert environment["MARK"] == "mine"
     assert len(environment["cpus"]) == 1
-    assert environment["cwd"] == str(FLOWS), "the deployment's pull step sets the folder"
+    assert environment["cwd"] == str(FLOWS.parent), "the deployment's pull step sets the folder"
 
 
 async def test_a_command_runs_in_its_working_directory(served: LivePool, tmp_path: Path) -> None:

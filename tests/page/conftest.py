@@ -11,12 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
+from benchmarks._chromium import CHROMIUM, FLAGS
 from prefect_gpu.page.app import Source
 from prefect_gpu.page.server import PageServer
-from tests.components import CHROMIUM
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 Serve = Callable[..., Awaitable[PageServer]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,4 +161,10 @@ class RecordingHost:
         self.rows.append(row)
 
 
-__all__ = ["LaunchError", "MemoryDriver", "MemoryHandle", "NotOursError", "RecordingHost"]
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until something is so; the test's own timeout ends a vain wait."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+__all__ = ["LaunchError", "MemoryDriver", "MemoryHandle", "NotOursError", "RecordingHost", "until"]

@@ -13,23 +13,18 @@ from prefect_gpu.runtime.activity_log import NOT_STARTED, ActivityLog
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Finish, Hold, OpenGate, SetCores, SetShare
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
+from tests.runtime.launches import launched
 from tests.runtime.stand_ins import MemoryHandle
 from tests.runtime.test_controller import Bench, running, until
 
 
 def a_run(run_id: str = "a", behind: str | None = None) -> Launch:
-    place = Placement("here", ("virtual-0",), (0,))
-    record = RunRecord(
-        run_id, f"name of {run_id}", "pool", "q", "t", Request(), place, gated=bool(behind), behind=behind
-    )
-    record.known = {"flow_name": "train"}
-    return Launch(record, Path("nowhere"))
+    known = {"flow_name": "train"}
+    return launched(run_id, name=f"name of {run_id}", gated=bool(behind), behind=behind, known=known)
 
 
 def enter(activity: ActivityLog, run: Launch, phase: str, at: float, **data: Any) -> None:

@@ -13,11 +13,10 @@ from prefect_gpu.runtime.adjusting import _AFTER_S, ASIDE_WEIGHT, LAST_WEIGHT, A
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Finish, OpenGate, SetCores, SetShare
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
+from tests.runtime.launches import launched
 from tests.runtime.stand_ins import MemoryHandle
 
 NODE = Node("n", (Device("GPU-1", "H200", 8), Device("virtual-0", "virtual", 8, virtual=True)), (0, 1, 2))
@@ -49,10 +48,9 @@ class Desk:
         self.saved: list[tuple[str | None, float, tuple[int, ...]]] = []
         self.adjuster = Adjuster(self.channel, Fleet((NODE,)), self.runs, self.save, lambda: 5.0)
         place = Placement("n", (device,), (0,))
-        record = RunRecord("r", "r", "p", "q", "token", Request(), place, gated=behind is not None, behind=behind)
-        record.weight = weight
         self.handle = Handle()
-        self.run = Launch(record, Path(), self.handle)
+        gate = {"gated": behind is not None, "behind": behind}
+        self.run = launched("r", place, handle=self.handle, folder=Path(), weight=weight, **gate)
 
     def rank(self, runs: dict[str, Launch]) -> None:
         """These are launched, and one of them has begun or ended to save."""
@@ -102,8 +100,7 @@ async def ranked(desk: Desk, runs: dict[str, Launch]) -> None:
 
 
 def another(behind: str | None = None) -> Launch:
-    record = RunRecord("s", "s", "p", "q", "token", Request(), Placement("n", ("virtual-0",), (0,)), behind=behind)
-    return Launch(record, Path(), MemoryHandle("s"))
+    return launched("s", Placement("n", ("virtual-0",), (0,)), handle=MemoryHandle("s"), behind=behind)
 
 
 def saving(weight: float = 1.0) -> Desk:

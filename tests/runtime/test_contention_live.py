@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from prefect_gpu.storage.finished import measured_pairs
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
-from tests.runtime.stand_ins import MemoryDriver, RecordingHost
+from tests.runtime.stand_ins import MemoryDriver, RecordingHost, until
 
 LOUD, OTHER = Key("loud", 6, 3), Key("other", 6, 3)
 
@@ -43,12 +41,6 @@ class KeepingHost(RecordingHost):
     def record_contention(self, row: ContentionRow) -> None:
         """See Host."""
         self.history.record_contention(row)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until something is so; the test's own timeout ends a vain wait."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 class Bench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Request, Status
 from prefect_gpu.training import protocol
-from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost
+from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost, until
 
 NODE = Node("here", (Device("GPU-1", "H200", 8 << 30), Device("virtual-0", "virtual", 8 << 30, virtual=True)), (0, 1))
 
@@ -72,12 +72,6 @@ class Bench:
 def read_json(path: str) -> Any:
     """What a JSON file says."""
     return json.loads(Path(path).read_text())
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until something is so; the test's own timeout ends a vain wait."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

@@ -9,44 +9,46 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._processes import ProcessPool, node, notes, python, until
+from benchmarks._host.pool import Run, module, notes, virtual_node
+from benchmarks._host.waiting import until
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.training import protocol
+from tests.runtime.orders import OrderedPool
 
 STEPS = 100
 PREEMPTIBLE = Request(preemptible=True)
+TRAINING = module("tests.runtime.eviction_training")
 
 
 @pytest.fixture
-async def pool(tmp_path: Path) -> AsyncIterator[ProcessPool]:
-    async with ProcessPool(tmp_path, python("tests.runtime.eviction_training"), node(2)) as running:
+async def pool(tmp_path: Path) -> AsyncIterator[OrderedPool]:
+    async with OrderedPool(tmp_path, (virtual_node(2),)) as running:
         yield running
 
 
-def submit(pool: ProcessPool, run_id: str, *, saves: bool = True) -> Path:
+def submit(pool: OrderedPool, run_id: str, *, saves: bool = True) -> Path:
     """Returns the file of its steps; its result lies beside it."""
     file = pool.folder / f"{run_id}.notes"
     told = {"notes": str(file), "result": str(pool.folder / f"{run_id}.result"), "steps": STEPS, "saves": saves}
-    pool.submit(run_id, PREEMPTIBLE, LEAVING=json.dumps(told))
+    pool.submit(Run(run_id, TRAINING, PREEMPTIBLE, {"LEAVING": json.dumps(told)}))
     return file
 
 
-def result(pool: ProcessPool, run_id: str) -> str:
+def result(pool: OrderedPool, run_id: str) -> str:
     return (pool.folder / f"{run_id}.result").read_text()
 
 
-async def undisturbed(pool: ProcessPool) -> str:
+async def undisturbed(pool: OrderedPool) -> str:
     submit(pool, "undisturbed")
     await pool.over("undisturbed")
     return result(pool, "undisturbed")
 
 
-async def test_a_run_that_is_moved_goes_on_where_it_saved(pool: ProcessPool) -> None:
+async def test_a_run_that_is_moved_goes_on_where_it_saved(pool: OrderedPool) -> None:
     expected = await undisturbed(pool)
     file = submit(pool, "run")
-    await until(lambda: len(notes(file)) > 20)
+    await until(lambda: len(notes(file)) > 20, "20 steps")
     [before] = {device for _, device, _ in notes(file)}
     target = next(device for device in ("here-0", "here-1") if device != before)
     pool.leave("run", to=target)
@@ -58,22 +60,22 @@ async def test_a_run_that_is_moved_goes_on_where_it_saved(pool: ProcessPool) -> 
     saved = next(at for at, (_, device, _) in enumerate(notes(file)) if device == target)
     assert steps[saved] <= steps[saved - 1] + 1
     assert result(pool, "run") == expected
-    assert pool.owner.left == [("run", "it is to move")]
+    assert pool.courses["run"].left == ["it is to move"]
 
 
-async def test_a_run_that_has_to_wait_goes_on_later(pool: ProcessPool) -> None:
+async def test_a_run_that_has_to_wait_goes_on_later(pool: OrderedPool) -> None:
     expected = await undisturbed(pool)
     file = submit(pool, "run")
-    await until(lambda: len(notes(file)) > 20)
+    await until(lambda: len(notes(file)) > 20, "20 steps")
     pool.leave("run")
     await pool.over("run")
     assert sorted({step for step, *_ in notes(file)}) == list(range(STEPS))
-    assert result(pool, "run") == expected and pool.owner.over["run"].returncode == 0
+    assert result(pool, "run") == expected and pool.courses["run"].completed
 
 
-async def test_two_that_leave_at_once_both_go_on(pool: ProcessPool) -> None:
+async def test_two_that_leave_at_once_both_go_on(pool: OrderedPool) -> None:
     first, second = submit(pool, "first"), submit(pool, "second")
-    await until(lambda: len(notes(first)) > 10 and len(notes(second)) > 10)
+    await until(lambda: len(notes(first)) > 10 and len(notes(second)) > 10, "10 steps of both")
     pool.leave("first")
     pool.leave("second")
     await pool.over("first", "second")
@@ -83,12 +85,12 @@ async def test_two_that_leave_at_once_both_go_on(pool: ProcessPool) -> None:
 
 
 async def test_a_run_without_checkpoints_begins_anew_after_a_while(
-    pool: ProcessPool, caplog: pytest.LogCaptureFixture
+    pool: OrderedPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool.controller._eviction._patience_s = 0.1
     file = submit(pool, "run", saves=False)
     # What it notes may be ahead of what the controller has heard; one that only prepares is stopped without a word.
-    await until(lambda: len(notes(file)) > 5 and pool.controller.runs["run"].phase == protocol.TRAINING)
+    await until(lambda: len(notes(file)) > 5 and pool.trains("run"), "five steps")
     pool.leave("run")
     await pool.over("run")
     steps = [step for step, *_ in notes(file)]
@@ -96,9 +98,9 @@ async def test_a_run_without_checkpoints_begins_anew_after_a_while(
     assert "saved no checkpoint within" in caplog.text
 
 
-async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: ProcessPool) -> None:
+async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: OrderedPool) -> None:
     file = submit(pool, "run")
-    await until(lambda: len(notes(file)) > 20)
+    await until(lambda: len(notes(file)) > 20, "20 steps")
     leaving, save = asyncio.Event(), pool.controller._eviction._save
 
     def saved(run: Launch) -> None:
@@ -111,7 +113,7 @@ async def test_a_worker_that_dies_meanwhile_leaves_the_run_to_wait(pool: Process
     await leaving.wait()
     await pool.controller.close()  # what was begun is left to the next one
     await pool.begin()
-    if "run" not in pool.controller.runs and "run" not in pool.owner.over:
+    if "run" not in pool.controller.runs and not pool.courses["run"].over.is_set():
         pool.controller.handle(ev.JobSubmitted("run", PREEMPTIBLE, "q", 0.0, 0.0, "run"))
     await pool.over("run")
     assert sorted({step for step, *_ in notes(file)}) == list(range(STEPS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -11,24 +12,29 @@ from typing import Any
 
 import pytest
 
-from benchmarks._processes import LOGGER, ProcessPool, node, python, until
+from benchmarks._host.pool import Run, module, virtual_node
+from benchmarks._host.waiting import until
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import probes
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.gang import adopt_together, launch_together
 from prefect_gpu.scheduling.model.jobs import Request
+from tests.runtime.orders import OrderedPool
+
+LOGGER = logging.getLogger("test.gang")
 
 
 @pytest.fixture
-async def pool(tmp_path: Path) -> AsyncIterator[ProcessPool]:
-    async with ProcessPool(tmp_path, python("tests.runtime.gang_training"), node(4)) as running:
+async def pool(tmp_path: Path) -> AsyncIterator[OrderedPool]:
+    async with OrderedPool(tmp_path, (virtual_node(4),)) as running:
         yield running
 
 
-def submit(pool: ProcessPool, run_id: str, request: Request, *, steps: int = 30, breaks: int = -1) -> Path:
+def submit(pool: OrderedPool, run_id: str, request: Request, *, steps: int = 30, breaks: int = -1) -> Path:
     folder = pool.folder / run_id
     folder.mkdir()
-    pool.submit(run_id, request, GANG=json.dumps({"folder": str(folder), "steps": steps, "breaks": breaks}))
+    told = json.dumps({"folder": str(folder), "steps": steps, "breaks": breaks})
+    pool.submit(Run(run_id, module("tests.runtime.gang_training"), request, {"GANG": told}))
     return folder
 
 
@@ -43,10 +49,10 @@ def alive(pid: int) -> bool:
     return False
 
 
-async def test_instances_know_who_they_are_and_have_their_own_devices(pool: ProcessPool) -> None:
+async def test_instances_know_who_they_are_and_have_their_own_devices(pool: OrderedPool) -> None:
     folder = submit(pool, "run", Request(workers=3))
     await pool.over("run")
-    assert pool.owner.over["run"].returncode == 0
+    assert pool.courses["run"].completed
     told = [facts(folder, rank) for rank in range(3)]
     assert [one["RANK"] for one in told] == ["0", "1", "2"] == [one["LOCAL_RANK"] for one in told]
     assert {one["WORLD_SIZE"] for one in told} == {"3"} == {one["LOCAL_WORLD_SIZE"] for one in told}
@@ -55,51 +61,51 @@ async def test_instances_know_who_they_are_and_have_their_own_devices(pool: Proc
     assert all((folder / f"done-{rank}").exists() for rank in range(3))
 
 
-async def test_parameter_servers_come_last_and_hold_no_device(pool: ProcessPool) -> None:
+async def test_parameter_servers_come_last_and_hold_no_device(pool: OrderedPool) -> None:
     folder = submit(pool, "run", Request(workers=2, servers=1))
     await pool.over("run")
     roles = [(facts(folder, rank)["PREFECT_GPU_ROLE"], len(facts(folder, rank)["devices"])) for rank in range(3)]
     assert roles == [("worker", 1), ("worker", 1), ("server", 0)]
 
 
-async def test_a_gang_waits_until_there_is_room_for_all(pool: ProcessPool) -> None:
+async def test_a_gang_waits_until_there_is_room_for_all(pool: OrderedPool) -> None:
     first = submit(pool, "first", Request(workers=3))
     second = submit(pool, "second", Request(workers=2))
-    await until(lambda: (first / "rank-2.json").exists())
+    await until((first / "rank-2.json").exists, "the third instance")
     assert list(second.iterdir()) == []
     await pool.over("first", "second")
     assert (second / "done-1").exists()
 
 
 @pytest.mark.parametrize("breaks", [0, 1, 2])
-async def test_one_that_dies_stops_all(pool: ProcessPool, breaks: int) -> None:
+async def test_one_that_dies_stops_all(pool: OrderedPool, breaks: int) -> None:
     folder = submit(pool, "run", Request(workers=3), breaks=breaks)
     await pool.over("run")
-    report = pool.owner.over["run"]
-    assert report.returncode == 9
+    report = pool.courses["run"].report
+    assert report is not None and report.returncode == 9
     if breaks:
         assert f"Instance {breaks} of 3 ended first" in report.cause
     assert not any(alive(facts(folder, rank)["pid"]) for rank in range(3))
 
 
-async def test_a_gang_that_gives_way_carries_on_together(pool: ProcessPool) -> None:
+async def test_a_gang_that_gives_way_carries_on_together(pool: OrderedPool) -> None:
     folder = submit(pool, "run", Request(workers=2, preemptible=True), steps=100)
-    await until(lambda: pool.controller.runs["run"].phase == "training")
+    await until(lambda: pool.trains("run"), "it to train")
     before = facts(folder, 1)["pid"]
     pool.leave("run")
     await pool.over("run")
-    assert pool.owner.over["run"].returncode == 0 and facts(folder, 1)["pid"] != before
+    assert pool.courses["run"].completed and facts(folder, 1)["pid"] != before
     assert (folder / "done-0").exists() and (folder / "done-1").exists()
 
 
-async def test_a_gang_is_adopted_whole(pool: ProcessPool) -> None:
+async def test_a_gang_is_adopted_whole(pool: OrderedPool) -> None:
     folder = submit(pool, "run", Request(workers=2), steps=200)
-    await until(lambda: "run" in pool.controller.runs and pool.controller.runs["run"].phase == "training")
+    await until(lambda: pool.trains("run"), "it to train")
     pids = [facts(folder, rank)["pid"] for rank in range(2)]
     await pool.controller.close()
     await pool.begin()
     await pool.over("run")
-    assert pool.owner.over["run"].returncode == 0 and [facts(folder, rank)["pid"] for rank in range(2)] == pids
+    assert pool.courses["run"].completed and [facts(folder, rank)["pid"] for rank in range(2)] == pids
 
 
 async def test_if_one_cannot_be_started_none_is(tmp_path: Path) -> None:

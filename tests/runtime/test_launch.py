@@ -10,19 +10,18 @@ import pytest
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import HistoryRow, Outcome
+from tests.runtime.launches import launched
 
 GRANTED, ENDED = 100.0, 200.0
 P, T, S, F = "preparing", "training", "saving", "finished"
 
 
 def a_launch() -> Launch:
-    record = RunRecord("a", "sly fox", "pool", "q", "token", Request(), Placement("here", ("d",), (0,)))
-    record.times |= {"submitted": 90.0, "granted": GRANTED, "launched": 101.0}
-    return Launch(record, Path("unused"))
+    times = {"submitted": 90.0, "granted": GRANTED, "launched": 101.0}
+    return launched(place=Placement("here", ("d",), (0,)), times=times)
 
 
 def row(run: Launch, report: ExitReport | None = None) -> HistoryRow:
@@ -215,8 +214,7 @@ def test_a_gangs_row_has_the_devices_of_all_its_instances() -> None:
 
 def test_an_elastic_run_notes_what_it_did_on_its_devices_and_did_before_on_others() -> None:
     place, before = Placement("here", ("d", "e"), (0,)), {"1": [100, 10.0]}
-    record = RunRecord("a", "fox", "pool", "q", "token", Request(max_gpus=4), place, speeds=before)
-    run = Launch(record, Path("unused"))
+    run = launched(place=place, request=Request(max_gpus=4), speeds=before)
     run.enter(T, 130.0, {"step": 100})
     for step in range(101, 122):
         run.progressed({"step": step}, 130.0 + (step - 100) / 20)

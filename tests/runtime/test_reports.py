@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.reports import Measurements
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
+from tests.runtime.launches import launched
 
 
 @pytest.fixture
 def run() -> Launch:
-    record = RunRecord(
-        run_id="r", name="r", pool="p", queue="q", request=Request(), placement=Placement("n", ("d",), (0,)), token="t"
-    )
-    return Launch(record, Path(), phase=protocol.TRAINING)
+    return launched("r", Placement("n", ("d",), (0,)), phase=protocol.TRAINING)
 
 
 def losses(reports: Measurements, run: Launch, at: float, *points: list[float]) -> list[float]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.model import events as ev
@@ -15,6 +12,7 @@ from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
+from tests.runtime.launches import launched
 
 DEVICE = Placement("n", ("d0",), (0, 1), 1 << 30, shared=True)
 
@@ -30,8 +28,7 @@ class Bench:
 
     def add(self, program: str, place: Placement = DEVICE, phase: str = protocol.TRAINING) -> Launch:
         request = Request(gpu_memory_bytes=1, exclusive=False, kind=program, workers=len(place.parts))
-        record = RunRecord(f"{program}{len(self.runs)}", "", "", "", "", request, place, progress={"step": 0})
-        run = Launch(record, Path("."), phase=phase)
+        run = launched(f"{program}{len(self.runs)}", place, request, phase=phase, progress={"step": 0})
         run.attach(SlowdownMeter(self.runs, self.kept.append))
         self.runs.append(run)
         return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,11 +11,9 @@ from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.drivers.base import RunHandle
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import SetShare
-from prefect_gpu.scheduling.model.jobs import Request
+from tests.runtime.launches import launched
 
 
 class Handle:
@@ -52,11 +49,8 @@ class Channel:
 )
 async def test_a_share_reaches_the_run(virtual: bool, able: bool, weight: float, priority: float, pace: float) -> None:
     node = Node("n", (Device("d", "x", 1, virtual=virtual),), (0,))
-    record = RunRecord(
-        run_id="r", name="r", pool="p", queue="q", request=Request(), placement=Placement("n", ("d",), (0,)), token="t"
-    )
     handle, channel = Handle(able), Channel()
-    run = Launch(record, Path(), handle=cast(RunHandle, handle))
+    run = launched("r", Placement("n", ("d",), (0,)), handle=cast(RunHandle, handle))
     saved: list[float] = []
     adjuster = Adjuster(
         cast(ChannelServer, channel),

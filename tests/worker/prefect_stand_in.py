@@ -17,9 +17,8 @@ from prefect.client.schemas.responses import StateAcceptDetails as Accepted
 from prefect.states import Pending
 
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.jobs import Request
+from tests.runtime.launches import launched
 
 LOGGER = logging.getLogger("tests.worker")
 FOLDER = "the-launch-1"
@@ -67,9 +66,7 @@ class OneRun:
 
     def launch(self) -> Launch:
         """The launch that claimed the run."""
-        place = Placement("here", (), ())
-        record = RunRecord(self.run_id, "run", "pool", "q", "token", Request(), place, times={"granted": 1.0})
-        return Launch(record, Path(FOLDER))
+        return launched(self.run_id, Placement("here", (), ()), folder=Path(FOLDER), times={"granted": 1.0})
 
     async def read_flow_run(self, run_id: UUID) -> FlowRun:
         """See Prefect's client."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -16,11 +15,10 @@ from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import FinishedRun, Known
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts, accuracy_artifact
+from tests.runtime.launches import launched
 
 
 class KeepingClient:
@@ -52,9 +50,7 @@ class KeepingClient:
 
 
 def a_run() -> Launch:
-    record = RunRecord(str(uuid4()), "sly fox", "pool", "q", "t", Request(), Placement("n", (), ()))
-    record.known["flow_name"] = "Train it!"
-    return Launch(record, Path("unused"))
+    return launched(str(uuid4()), Placement("n", (), ()), known={"flow_name": "Train it!"})
 
 
 def shown(run: Launch, estimates: Estimates | None = None) -> tuple[RunArtifacts, KeepingClient]:

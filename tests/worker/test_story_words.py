@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from datetime import timezone
-from pathlib import Path
 
 from prefect_gpu.runtime.launch import WAITING, Launch
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker.story_words import story_markdown
+from tests.runtime.launches import launched
 
 
 def a_run(**times: float) -> Launch:
     place = Placement("here", ("virtual-0",), (0, 1))
-    record = RunRecord("run-id", "sly fox", "pool", "q", "t", Request(), place, times={"submitted": 1000.0, **times})
-    return Launch(record, Path("nowhere"))
+    return launched("run-id", place, times={"submitted": 1000.0, **times})
 
 
 def test_times_are_relative_to_the_submission_and_in_order() -> None:

@@ -1,8 +1,8 @@
 """What a run's process does: calls one program, and notes when each step was finished.
 
-    python -m benchmarks.estimation.programs.execute JOB.json
+    python -m benchmarks.estimation.programs.execute JOB
 
-The file says ``{"module", "program", "parameters", "notes"}``; the notes are the seconds from the beginning of the
+The job is JSON: ``{"module", "program", "parameters", "notes"}``; the notes are the seconds from the beginning of the
 training to the end of each step, written when the program is over.
 """
 
@@ -35,8 +35,8 @@ def note_steps() -> list[float]:
 
 
 def main() -> None:
-    """Run the program that the file names."""
-    job = json.loads(Path(sys.argv[1]).read_text())
+    """Run the program that the job names."""
+    job = json.loads(sys.argv[1])
     notes = note_steps()
     if job["module"] in ("networks", "sequences"):
         import torch

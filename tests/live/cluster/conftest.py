@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from benchmarks._host.served import using
 from prefect_gpu.demo.lab.docker_nodes import Lab
 from prefect_gpu.demo.lab.sandbox import Sandbox, SandboxError, wait_until
 from tests.live.cluster.pool import ClusterPool
@@ -22,7 +22,7 @@ async def swarm(
     cluster: Lab, wide_sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[ClusterPool]:
     """A gpu pool without a worker yet, whose workers start containers. After the test, no container may be left."""
-    with temporary_settings({PREFECT_API_URL: wide_sandbox.api_url, PREFECT_HOME: wide_sandbox.home}):
+    with using(wide_sandbox):
         async with work_pool("swarm", request.node.nodeid) as (client, name):
             live = ClusterPool(wide_sandbox, client, name, tmp_path, cluster)
             yield live

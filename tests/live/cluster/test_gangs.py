@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
-from prefect.flows import Flow
 
-from prefect_gpu.demo.lab.checkout import environment, volumes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, DEADLINE_S, eventually
@@ -21,13 +18,8 @@ ROOT = Path(__file__).parents[3]
 
 
 async def submit(swarm: ClusterPool, model: Path, epochs: int) -> UUID:
-    source: Any = await Flow.afrom_source(source=str(ROOT), entrypoint="flows/distributed_training.py:train_together")
-    deployment = await (await source.ato_deployment(name=swarm.name, work_pool_name=swarm.name)).apply()
-    variables = {"workers": 3, "env": environment(), "volumes": volumes(swarm.folder)}
-    run = await swarm.client.create_flow_run_from_deployment(
-        deployment, parameters={"model_path": str(model), "epochs": epochs}, job_variables=variables
-    )
-    return run.id
+    file, asked = ROOT / "flows" / "distributed_training.py", {"workers": 3}
+    return await swarm.submit("train_together", file=file, job_variables=asked, model_path=str(model), epochs=epochs)
 
 
 def instances(swarm: ClusterPool) -> list[tuple[str, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from prefect_gpu.estimation.estimator import Estimator
@@ -22,11 +20,11 @@ from prefect_gpu.estimation.runs import (
 )
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import NOTHING_TOLD, Estimates, as_row, to_plan
-from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training import protocol
+from tests.runtime.launches import launched
 
 
 def finished(number: int, step_s: float, steps: int = 100) -> FinishedRun:
@@ -47,10 +45,7 @@ def learned() -> Estimator:
 
 
 def a_run() -> Launch:
-    record = RunRecord(
-        "a", "a", "pool", "queue", "token", Request(), Placement("n", ("g",), ()), known={"features": {"gpus": 1}}
-    )
-    return Launch(record, Path("."))
+    return launched(place=Placement("n", ("g",), ()), known={"features": {"gpus": 1}})
 
 
 def entered(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
@@ -172,9 +167,7 @@ ELASTIC = Request(max_gpus=4, preemptible=True)
 
 def elastic(devices: int, speeds: dict[str, list[float]] | None = None) -> Launch:
     place = Placement("n", tuple(f"g{at}" for at in range(devices)), ())
-    known = {"features": {"steps": 10_000}}
-    record = RunRecord("a", "a", "pool", "queue", "token", ELASTIC, place, known=known, speeds=speeds or {})
-    return Launch(record, Path("."))
+    return launched(place=place, request=ELASTIC, known={"features": {"steps": 10_000}}, speeds=speeds or {})
 
 
 def trains(estimates: Estimates, run: Launch, rate: float, begin: float, first: int = 0) -> tuple[float, ...]:
