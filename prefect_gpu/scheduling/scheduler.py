@@ -256,7 +256,7 @@ class Scheduler:
         return True
 
     def _free(self, job: Job, decision: Decision) -> None:
-        self._open_gate_behind(job, f"{job.label} holds its devices no more", decision)
+        self._open_gate_behind(job, f"{job.label} no longer holds its devices", decision)
         self.state.release(job, decision.now)
 
     def _open_gate_behind(self, job: Job, reason: str, decision: Decision) -> None:
