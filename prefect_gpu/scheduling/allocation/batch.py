@@ -44,7 +44,7 @@ class Window(Action):
         if self._closes_at is not None and decision.now < self._closes_at:
             left_s = self._closes_at - decision.now
             for line in lines:
-                tell_line(decision, line, "due", f"it is placed in {left_s:.0f} s, with the runs that arrive until then")
+                tell_line(decision, line, "due", f"it is placed in {left_s:.0f} s, with runs that arrive until then")
             decision.look_again_at(self._closes_at)
             tell_early(decision)
             return True

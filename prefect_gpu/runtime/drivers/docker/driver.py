@@ -287,7 +287,7 @@ class DockerDriver(Driver):
             self._node = self._node or self._engine.info()["Name"]
         if others := sorted(set(self._stated) - {self._node}):
             self._logger.warning(
-                "Node %s is stated, and the engine's machine is called %s: what is stated does not count.",
+                "Node %s is stated, but the engine's machine is called %s: the statement is ignored.",
                 others[0],
                 self._node,
             )

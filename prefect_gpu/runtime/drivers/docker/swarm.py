@@ -183,7 +183,7 @@ class SwarmDriver(Driver):
         """Say once of each node that is stated that the Swarm has none of this name: it may be misspelt."""
         for name in sorted(names - set(self._told)):
             self._told[name] = "unknown"
-            self._logger.warning("Node %s is stated, and the Swarm has none of this name (see `docker node ls`).", name)
+            self._logger.warning("Node %s is stated, but the Swarm has no such node (see `docker node ls`).", name)
 
     def _gone(self, run_id: str, run_dir: Path) -> RunHandle:
         """A launch on a node that is not there: when that comes back, it is swept."""
