@@ -47,8 +47,8 @@ def show_accuracy(screen: Console, compared: Sequence[Comparison], *, runs: bool
     say(
         screen,
         f"{named('training')}, To end, Memory: median error of the estimates made before runs trained, as a part "
-        f"of what was measured. Newest: of the newest {figures.WINDOW} runs. Within: part of the runs whose value was in "
-        f"the interval that was estimated; the aim is {figures.COVERAGE:.0%}.",
+        f"of what was measured. Newest: of the newest {figures.WINDOW} runs. Within: part of the runs whose value was "
+        f"in the interval that was estimated; the aim is {figures.COVERAGE:.0%}.",
         style="dim",
     )
     if runs:

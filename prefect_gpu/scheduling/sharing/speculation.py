@@ -206,7 +206,7 @@ class Speculation(Reaction):
                 share = one / max(raw)
                 if share != job.share_asked_by(_SOURCE):
                     known = _WORDS[self._category(job)]
-                    others = "" if share == 1.0 else ", and a run beside it learns more"
+                    others = "" if share == 1.0 else ", and a run beside it learns less"
                     decision.ask_share(job, _SOURCE, share, f"it is {known}{others}")
 
     # -- hosts ----------------------------------------------------------------------------------------------------
