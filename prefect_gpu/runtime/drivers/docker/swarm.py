@@ -233,13 +233,13 @@ class SwarmDriver(Driver):
 
     def _ask(self) -> list[SwarmNode]:
         assert self._client is not None
-        with explained(self._manager, "say which nodes there are (it must be a manager of a Swarm)"):
+        with explained(self._manager, "list its nodes (it must be a manager of a Swarm)"):
             nodes = [SwarmNode.of(told) for told in self._client.api.nodes()]
         return [node.stated(self._stated.get(node.name)) for node in nodes]
 
     def _set_up(self) -> None:
         assert self._client is not None
-        with explained(self._manager, "say how often its nodes send a sign of life (it must be a manager of a Swarm)"):
+        with explained(self._manager, "tell the heartbeat of its nodes (it must be a manager of a Swarm)"):
             dispatcher = self._client.api.inspect_swarm()["Spec"].get("Dispatcher") or {}
         heartbeat_s = dispatcher.get("HeartbeatPeriod", 0) / 1e9 or _HEARTBEAT_S
         self._patience_s = _PATIENCE_HEARTBEATS * heartbeat_s
