@@ -58,8 +58,8 @@ class Scheduler:
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
         """Take in one event and say what to do.
 
-        1. The event changes the books, or nothing at all if it is late, repeated or impossible.
-        2. Jobs whose predecessor trains no more may train.
+        1. The event changes the state, or nothing at all if it is late, repeated or impossible.
+        2. Prepared jobs whose predecessor has stopped training may train.
         3. The reactions of the profile see the event: they look after running jobs.
         4. The allocation of the profile looks at all the jobs, if anything changed that it depends on.
 

@@ -45,7 +45,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Preempt:
-    """Save the job's progress and stop it: others come first. ``JobStopped`` is expected."""
+    """Save the job's progress and stop it, to make room for others. ``JobStopped`` is expected."""
 
     job: str
     reason: str
@@ -62,7 +62,7 @@ class Move:
 
 @dataclass(frozen=True)
 class OpenGate:
-    """The predecessor trains no more: the prepared job may train."""
+    """The predecessor has stopped training: the prepared job may train."""
 
     job: str
     reason: str
