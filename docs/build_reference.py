@@ -67,8 +67,8 @@ def job_variables_page() -> str:
     return page(
         "Job variables",
         "Job variables say what a run asks for: in the form in Prefect's UI, as `job_variables` of a deployment or of "
-        "a single run, or as arguments of [`@gpu`](decorator.md). The pool's own defaults can be changed in its base job "
-        "template.",
+        "a single run, or as arguments of [`@gpu`](decorator.md). The pool's own defaults can be changed in its base "
+        "job template.",
         "\n".join(rows),
         "Sizes are numbers with a unit: `6GiB` and `6G` are binary, `6GB` is decimal, `500MB`, `1.5TiB` …",
     )
