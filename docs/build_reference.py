@@ -40,7 +40,7 @@ def settings_page() -> str:
         )
     return page(
         "Settings",
-        "What a worker may be told. Every one has a default that works on one machine. They are settings of "
+        "These are the settings of a worker. Each has a default that works on one machine. They are settings of "
         "Prefect's own kind, so each can be given as an environment variable, with `prefect config set NAME=VALUE` "
         "in a profile, or in `prefect.toml` under `[integrations.gpu]` (in `pyproject.toml` under "
         "`[tool.prefect.integrations.gpu]`). The worker reads them when it starts.",
@@ -66,9 +66,9 @@ def job_variables_page() -> str:
         )
     return page(
         "Job variables",
-        "What a run may ask the pool for: in the form in Prefect's UI, as `job_variables` of a deployment or of a "
-        "single run, or as arguments of [`@gpu`](decorator.md). The pool's own defaults can be changed in its base job "
-        "template.",
+        "Job variables say what a run asks for: in the form in Prefect's UI, as `job_variables` of a deployment or of "
+        "a single run, or as arguments of [`@gpu`](decorator.md). The pool's own defaults can be changed in its base "
+        "job template.",
         "\n".join(rows),
         "Sizes are numbers with a unit: `6GiB` and `6G` are binary, `6GB` is decimal, `500MB`, `1.5TiB` …",
     )
@@ -251,8 +251,8 @@ def history_page() -> str:
     return page(
         "History",
         f"One row for each attempt of each finished run, in the table `{runs_table.name}`. Times are Unix seconds, "
-        "durations seconds, sizes bytes. What is not known is empty. Description of a group of columns is repeated for "
-        f"each. The table `{version_table.name}` holds the schema's version, {SCHEMA_VERSION} in this release.",
+        "durations seconds, sizes bytes. Unknown values are empty. The description of a group of columns is repeated "
+        f"for each. The table `{version_table.name}` holds the schema's version, {SCHEMA_VERSION} in this release.",
         columns(HistoryRow, runs_table),
         f"## `{contention_table.name}`\n\n{prose((ContentionRow.__doc__ or '').partition('Attributes:')[0])}",
         columns(ContentionRow, contention_table),

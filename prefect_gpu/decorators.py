@@ -62,22 +62,22 @@ def gpu(
     Args:
         work_pool: The pool's name.
         gpus: How many GPUs the run needs; 0 for none. ``(1, 4)``: between one and four, and more or fewer of them
-            while it trains, as others come and go: it is stopped at a checkpoint then, and carries on.
+            while it trains, as other runs start and end: it is then stopped at a checkpoint, and continues.
         gpu_memory: Memory needed on each of them, for example ``"6GiB"``. Default: whole GPUs.
         cpus: CPU cores needed. Default: the pool decides.
         workers: How many instances train together, each with ``gpus`` GPUs of its own. Default: one. They start and end
             together; each sees ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the other variables of torchrun.
         ps: How many parameter servers they have: instances without a GPU, whose ranks come last.
-        preemptible: Whether the run may be stopped at a checkpoint when others come first, or to carry on elsewhere. It
-            must offer checkpoints, and begin with ``run.restore()``. Default: only where ``gpus`` is a range.
+        preemptible: Whether the run may be stopped at a checkpoint, to make room for others or to continue elsewhere.
+            It must offer checkpoints, and begin with ``run.restore()``. Default: only where ``gpus`` is a range.
         category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
             reinforcement or other.
         exclusive: Whether the GPUs are for this run alone. True: always. False: it may share them, if ``gpu_memory``
             says how much it needs. Default: the pool decides, by what earlier runs of the program needed.
         features: Names of the parameters that say what a run needs, with dots for nested ones, for example
             ``["lr", "model.width"]``: estimates rest on these alone. Default: all parameters are looked at.
-        converged: What happens when the loss that the run reports moves no more. ``"yield"``: beside runs that still
-            learn, it gets less of the GPU that they share, until its loss moves again. ``"stop"``: it also ends its
+        converged: What happens when the loss that the run reports stands still. ``"yield"``: the run gets less of a GPU
+            that it shares with runs that still learn, until its loss moves again. ``"stop"``: it also ends its
             training early, with the best checkpoint kept. ``"ignore"``: nothing. Default: the pool's own, ``"yield"``.
         env: Environment variables of the run.
         include_files: Patterns of files to send along with the flow, relative to the flow's own file. The run

@@ -41,7 +41,7 @@ class GpuRequest(BaseModel):
         default=1,
         ge=0,
         title="GPUs",
-        description="How many GPUs the run needs. 0 for a flow that only computes on the CPU or starts others.",
+        description="How many GPUs the run needs. 0 for a flow that only uses the CPU or starts other flows.",
     )
     gpu_memory: str | None = Field(
         default=None,
@@ -68,20 +68,20 @@ class GpuRequest(BaseModel):
         default=0,
         ge=0,
         title="Parameter servers",
-        description="How many more instances serve the workers, without a GPU. Their ranks come after the workers'.",
+        description="How many instances without a GPU serve the workers. Their ranks come after the workers'.",
     )
     max_gpus: int | None = Field(
         default=None,
         ge=1,
         title="Most GPUs",
-        description="Most GPUs that the run can use: it gets between `gpus` and so many, and more or fewer while it "
-        "trains, when others come or go. It is then stopped at a checkpoint, and carries on from there.",
+        description="Most GPUs that the run can use. It gets between `gpus` and this many, and their number changes "
+        "as other runs start and end. The run is then stopped at a checkpoint, and continues from there.",
     )
     preemptible: bool = Field(
         default=False,
         title="May be stopped",
-        description="Whether the run may be stopped at a checkpoint when others come first, or to carry on elsewhere. "
-        "It must offer checkpoints (`run.report(checkpoint=...)`) and begin with `run.restore()`.",
+        description="Whether the run may be stopped at a checkpoint, to make room for other runs or to continue "
+        "elsewhere. It must offer checkpoints (`run.report(checkpoint=...)`) and begin with `run.restore()`.",
     )
     category: Category | None = Field(
         default=None,
@@ -92,9 +92,9 @@ class GpuRequest(BaseModel):
     exclusive: bool | None = Field(
         default=None,
         title="GPUs for this run alone",
-        description="Whether the run's GPUs are for it alone. Leave empty to let the pool decide: it shares a GPU once "
-        "earlier runs have shown what the program needs. No: it shares with runs that fit beside it, if it says "
-        "how much memory it needs.",
+        description="Whether the run has its GPUs for itself. Leave empty to let the pool decide: the run shares a GPU "
+        "once earlier runs have shown what the program needs. False: the run shares its GPUs with runs that fit, if "
+        "it says how much memory it needs.",
     )
 
     features: list[str] | None = Field(
@@ -108,9 +108,9 @@ class GpuRequest(BaseModel):
     converged: Converged = Field(
         default="yield",
         title="When its loss stands still",
-        description="What happens when the loss that the run reports moves no more. yield: beside runs that still "
-        "learn, it gets less of the GPU that they share, until it moves again. stop: it also ends its training early "
-        "and keeps its best checkpoint. ignore: nothing.",
+        description="What happens when the loss that the run reports stands still. yield: the run gets less of a GPU "
+        "that it shares with runs that still learn, until its loss moves again. stop: it also ends its training "
+        "early and keeps its best checkpoint. ignore: nothing.",
     )
 
     @field_validator("gpu_memory", mode="before")

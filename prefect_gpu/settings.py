@@ -46,8 +46,8 @@ class GpuSettings(PrefectBaseSettings):
     )
     warm_start: bool = Field(
         default=True,
-        description="Start runs from an interpreter that has imported Prefect already. With containers, up to two wait "
-        "on each node for launches like the last ones.",
+        description="Start runs from an interpreter that has imported Prefect already. With containers, up to two "
+        "of them wait on each node for launches like the last ones.",
     )
     preload: list[str] | str = Field(
         default_factory=list,
@@ -61,16 +61,16 @@ class GpuSettings(PrefectBaseSettings):
     cluster: str | None = Field(
         default=None,
         description="Name of a Prefect block of the type gpu-cluster, which says which Engine or Swarm there is, and "
-        "what its nodes are. What is set beside it counts instead.",
+        "what its nodes are. Other settings of the worker override what the block says.",
     )
     docker_host: str | None = Field(
         default=None,
         description="The Engine, or the Engine of a manager of the Swarm: unix:///var/run/docker.sock, "
         "tcp://host:2376 or ssh://user@host. Default: what DOCKER_HOST says, else this machine's.",
     )
-    docker_ca: Path | None = Field(default=None, description="Certificate of the authority that signed the Engines'.")
-    docker_certificate: Path | None = Field(default=None, description="Our own certificate for the Engines.")
-    docker_key: Path | None = Field(default=None, description="The key of our certificate.")
+    docker_ca: Path | None = Field(default=None, description="Certificate of the Engines' authority.")
+    docker_certificate: Path | None = Field(default=None, description="The worker's certificate for the Engines.")
+    docker_key: Path | None = Field(default=None, description="The key of the worker's certificate.")
     docker_ssh_key: Path | None = Field(
         default=None,
         description="Private key for ssh://, without a passphrase. Default: as ssh does for this user, with "
@@ -83,10 +83,10 @@ class GpuSettings(PrefectBaseSettings):
     )
     docker_node_url: str = Field(
         default="tcp://{address}:2376",
-        description="Where the Engines of a Swarm's nodes are, with {address} or {name} in it; the label "
-        "prefect-gpu.endpoint of a node counts instead.",
+        description="Address of the Engines of a Swarm's nodes, with {address} or {name} in it. The label "
+        "prefect-gpu.endpoint of a node overrides it.",
     )
-    image: str | None = Field(default=None, description="Image of containers, where a run names none.")
+    image: str | None = Field(default=None, description="Image of the containers of runs that name none.")
     advertise: str | None = Field(
         default=None,
         description="Address of this machine at which containers reach the run channel (and a Prefect server on this "
@@ -96,8 +96,8 @@ class GpuSettings(PrefectBaseSettings):
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
     profile: str = Field(
         default="adaptive",
-        description="Scheduling profile, by name. Not `priority`, `drf` or `coda-drf`: runs cannot say their priority "
-        "and owner yet.",
+        description="Name of the scheduling profile. `priority`, `drf` and `coda-drf` are refused, as runs cannot "
+        "state their priority or owner yet.",
     )
     learn: bool = Field(
         default=True,
@@ -111,15 +111,15 @@ class GpuSettings(PrefectBaseSettings):
     )
     preemption: bool = Field(
         default=True,
-        description="Stop or move runs that say `preemptible` where others need their devices; they carry on from "
-        "their checkpoint. All other runs are never stopped for others, whatever this says.",
+        description="Stop or move `preemptible` runs when other runs need their devices; they continue from their "
+        "checkpoint. Runs that are not `preemptible` are never stopped for others, whatever this says.",
     )
     slowdown_limit: float | None = Field(
         default=None,
         gt=1,
-        description="How much slower than alone a run that says `preemptible` may train because of others on its "
-        "nodes, for example 1.5: above it is stopped at a checkpoint and carries on elsewhere. Only the profile "
-        "deepshare stops runs for that. Default: 1.67 there.",
+        description="Largest slowdown of a `preemptible` run by other runs on its nodes, for example 1.5. A run that "
+        "is slowed down more is stopped at a checkpoint, and continues elsewhere. Only the profile deepshare does "
+        "this; its default is 1.67.",
     )
     page: bool = Field(
         default=True,
@@ -127,13 +127,13 @@ class GpuSettings(PrefectBaseSettings):
     )
     page_host: str = Field(
         default="127.0.0.1",
-        description="Address that the page listens on. It has no password: whoever reaches it may read it.",
+        description="Address that the page listens on. The page has no password: whoever reaches it can read it.",
     )
     page_port: int = Field(
         default=4280, ge=0, le=65535, description="Port of the page; if it is taken, the next free one. 0 takes any."
     )
     cancel_grace_seconds: float = Field(
-        default=15.0, ge=0, description="Time a cancelled run has to end by itself before it is killed."
+        default=15.0, ge=0, description="Time that a cancelled run has to end by itself before it is killed."
     )
 
     keep_days: float = Field(

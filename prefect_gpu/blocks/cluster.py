@@ -99,18 +99,18 @@ class GpuCluster(StrictBlock):
     )
     node_url: str | None = Field(
         default=None,
-        description="Where the Engines of a Swarm's nodes are, with {address} or {name} in it. Default: "
+        description="Address of the Engines of a Swarm's nodes, with {address} or {name} in it. Default: "
         "tcp://{address}:2376.",
     )
     ca: str | None = Field(
         default=None,
-        description="Certificate of the authority that signed the Engines': PEM, or a path on the worker's machine.",
+        description="Certificate of the Engines' authority: PEM, or a path on the worker's machine.",
     )
     certificate: str | None = Field(
-        default=None, description="Our own certificate: PEM, or a path on the worker's machine."
+        default=None, description="The worker's certificate: PEM, or a path on the worker's machine."
     )
     key: SecretStr | None = Field(
-        default=None, description="The key of our certificate: PEM, or a path on the worker's machine."
+        default=None, description="The key of the worker's certificate: PEM, or a path on the worker's machine."
     )
     ssh_key: SecretStr | None = Field(
         default=None,
@@ -123,7 +123,7 @@ class GpuCluster(StrictBlock):
         "worker's machine. Default: as ssh does for the worker's user.",
     )
     nodes: list[ClusterNode] = Field(
-        default_factory=list, description="What is stated here of a node counts more than what it says of itself."
+        default_factory=list, description="What is stated here about a node overrides what the node says."
     )
 
     @field_validator("endpoint")

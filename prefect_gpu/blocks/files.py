@@ -81,7 +81,7 @@ def _described(path: Path, document: Any) -> Described:
         raise BlockError(f"{path}: a block is written as `field: value` lines.")
     kind, name = document.pop("block", None), document.pop("name", None)
     if kind not in KINDS:
-        raise BlockError(f"{path}: block={kind!r} is no type of ours: say {' or '.join(sorted(KINDS))}.")
+        raise BlockError(f"{path}: block={kind!r} is not known: write {' or '.join(sorted(KINDS))}.")
     if not isinstance(name, str) or not name:
         raise BlockError(f"{path}: name={name!r}: give the block a name, such as name: lab.")
     try:

@@ -27,13 +27,13 @@ class CheckpointStorage(StrictBlock):
         default=None, description="A folder: on the worker's machine, or one that all nodes have at the same path."
     )
     bucket: str | None = Field(default=None, description="The S3 bucket. It must be there already.")
-    prefix: str = Field(default="", description="What the names of all objects begin with.")
+    prefix: str = Field(default="", description="Prefix of the names of all objects.")
     endpoint_url: str | None = Field(
-        default=None, description="Where an S3 server that is not Amazon's is, such as https://s3.example:9000."
+        default=None, description="Address of an S3 server that is not Amazon's, such as https://s3.example:9000."
     )
     region: str | None = Field(default=None, description="The bucket's region.")
     access_key_id: SecretStr | None = Field(
-        default=None, description="The access key's id; without one, credentials are looked for where a run runs."
+        default=None, description="The access key's id; without it, each run looks for credentials where it runs."
     )
     secret_access_key: SecretStr | None = Field(default=None, description="The secret of the access key.")
     session_token: SecretStr | None = Field(default=None, description="The token of temporary credentials.")
@@ -48,9 +48,7 @@ class CheckpointStorage(StrictBlock):
             of_s3 = ("prefix", "endpoint_url", "region", "access_key_id", "secret_access_key", "session_token")
             for name in of_s3:
                 if getattr(self, name):
-                    raise ValueError(
-                        f"{name} is set beside folder={self.folder!r}: it has a meaning with a bucket only"
-                    )
+                    raise ValueError(f"{name} is set beside folder={self.folder!r}: it is only for a bucket")
         if bool(plain(self.access_key_id)) != bool(plain(self.secret_access_key)):
             given, lacking = ("access_key_id", "secret_access_key")[:: 1 if plain(self.access_key_id) else -1]
             raise ValueError(f"{given} is set and {lacking} is not: give both, or neither")

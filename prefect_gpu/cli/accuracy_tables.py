@@ -46,9 +46,9 @@ def show_accuracy(screen: Console, compared: Sequence[Comparison], *, runs: bool
         say(screen, f"{len(judged) - 1 - len(shown)} flows with fewer runs are left out; --json has them all.")
     say(
         screen,
-        f"{named('training')}, To end, Memory: median error of what was expected before a run trained, as a part "
-        f"of what was measured. Newest: of the newest {figures.WINDOW} runs. Within: runs within the interval that "
-        f"they were given; {figures.COVERAGE:.0%} are meant to be.",
+        f"{named('training')}, To end, Memory: median error of the estimates made before runs trained, as a part "
+        f"of what was measured. Newest: of the newest {figures.WINDOW} runs. Within: part of the runs whose value was "
+        f"in the interval that was estimated; the aim is {figures.COVERAGE:.0%}.",
         style="dim",
     )
     if runs:

@@ -64,7 +64,7 @@ def check_versions() -> list[Finding]:
                 "warning",
                 "versions",
                 f"FastAPI {fastapi} is installed, and the server of Prefect {prefect} does not start with it.",
-                'If a Prefect server shall run here: pip install "fastapi<0.151".',
+                'To run a Prefect server here: pip install "fastapi<0.151".',
             )
         )
     return findings
@@ -115,7 +115,7 @@ def check_state_folder(folder: Path) -> list[Finding]:
                 "error",
                 "state folder",
                 f"{folder} cannot be used: this user may not write {existing}.",
-                "Give the right to, or set PREFECT_INTEGRATIONS_GPU_STATE_DIR to another folder.",
+                "Let this user write there, or set PREFECT_INTEGRATIONS_GPU_STATE_DIR to another folder.",
             )
         ]
     created = "" if existing == folder else " (created when a worker starts)"

@@ -28,7 +28,7 @@ _PARAMETER = "--param"
 
 def estimate(
     flow: Annotated[
-        str | None, typer.Argument(help="The flow to estimate a run of; without one, how good estimates have been.")
+        str | None, typer.Argument(help="Flow whose next run is estimated. Without it: how good estimates have been.")
     ] = None,
     param: Annotated[
         list[str] | None,
@@ -44,9 +44,7 @@ def estimate(
         float | None, typer.Option(min=0, help="Devices of each instance. [default: as the newest run]")
     ] = None,
     category: Annotated[str | None, typer.Option(help="Kind of model. [default: as the newest run]")] = None,
-    new: Annotated[
-        bool, typer.Option("--new", help="FLOW has not run yet: say what the other flows tell about it.")
-    ] = False,
+    new: Annotated[bool, typer.Option("--new", help="FLOW has not run yet: estimate it from the other flows.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="Show more finished runs, with what was measured.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
     plot: Annotated[
@@ -59,7 +57,7 @@ def estimate(
     """
     given = _read_parameters(param or [])
     if flow is None and (given or gpus is not None or category is not None or new):
-        common.fail("Say which flow it is about: prefect-gpu estimate FLOW --param KEY=VALUE.", code=2)
+        common.fail("Name the flow: prefect-gpu estimate FLOW --param KEY=VALUE.", code=2)
     url = common.load_settings().resolved_history_url
     from prefect_gpu.reporting.accuracy import comparisons
     from prefect_gpu.runtime.learning.learner import MOST_ROWS
@@ -143,7 +141,7 @@ def _refuse(flow: str, rows: Sequence[HistoryRow], new: bool) -> None:
     named = ", ".join(known[:_MOST_NAMED]) + (f" and {len(known) - _MOST_NAMED} more" * (len(known) > _MOST_NAMED))
     common.fail(
         f"No run of {flow} has finished yet.{meant} Flows of the history: {named}. "
-        f"If {flow} is new, --new says what the other flows tell about it.",
+        f"If {flow} is new, --new estimates it from the other flows.",
         code=2,
     )
 
@@ -216,6 +214,6 @@ def _draw(compared: Sequence[Comparison], path: Path, flow: str | None, *, quiet
     if not compared:
         common.fail("No run that had been estimated has completed yet: there is nothing to draw.")
     with common.drawing():
-        write_accuracy_png(compared, path, title="How good estimates have been" + (f": {flow}" if flow else ""))
+        write_accuracy_png(compared, path, title="Accuracy of the pool's estimates" + (f": {flow}" if flow else ""))
     if not quiet:
         typer.echo(f"Wrote {common.plural(len(compared), 'run')} to {path}.")

@@ -66,10 +66,11 @@ def show_explanation(
         screen.print(_intervals(found))
     if r.TRAINING_S not in found.targets and r.STEP_S in found.targets:
         say(
-            screen, "The training time is unknown, because the number of steps is: give the parameters it follows from."
+            screen,
+            "The training time is unknown, as the number of steps is unknown: give the parameters that it depends on.",
         )
     if explained.deduced:
-        heading(screen, "What it will declare when it starts, as far as its parameters tell")
+        heading(screen, "What it will probably declare when it starts, judging by its parameters")
         screen.print(_deduced(explained.deduced))
     _show_matters(screen, explained)
     if explained.speeds:
@@ -80,7 +81,7 @@ def show_explanation(
         screen.print(_neighbours(explained.neighbours, names))
     if explained.regressors:
         chosen = sorted(set(explained.regressors.values()))
-        say(screen, f"Learned across flows with {', '.join(chosen)}, whichever told left-out flows best.")
+        say(screen, f"Learned across flows with {', '.join(chosen)}, which predicted left-out flows best.")
     _show_how_good(screen, explained, compared)
     if runs and compared:
         show_runs(screen, compared, names)
@@ -113,7 +114,7 @@ def _show_matters(screen: Console, explained: Explanation) -> None:
     ]
     if not shown:
         return
-    heading(screen, "What matters, as far as the finished runs tell")
+    heading(screen, "What matters, judging by the finished runs")
     grid = Table.grid(padding=(0, 2))
     for target in shown:
         shares = explained.matters[target].items()
@@ -129,7 +130,7 @@ def _speeds(speeds: Sequence[Speed]) -> Table:
     shown = [one for one in speeds if one.runs or one.gpus in _SHOWN_COUNTS or one is speeds[-1]]
     for one in shown:
         times = f"{one.steps_per_s / first:.2f}" if first > 0 else "–"
-        source = f"{common.plural(one.runs, 'run')} on so many" if one.runs else "the others, cautiously"
+        source = f"{common.plural(one.runs, 'run')} on this count" if one.runs else "other counts, cautiously"
         table.add_row(str(one.gpus), f"{one.steps_per_s:.3g}", times, source)
     return table
 
@@ -149,7 +150,7 @@ def _neighbours(neighbours: Sequence[Neighbour], names: Mapping[str, str]) -> Ta
             Text(words or "none that matters"),
         )
     if any(one.out_of_memory for one in neighbours):
-        table.caption = "* ran out of memory: what it is taken to have needed"
+        table.caption = "* ran out of memory: its need is assumed"
     return table
 
 
@@ -163,7 +164,7 @@ def _show_how_good(screen: Console, explained: Explanation, compared: Sequence[C
     groups = [(name, scores) for name, scores in groups if r.TRAINING_S in scores or r.MEMORY_BYTES in scores]
     if not groups:
         return
-    heading(screen, "How good such estimates have been (median error)")
+    heading(screen, "Accuracy of such estimates (median error)")
     table = table_of("", "Runs", named("training"), "Within", "Memory", "Within")
     for name, scores in groups:
         training, memory = scores.get(r.TRAINING_S), scores.get(r.MEMORY_BYTES)

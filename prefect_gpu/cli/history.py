@@ -29,24 +29,22 @@ _OUTCOME_STYLES = {"completed": "green", "failed": "red", "crashed": "red", "can
 def history(
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help=f"At most so many runs. [default: {_TABLE_ROWS} in the table, else all]"),
+        typer.Option(min=1, help=f"Number of runs at most. [default: {_TABLE_ROWS} in the table, else all]"),
     ] = None,
     flow: Annotated[str | None, typer.Option(help="Only runs of this flow.")] = None,
-    outcome: Annotated[str | None, typer.Option(help=f"Only runs that ended so: {', '.join(OUTCOMES)}.")] = None,
+    outcome: Annotated[str | None, typer.Option(help=f"Only runs with this outcome: {', '.join(OUTCOMES)}.")] = None,
     csv_file: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write CSV to this file; - for standard output.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
     contention: Annotated[
         bool,
-        typer.Option(
-            "--contention", help="Instead, how much runs on several nodes were slowed down, and by which others there."
-        ),
+        typer.Option("--contention", help="Show how much runs on several nodes were slowed down, and by which runs."),
     ] = False,
 ) -> None:
     """Show finished runs, newest first: how long each waited and worked, and how it ended."""
     if contention and (csv_file or outcome):
-        common.fail("--contention goes with --flow, --limit and --json alone.", code=2)
+        common.fail("--contention can only be combined with --flow, --limit and --json.", code=2)
     if outcome is not None and outcome not in OUTCOMES:
         common.fail(f"--outcome {outcome} is none of {', '.join(OUTCOMES)}.", code=2)
     if as_json and csv_file:

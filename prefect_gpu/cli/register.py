@@ -13,7 +13,7 @@ from prefect_gpu.cli.common import fail
 def register(
     files: Annotated[list[Path], typer.Argument(help="YAML files, such as those in `blocks/`.", metavar="FILE...")],
     overwrite: Annotated[bool, typer.Option(help="Replace blocks that there are already.")] = False,
-    check: Annotated[bool, typer.Option(help="Only say whether the files are right; ask no server.")] = False,
+    check: Annotated[bool, typer.Option(help="Only check the files, without a server.")] = False,
 ) -> None:
     """Register the Prefect blocks that YAML files describe: clusters and places of checkpoints.
 

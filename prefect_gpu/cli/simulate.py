@@ -43,22 +43,22 @@ def simulate(
         str | None,
         typer.Option(
             "--format",
-            help="How the trace is written: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, "
+            help="Format of the trace: muri, tiresias, neutral, philly, elasticflow, chronus, openb, deepshare, "
             "gavel. [default: guessed]",
         ),
     ] = None,
-    profile: Annotated[str, typer.Option(help="Who decides: the name of a scheduling profile.")] = "adaptive",
+    profile: Annotated[str, typer.Option(help="Name of the scheduling profile.")] = "adaptive",
     knowledge: Annotated[
         str,
         typer.Option(
-            help="What the scheduler is told of durations: exact, learned (from the jobs that ended before), or none."
+            help="What the scheduler knows about durations: exact, learned (from the jobs that ended before), or none."
         ),
     ] = "exact",
     error: Annotated[
         float,
         typer.Option(min=0, help="Size of random errors of exact durations: with 0.3, two in three are within 35 %."),
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of those errors.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of those errors.")] = 0,
     world: Annotated[
         str, typer.Option(help="cluster, or muri: the rules of Muri's simulator, to compare with published figures.")
     ] = "cluster",
@@ -68,7 +68,7 @@ def simulate(
     restart_cost: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="What a stopped job loses when it starts again.")
     ] = 0.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many jobs.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of jobs, the first of the trace.")] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw completion times, devices and queue into this PNG (needs matplotlib)."),

@@ -128,12 +128,12 @@ def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
 
 def _queue(told: dict[str, Any], now: float) -> RenderableType:
     if not told["queued"]:
-        return Text("\nNobody waits.", "bright_black")
+        return Text("\nNo run waits.", "bright_black")
     columns = [("#", FIGURES), ("Run", WHOLE), ("Why it waits", WORDS), ("Expected start", FIGURES)]
     table = plain_table(*columns, title=f"\nQueue: {plural(told['queued'], 'run')}", **_TITLE)
     for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
         start = run["expected_start"]
-        reason = run["reason"] or "it has just come"
+        reason = run["reason"] or "it has just arrived"
         when = _clock(start) if start is not None else f"due {_clock(run['due'])}" if run["due"] else "unknown"
         if start is not None and start > now:
             when += f", in {format_seconds(start - now)}"

@@ -17,10 +17,10 @@ def timeline(
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture to this file.")] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a page to point at and zoom into; it works without a network."),
+        typer.Option(metavar="FILE", help="Write an interactive page, which works without a network."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many runs, the newest.")] = 200,
-    hours: Annotated[float | None, typer.Option(min=0, help="Only runs that ended in the last so many hours.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Number of runs at most, the newest.")] = 200,
+    hours: Annotated[float | None, typer.Option(min=0, help="Only runs that ended in the last N hours.")] = None,
     flow: Annotated[str | None, typer.Option(help="Only runs of this flow.")] = None,
     all_runs: Annotated[bool, typer.Option("--all", help="Also show runs that held no device.")] = False,
 ) -> None:

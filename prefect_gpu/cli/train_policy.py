@@ -19,7 +19,7 @@ def train_policy(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the weights; FILE ends in .npz.")],
     mix: Annotated[str, typer.Option(help="Models of the job sets: normal, heavy, medium or low.")] = "normal",
     w1: Annotated[
-        float, typer.Option(help="Weight of contention in the reward, 0 to 1; of utilisation: the rest.")
+        float, typer.Option(help="Weight of contention in the reward, 0 to 1; the rest weighs utilisation.")
     ] = 0.4,
     seed: Annotated[int, typer.Option(help="The same seed and versions give the same policy.")] = 0,
     episodes: Annotated[int, typer.Option(help="Episodes, one job set each.")] = 200,

@@ -30,7 +30,7 @@ def what_if(
     knowledge: Annotated[
         str,
         typer.Option(
-            help="What the scheduler would be told of durations: exact, learned (from the runs that ended before, as "
+            help="What the scheduler would know about durations: exact, learned (from the runs that ended before, as "
             "today), or none."
         ),
     ] = "learned",
@@ -38,7 +38,7 @@ def what_if(
         str | None,
         typer.Option(metavar="PROFILE", help="The profile that the pool had. [default: the worker's setting]"),
     ] = None,
-    last: Annotated[int, typer.Option(min=1, help="The newest so many runs of the history.")] = 500,
+    last: Annotated[int, typer.Option(min=1, help="Number of runs, the newest of the history.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:
     """Simulate the pool's finished runs again, and say what would have been different.

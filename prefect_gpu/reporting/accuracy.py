@@ -84,9 +84,9 @@ def accuracy_markdown(compared: Sequence[Comparison], coverage: float = COVERAGE
         lines += ["", f"{len(flows) - _MOST_FLOWS} flows with fewer runs are not shown."]
     lines += [
         "",
-        f"Medians of the relative errors of what was expected before the runs trained; *newest*: of the newest "
-        f"{WINDOW} runs; *within*: share of the runs within the interval that they were given "
-        f"({coverage:.0%} are meant to be).",
+        f"Medians of the relative errors of the estimates made before the runs trained; *newest*: of the newest "
+        f"{WINDOW} runs; *within*: part of the runs whose value was in the estimated interval "
+        f"(the aim is {coverage:.0%}).",
     ]
     return "\n".join(lines) + "\n"
 

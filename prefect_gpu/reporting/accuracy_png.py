@@ -87,7 +87,7 @@ def _draw_held(axes: Axes, found: Mapping[str, Series], ends: np.ndarray, covera
     for target, its in found.items():
         if its.within is not None:
             axes.plot(np.searchsorted(ends, its.at, side="right"), its.within, color=_colour(target), lw=2, zorder=3)
-    axes.axhline(coverage, color="0.25", lw=1, ls=(0, (4, 3)), zorder=2, label=f"{coverage:.0%} are meant to be")
+    axes.axhline(coverage, color="0.25", lw=1, ls=(0, (4, 3)), zorder=2, label=f"{coverage:.0%}, the aim")
     axes.legend(loc="lower right", frameon=False, fontsize=10)
     axes.set_ylim(0, 1.06)
     axes.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])

@@ -280,7 +280,7 @@ class Controller:
             try:
                 await asyncio.to_thread(self._host.record_contention, row)
             except Exception as error:  # the scheduler has been told: only the next worker will not know
-                self._logger.warning("What slowed run %s down could not be kept: %s", row.run_id, error)
+                self._logger.warning("The slowdown of run %s could not be recorded: %s", row.run_id, error)
 
         self._tasks.start(write(), f"contention-{row.run_id}")
 

@@ -96,7 +96,7 @@ class Decision:
         """Stop a running job to make room; it waits again when it has stopped. Whoever was behind it goes too."""
         successor = self.state.successor(job.id)
         if successor is not None:
-            self._stop(successor, f"{job.label}, which it was prepared behind, is stopped")
+            self._stop(successor, f"its predecessor {job.label} is stopped")
         self._stop(job, reason)
 
     def _stop(self, job: Job, reason: str) -> None:
@@ -180,7 +180,7 @@ class Decision:
 
     def finish(self, job: Job, reason: str) -> None:
         """Ask a running job to end its training early. It keeps its place until it has ended."""
-        job.story.append((self.now, f"is to end early: {reason}"))
+        job.story.append((self.now, f"is asked to end early: {reason}"))
         self.instructions.append(Finish(job.id, reason))
 
     def look_again_at(self, moment: float) -> None:

@@ -121,7 +121,7 @@ class Rehearsal:
             twin.done_at = job.done_at
             self._estimated.append(ev.JobEstimated(job.id, job.estimate))
             self._starts[job.id] = job.granted_at if job.launched_at is None else job.launched_at
-            self._placed[job.id] = "it has its place"
+            self._placed[job.id] = "it has its devices already"
             self._carry_on(job)
         stopping = [job for job in old.jobs.values() if job.status is Status.STOPPING]
         due = [job for _, job in old.queue_of_waiting.in_order()]
@@ -131,7 +131,7 @@ class Rehearsal:
             if limit is not None and limit[0] in _STAYS:
                 self._passed_over.append((job.id, limit[1]))
             elif job.hold in _STAYS:
-                self._passed_over.append((job.id, "the nodes cannot hold it"))
+                self._passed_over.append((job.id, "no node can hold it"))
             elif len(self._queue) >= most:
                 self._passed_over.append((job.id, f"more than {most} runs come first"))
             else:
@@ -258,5 +258,9 @@ class Rehearsal:
             if job.estimate.service_s is None and (job.request.total_gpus or not needs_device)
         ]
         if not endless:
-            return self._last_hold.get(job_id, "too much happens before")
-        return f"nobody knows when {endless[0]} ends" + (f", and {len(endless) - 1} more" if endless[1:] else "")
+            return self._last_hold.get(job_id, "it is too far ahead")
+        return (
+            f"the end of {endless[0]}"
+            + (f" and {len(endless) - 1} more" if endless[1:] else "")
+            + " cannot be predicted"
+        )

@@ -58,8 +58,8 @@ class Scheduler:
     def handle(self, event: ev.Event, now: float) -> list[Instruction]:
         """Take in one event and say what to do.
 
-        1. The event changes the books, or nothing at all if it is late, repeated or impossible.
-        2. Jobs whose predecessor trains no more may train.
+        1. The event changes the state, or nothing at all if it is late, repeated or impossible.
+        2. Prepared jobs whose predecessor has stopped training may train.
         3. The reactions of the profile see the event: they look after running jobs.
         4. The allocation of the profile looks at all the jobs, if anything changed that it depends on.
 
@@ -256,7 +256,7 @@ class Scheduler:
         return True
 
     def _free(self, job: Job, decision: Decision) -> None:
-        self._open_gate_behind(job, f"{job.label} holds its devices no more", decision)
+        self._open_gate_behind(job, f"{job.label} no longer holds its devices", decision)
         self.state.release(job, decision.now)
 
     def _open_gate_behind(self, job: Job, reason: str, decision: Decision) -> None:

@@ -119,9 +119,9 @@ def _remedy(url: str, said: str) -> str:
     path = sqlite_path(url)
     if path is not None:
         if "not a database" in said or "malformed" in said:
-            return f"{path} is damaged or something else: move it away, or name another file in history_url."
+            return f"{path} is damaged or is no history: move it away, or name another file in history_url."
         if "locked" in said or "busy" in said:
-            return "Another program holds it for long: see which one has the file open (`fuser`)."
+            return "Another program has locked it: see which one has the file open (`fuser`)."
         if "full" in said:
             return "Make room on its disk."
         return f"Make sure that this user may write {path} and the folder it is in, or set history_url."

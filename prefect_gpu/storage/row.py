@@ -59,8 +59,8 @@ class HistoryRow:
             were done, by per cent; empty: it was not followed from its first step on.
         prepared_behind: Whether it was launched while its predecessor still trained on the same devices.
         gate_wait_s: Seconds for which it was prepared and waited for its devices.
-        device_idle_s: Seconds for which nobody trained on its devices before it did; None if it was their first run.
-        slowdowns: By flow of a neighbour on its devices, its speed alone divided by its speed beside it.
+        device_idle_s: Seconds for which no run trained on its devices before it did; None if it was their first run.
+        slowdowns: By flow that shared its devices, its speed alone divided by its speed beside it.
         demoted_s: Seconds for which it trained with less than a full share.
         cores: Cores that it had when it ended.
         parts: Of a gang, where each instance was, in the order of their numbers; else empty.

@@ -60,8 +60,8 @@ class Attachment:
             link.caps.relax()
             link.client.post(OUT_OF_MEMORY, {"error": f"{type(error).__name__}: {error}"[:500]})
             logger.warning(
-                "Memory ran out within the %s bytes that this run was granted of a device that it shares. If it is "
-                "tried again, it waits until it has the device alone.",
+                "Memory ran out: this run was granted %s bytes of a device that it shares. If it is tried again, it "
+                "waits until it has the device alone.",
                 granted,
             )
         if self._client is not None and isinstance(error, Exception):

@@ -32,7 +32,7 @@ class _OfProcess(GpuRequest):
     working_dir: Path | None = Field(
         default=None,
         title="Working directory",
-        description="Folder that the run starts in. Left empty, each run gets a temporary one of its own.",
+        description="Folder that the run starts in. If empty, each run gets a temporary folder of its own.",
     )
 
 
@@ -40,8 +40,8 @@ class _OfContainer(BaseModel):
     image: str | None = Field(
         default=None,
         title="Image",
-        description="For workers that start containers: the image. It needs Python 3.9 or newer, and what the flow "
-        "imports.",
+        description="Image of the container, if the worker starts containers. It needs Python 3.9 or newer, and what "
+        "the flow imports.",
     )
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
         default="IfNotPresent", title="Image pull policy", description="When a node pulls the image."
@@ -60,7 +60,8 @@ class _OfContainer(BaseModel):
     volumes: list[str] = Field(
         default_factory=list,
         title="Volumes",
-        description="Folders of the node in the container, as /on/the/node:/in/the/container, with :ro for read-only.",
+        description="Folders of the node that the container sees, as /on/the/node:/in/the/container, with :ro for "
+        "read-only.",
     )
     network: str | None = Field(default=None, title="Network", description="Docker network that the container joins.")
 

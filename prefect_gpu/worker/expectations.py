@@ -90,8 +90,8 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
     if outlook.ahead >= TOLD_TIMES:
         return f"{said} About {round(outlook.ahead, -1)} waiting runs come first."
     if outlook.start is None:
-        return said if outlook.reason == reason else f"{said} When it starts is unknown: {outlook.reason}."
-    start, end = time_of_day(outlook.start, now, zone), "; when it ends is unknown"
+        return said if outlook.reason == reason else f"{said} Its start is unknown: {outlook.reason}."
+    start, end = time_of_day(outlook.start, now, zone), "; its end is unknown"
     name = datetime.fromtimestamp(outlook.start, zone).astimezone(zone).tzname()
     if outlook.end is not None:
         end = f" and to end at {time_of_day(outlook.end, now, zone)}"
@@ -110,11 +110,11 @@ def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo |
     Example:
         >>> from datetime import timezone
         >>> at_gate("wise-owl", 240.0, now=0.0, zone=timezone.utc)
-        'Prepared. It trains when wise-owl trains no more: expected at 00:04:00 UTC (in about 4 min).'
+        'Prepared. It trains when wise-owl has stopped training: expected at 00:04:00 UTC (in about 4 min).'
     """
     if ahead is None:
         return "Prepared. It trains as soon as its devices are free."
-    said = f"Prepared. It trains when {ahead} trains no more"
+    said = f"Prepared. It trains when {ahead} has stopped training"
     if ends_at is None:
         return f"{said}."
     ends_at = max(ends_at, now)

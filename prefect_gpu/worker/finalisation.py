@@ -40,7 +40,7 @@ _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten sec
 _LONGEST_RESTART_S = 60.0
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
 _NO_RECORD = (
-    "The worker that followed it is gone. Another one took over, which has no record of it, and removed its "
+    "Its worker is gone. Another worker took over, had no record of the run, and removed its "
     "containers. Workers that share a state folder take running containers over."
 )
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
@@ -234,7 +234,7 @@ class Finalisation:
             if state.type is StateType.CANCELLING:
                 await self._force(flow_run, Cancelled(message="Cancelled before it started."))
             elif state.type is StateType.PENDING and await self._claimed_in(flow_run.id, run.folder.name):
-                await self._give_back(flow_run, "The worker that had claimed it is gone; nothing of it had run.")
+                await self._give_back(flow_run, "The worker that had claimed it is gone; the run had not begun.")
 
         try:
             await persist(work, self._logger)

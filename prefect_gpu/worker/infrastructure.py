@@ -58,7 +58,7 @@ def infrastructure_of(
         return Infrastructure(driver, (claim_node(pool, settings, locks, printer, logger),))
     if settings.advertise is None:
         raise SetupError(
-            f"advertise is not set, and driver={settings.driver!r} needs it: the address of this machine at which "
+            f"advertise is not set, but driver={settings.driver!r} needs it: the address of this machine at which "
             "containers reach it, such as 172.17.0.1 for an engine on this machine."
         )
     # Only who uses containers needs their SDK.

@@ -67,7 +67,7 @@ class PoolLearning:
         try:
             pairs = await asyncio.to_thread(self._measured_pairs)
         except Exception as error:
-            self._logger.warning("What slows runs on several nodes down could not be read: %s.", error)
+            self._logger.warning("The slowdowns of runs on several nodes could not be read: %s.", error)
             return
         if pairs:
             self._controller.handle(ev.ContentionLearned(pairs))
@@ -121,5 +121,5 @@ class PoolLearning:
                 async with self._lane:
                     await artifact.show(self._accuracy)
             except Exception as error:  # it is only for show
-                self._logger.debug("How good estimates have been could not be shown: %r", error)
+                self._logger.debug("The accuracy of estimates could not be shown: %r", error)
             await asyncio.sleep(_JUDGED_EVERY_S)

@@ -231,11 +231,11 @@ class Lease:
         try:
             await asyncio.wait_for(self.step(), self._lease_s / 2)
         except (httpx.TransportError, asyncio.TimeoutError) as error:
-            self._logger.debug("The lease could not be looked at: %r", error)
+            self._logger.debug("The lease could not be read: %r", error)
         except httpx.HTTPStatusError as error:
             if error.response.status_code < 500:
                 raise
-            self._logger.debug("The lease could not be looked at: %r", error)
+            self._logger.debug("The lease could not be read: %r", error)
 
     async def _renew(self, number: int) -> None:
         asked = self._clock()

@@ -33,7 +33,7 @@ def claim_node(
     ]
     ours, others = locks.lock_devices(found)
     for device in others:
-        logger.warning("%s is managed by another worker on this machine and left to it.", device.id)
+        logger.warning("Another worker on this machine manages %s; this worker does not use it.", device.id)
     say_devices(pool, ours, printer, logger)
     return Node(inventory.hostname, tuple(ours), inventory.cpus)
 

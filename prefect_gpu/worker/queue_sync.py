@@ -343,7 +343,7 @@ class QueueSync:
         away = self.controller.nodes_away if hold.code == "never" else ()
         if away:
             seen.hold = seen.hold or hold  # to be looked at again, until all nodes are there
-            hold = replace(hold, code="away", reason=f"No node that is there can hold it, and {_away(away)}")
+            hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():
@@ -397,7 +397,7 @@ class QueueSync:
 def _away(nodes: Sequence[str]) -> str:
     """In words."""
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"{', '.join(nodes[:3])}{more} cannot be used now: down, drained, or out of reach"
+    return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained or out of reach)"
 
 
 def _submitted_at(flow_run: FlowRun, read_at: float) -> float:

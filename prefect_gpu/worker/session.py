@@ -172,7 +172,7 @@ class PoolSession:
     async def _link_page(self, artifact: PoolArtifact, url: str) -> None:
         """Tell Prefect where the pool's page is."""
         host = socket.gethostname()
-        text = f"[What the devices of the pool do, who waits, and why]({url}), while its worker runs on {host}."
+        text = f"[The pool's page]({url}) shows its devices and why runs wait, while its worker runs on {host}."
         try:
             async with self._lane:
                 await artifact.show(text)
@@ -196,7 +196,7 @@ class PoolSession:
         self.lost = True
         if hasattr(self, "controller"):
             self.controller.abandon()
-        self._printer("This worker leads no more. Its runs go on; it stands by to take over again.")
+        self._printer("This worker no longer leads. Its runs go on; it stands by to take over again.")
 
     def follow(self, lost: PoolSession) -> None:
         """Be this worker's next session, after one that has lost the leadership and is closed."""

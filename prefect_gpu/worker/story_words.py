@@ -38,7 +38,9 @@ def story_markdown(
     said = [f"Submitted {datetime.fromtimestamp(begin, zone):%Y-%m-%d %H:%M:%S}."]
     said += _summary(run, now)
     if page:
-        said.append(f"[See it beside the others on the pool's page]({page}/#run={run.run_id}), while the worker runs.")
+        said.append(
+            f"[The pool's page]({page}/#run={run.run_id}) shows it among the other runs, while the worker runs."
+        )
     return " ".join(said) + "\n\n| after | what happened, and why |\n|---:|---|\n" + "\n".join(lines) + "\n"
 
 
@@ -52,7 +54,7 @@ def _summary(run: Launch, now: float) -> list[str]:
         said.append(f"Its devices stood idle for {_after(run.device_idle_s)} before it trained.")
     demoted_s = run.demoted_s(now)
     if demoted_s:
-        said.append(f"It gave way to others for {_after(demoted_s)}.")
+        said.append(f"It gave way to other runs for {_after(demoted_s)}.")
     cores = len(run.record.placement.cpus)
     if cores:
         said.append(f"It has {cores} core{'' if cores == 1 else 's'}.")

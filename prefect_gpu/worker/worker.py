@@ -97,8 +97,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         count = session.begin_drain(on_drained=serving.cancel)
         if count:
             printer(
-                f"Draining: {count} run{'s' if count > 1 else ''} will be seen to the end, and no new one is started. "
-                "A second signal leaves at once: the trainings go on, and the next worker takes them over."
+                f"Draining: {count} run{'s' if count > 1 else ''} to finish, and no new run starts. After a second "
+                "signal the worker leaves at once: the trainings go on, and the next worker takes them over."
             )
 
     async def teardown(self, *exc_info: Any) -> None:
@@ -172,7 +172,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             RuntimeError: Always. Submit the run to the work pool; its worker takes it from there.
         """
         raise RuntimeError(
-            f"Flow run {flow_run.name!r} cannot be run past the queue of its pool: schedule it in work pool "
+            f"Flow run {flow_run.name!r} cannot skip the queue of its pool: schedule it in work pool "
             f"{self._work_pool_name!r}, and the worker starts it when a device is free."
         )
 

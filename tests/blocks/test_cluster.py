@@ -75,7 +75,7 @@ secret_access_key: {{from_environment: OURS}}
     seen = next(json.loads(line.partition("seen ")[2]) for line in worker.output.splitlines() if "seen {" in line)
     assert seen["AWS_ACCESS_KEY_ID"] == radosgw.ACCESS_KEY
     assert seen["PREFECT_GPU_CPUS"] == "0", "one core is stated"
-    assert "Node misspelt is stated, and the Swarm has none of this name" in worker.output
+    assert "Node misspelt is stated, but the Swarm has no such node" in worker.output
     client: Any = s3.client()
     kept = client.list_objects_v2(Bucket=radosgw.BUCKET, Prefix=f"{failed}/commits").get("Contents", ())
     assert kept, "its checkpoints stay"

@@ -80,7 +80,7 @@ async def test_runs_keep_their_checkpoints_where_a_block_says(pool: LivePool, s3
     [
         ({"checkpoints": "block:nowhere"}, "there is no block checkpoint-storage/nowhere (`prefect block ls`"),
         ({"cluster": "nowhere"}, "there is no block gpu-cluster/nowhere"),
-        ({"driver": "docker"}, "advertise is not set, and driver='docker' needs it"),
+        ({"driver": "docker"}, "advertise is not set, but driver='docker' needs it"),
         (
             {"driver": "docker", "advertise": "127.0.0.1", "docker_host": "unix:///nowhere.sock"},
             "The engine at unix:///nowhere.sock could not be reached",

@@ -130,7 +130,7 @@ def test_no_history_yet(run_cli: InProcess, state: Path) -> None:
         (["train", "-p", "a=1", "-p", "a=2"], 2, "a was given before"),
         (["train", "-p", "a=1", "-p", "a.b=2"], 2, "a was given a value of its own before"),
         (["train", "-p", "a.b=1", "-p", "a=2"], 2, "a was given before"),
-        (["-p", "a=1"], 2, "Say which flow it is about"),
+        (["-p", "a=1"], 2, "Name the flow"),
         (["train", "--gpus", "-1"], 2, "gpus"),
         (["--json", "--plot", "/no/such/folder/x.png"], 1, "/no/such/folder/x.png cannot be written"),
     ],
@@ -150,8 +150,8 @@ def test_an_elastic_flow_shows_its_speed_by_number_of_devices(run_cli: InProcess
     found = [line.split() for line in said.partition("Its speed on other numbers")[2].splitlines()]
     known = {cells[0]: cells[1:] for cells in found if cells and cells[0] in "12345"}
     assert sorted(known) == ["1", "2", "3", "4", "5"]
-    assert known["1"][-5:] == known["4"][-5:] == ["1", "run", "on", "so", "many"]
-    assert known["2"][-3:] == ["the", "others,", "cautiously"]
+    assert known["1"][-5:] == known["4"][-5:] == ["1", "run", "on", "this", "count"]
+    assert known["2"][-3:] == ["other", "counts,", "cautiously"]
     assert float(known["4"][1]) == pytest.approx(2.5, rel=0.1)
     speeds = json.loads(run_cli("estimate", "train", "--json").stdout)["explanation"]["speeds"]
     assert [one["runs"] for one in speeds] == [1, 0, 0, 1, 0]

@@ -50,7 +50,7 @@ async def test_a_converged_run_gives_way_to_one_that_learns_and_comes_back(pool:
     async def story() -> str:
         key, of_run = ArtifactFilterKey(any_=["curved-story"]), ArtifactFilterFlowRunId(any_=[settled])
         found = await pool.client.read_artifacts(artifact_filter=ArtifactFilter(key=key, flow_run_id=of_run))
-        return str(found[0].data) if found and "nobody beside it learns any more" in str(found[0].data) else ""
+        return str(found[0].data) if found and "no run beside it learns any more" in str(found[0].data) else ""
 
     text = await eventually(story, "the story of the run that gave way")
     assert "its loss stands still" in text and "its loss moves again" in text

@@ -9,7 +9,9 @@ from uuid import UUID
 
 from tests.live.pool import LivePool, eventually
 
-_AT_GATE = re.compile(r"It trains when \S+ trains no more: expected at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\)\.$")
+_AT_GATE = re.compile(
+    r"It trains when \S+ has stopped training: expected at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\)\.$"
+)
 _EXPECTED = re.compile(
     r"Expected to start at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\) and to end at (?:\S{10} )?(\d\d:\d\d:\d\d)\.$"
 )

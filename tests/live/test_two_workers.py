@@ -117,7 +117,7 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
         await pool.until(run_id, "Completed")
     if how == "frozen":
         first.popen.send_signal(signal.SIGCONT)
-        await asyncio.to_thread(first.wait_for_output, "leads no more")
+        await asyncio.to_thread(first.wait_for_output, "no longer leads")
         await asyncio.to_thread(first.wait_for_output, "Standing by")
         await asyncio.to_thread(second.terminate)
         runs.append(await pool.submit("train"))
@@ -136,7 +136,7 @@ async def test_a_leader_that_was_cut_off_from_prefect_carries_on_with_its_runs(p
     run_id = await pool.submit("train", hold=str(go))
     await pool.until_noted(run_id)
     await asyncio.to_thread(pool.sandbox.stop_server)
-    await asyncio.to_thread(worker.wait_for_output, "leads no more")
+    await asyncio.to_thread(worker.wait_for_output, "no longer leads")
     await asyncio.to_thread(pool.sandbox.start_server)
     await asyncio.to_thread(worker.wait_for_output, "adopted it")
     go.touch()

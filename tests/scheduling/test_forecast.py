@@ -73,7 +73,7 @@ def test_what_is_behind_a_run_of_unknown_length_is_unknown_and_says_so() -> None
     world.submit("b", "c", service_s=10.0)
     found = forecast(world.scheduler, world.now)
     assert spans(found) == {"a": (1000.0, None), "b": (None, None), "c": (None, None)}
-    assert found["b"].reason == "nobody knows when run a ends"
+    assert found["b"].reason == "the end of run a cannot be predicted"
     assert [found[job].ahead for job in "bc"] == [0, 1]
 
 

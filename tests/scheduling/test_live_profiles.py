@@ -21,9 +21,9 @@ LIVE = sorted(set(all_profiles()) - set(NOT_LIVE))
 
 @pytest.mark.parametrize(("name", "field"), NOT_LIVE.items())
 def test_the_refusal_names_the_field_the_value_the_reason_and_the_remedy(name: str, field: str) -> None:
-    with pytest.raises(ValueError, match=f"profile='{name}' goes by the {field} of each run") as refused:
+    with pytest.raises(ValueError, match=f"profile='{name}' orders runs by their {field}") as refused:
         get_live_profile(name)
-    for part in ("cannot say yet", "first come, first served", "such as adaptive", "simulate` knows"):
+    for part in ("cannot state yet", "first come, first served", "such as adaptive", "simulate` knows"):
         assert part in str(refused.value)
     assert get_profile(name).name == name, "a simulation can have it"
 

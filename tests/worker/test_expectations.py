@@ -35,7 +35,10 @@ BUSY = "it needs 1 device on one node, and 1 of 1 are in use"
     [
         (None, ""),
         (Outlook(None, None, BUSY), ""),
-        (Outlook(None, None, "nobody knows when a ends"), " When it starts is unknown: nobody knows when a ends."),
+        (
+            Outlook(None, None, "the end of a cannot be predicted"),
+            " Its start is unknown: the end of a cannot be predicted.",
+        ),
         (
             Outlook(NOON + 240, NOON + 500, ""),
             " Expected to start at 13:04:00 CET (in about 4 min) and to end at 13:08:20.",
@@ -46,7 +49,7 @@ BUSY = "it needs 1 device on one node, and 1 of 1 are in use"
         ),
         (
             Outlook(NOON + 40, None, ""),
-            " Expected to start at 13:00:40 CET (in about 40 s); when it ends is unknown.",
+            " Expected to start at 13:00:40 CET (in about 40 s); its end is unknown.",
         ),
         (
             Outlook(NOON + 0.5, NOON + 9, ""),
@@ -72,7 +75,7 @@ def test_what_an_owner_reads(outlook: Outlook | None, expected: str) -> None:
         (999.0, Outlook(NOON + 1004, NOON + 2004, ""), False),  # a few seconds, however near
         (999.0, Outlook(NOON + 1008, NOON + 2008, ""), True),
         (60.0, Outlook(NOON + 1000, None, ""), True),
-        (60.0, Outlook(None, None, "nobody knows when a ends"), True),
+        (60.0, Outlook(None, None, "the end of a cannot be predicted"), True),
         (60.0, Outlook(NOON + 5000, NOON + 6000, "", TOLD_TIMES), False),
         (60.0, None, False),
     ],
@@ -87,8 +90,8 @@ def test_what_is_told_of_a_place_in_the_queue() -> None:
     assert not worth_saying(far, Outlook(None, None, "", 51), NOON + 60)
     assert worth_saying(far, Outlook(None, None, "", 50), NOON + 60)
     assert worth_saying(far, Outlook(NOON + 99, NOON + 199, "", TOLD_TIMES - 1), NOON + 60)
-    unknown = Shown(BUSY, Outlook(None, None, "nobody knows when a ends"), NOON)
-    other = Outlook(None, None, "nobody knows when b ends")
+    unknown = Shown(BUSY, Outlook(None, None, "the end of a cannot be predicted"), NOON)
+    other = Outlook(None, None, "the end of b cannot be predicted")
     assert [worth_saying(unknown, other, NOON + after_s) for after_s in (30.0, 90.0)] == [False, True]
     assert worth_saying(replace(unknown, outlook=None), other, NOON), "the first forecast is told at once"
 
@@ -202,13 +205,17 @@ async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.Mo
     ("ahead", "ends_at", "expected"),
     [
         (None, None, "Prepared. It trains as soon as its devices are free."),
-        ("owl", None, "Prepared. It trains when owl trains no more."),
+        ("owl", None, "Prepared. It trains when owl has stopped training."),
         (
             "owl",
             NOON + 20,
-            "Prepared. It trains when owl trains no more: expected at 13:00:20 CET (in about 20 s).",
+            "Prepared. It trains when owl has stopped training: expected at 13:00:20 CET (in about 20 s).",
         ),
-        ("owl", NOON - 20, "Prepared. It trains when owl trains no more: expected at 13:00:00 CET (at any moment)."),
+        (
+            "owl",
+            NOON - 20,
+            "Prepared. It trains when owl has stopped training: expected at 13:00:00 CET (at any moment).",
+        ),
     ],
 )
 def test_the_owner_of_a_prepared_run_reads_what_it_waits_for(

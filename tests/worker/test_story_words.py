@@ -33,7 +33,11 @@ def test_gate_idle_time_and_giving_way_are_summed_up() -> None:
     run.weighed(0.25, 1020.0)
     run.weighed(1.0, 1025.5)
     told = story_markdown(run, [(1000.0, "submitted")], now=1100.0, page="http://here:1")
-    assert "waited 4.00 s at its gate" in told and "idle for 0.03 s" in told and "gave way to others for 5.50 s" in told
+    assert (
+        "waited 4.00 s at its gate" in told
+        and "idle for 0.03 s" in told
+        and "gave way to other runs for 5.50 s" in told
+    )
     assert "(http://here:1/#run=run-id)" in told
 
 

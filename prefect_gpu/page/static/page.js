@@ -103,12 +103,12 @@ function table(heads, rows) {
 }
 
 function showQueue() {
-  if (!pool.queue.length) return $("queue").replaceChildren(element("p", { class: "none" }, "Nobody waits."));
+  if (!pool.queue.length) return $("queue").replaceChildren(element("p", { class: "none" }, "No run waits."));
   const rows = pool.queue.map((run, position) => {
     const start = run.expected_start !== null ? `${clock(run.expected_start)}` : run.due > now() ? `due ${clock(run.due)}` : "unknown";
     return element("tr", { "data-run": run.id },
       element("td", { class: "figure" }, String(position + 1)), element("td", { class: "name" }, run.name),
-      element("td", {}, sentence(run.reason || "it has just come")), element("td", { class: "figure" }, start), element("td", { class: "figure" }, clock(run.submitted)));
+      element("td", {}, sentence(run.reason || "it has just arrived")), element("td", { class: "figure" }, start), element("td", { class: "figure" }, clock(run.submitted)));
   });
   const scrolled = $("queue").firstChild?.scrollTop ?? 0;
   const shown = [table([["#", "figure"], ["Run"], ["Why it waits"], ["Expected start", "figure"], ["Waits since", "figure"]], rows)];
@@ -153,7 +153,7 @@ async function showRun(launch) {
     ["Memory granted", run.memory_bytes ? bytes(run.memory_bytes) : "whole devices"], ["Cores", String(newest(run.cores, 0))], ["Share of its devices", `${Math.round(weight * 100)} %`],
     ["Waited", seconds(Math.max(0, run.granted - from))], [sentence(PAST.training), seconds(spent(run, "training", now()))],
     ["Prepared behind", run.behind ?? "–"], [PHASES.gate, seconds(spent(run, "gate", now()))],
-    ["Device idle before it", seconds(run.idle_before_s)], ["Neighbours", run.neighbours.join(", ") || "none"],
+    ["Device idle before it", seconds(run.idle_before_s)], ["Shares its devices with", run.neighbours.join(", ") || "none"],
     ["Step", run.step === null ? "–" : `${run.step}${run.steps ? ` of ${run.steps}` : ""}`], ["Best loss", number(run.best_loss)],
     ["Expected end", run.expected_end && !run.outcome ? clock(run.expected_end) : "–"],
   ];

@@ -92,7 +92,7 @@ class MultiArray(Action):
             tell_line(decision, line, *why_not(decision, line))
             return
         cores = line.request.cpus or 1
-        tell_line(decision, line, "cores", f"it needs {cores} cores of one node, and no node has so many to give")
+        tell_line(decision, line, "cores", f"it needs {cores} cores of one node, and no node has so many free")
 
     # -- starting one job -----------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class MultiArray(Action):
     def _carry_out(self, decision: Decision, job: Job, offer: Offer, wanted: int) -> bool:
         state, sharing = decision.state, decision.sharing
         for name in offer.aborted:
-            decision.preempt(state.jobs[name], f"{job.label} needs the cores that it had borrowed from GPU jobs")
+            decision.preempt(state.jobs[name], f"{job.label} needs the cores, which are kept for GPU jobs")
         for name, nodes in offer.moved:
             self._send(decision, state.jobs[name], nodes if job.request.workers == 1 else (), job)
         self._follow(decision)
@@ -262,7 +262,7 @@ def _reason(job: Job, offer: Offer, parts: list[Placement]) -> str:
     if offer.aborted:
         words += ", some of them taken back from CPU jobs"
     elif offer.moved:
-        words += ", for smaller jobs have left the 4-GPU array"
+        words += ", as smaller jobs have left the 4-GPU array"
     elif offer.overflows:
-        words += ", and nobody needs them now" if not job.request.gpus else ", though of the other array"
+        words += ", and no GPU job needs them now" if not job.request.gpus else " in the other array"
     return words

@@ -96,7 +96,7 @@ class Composed(Action):
         self._seen = there
         self._seat(decision, problem, chosen, prices)
         for line in decision.state.queue_of_waiting.lines():
-            words = "other jobs are worth more now on these nodes, by what their work costs, their size and length"
+            words = "other jobs make better use of these nodes now, by the price of their work, their size and length"
             tell_line(decision, line, "contention", words)
         return True
 
@@ -219,8 +219,8 @@ class Composed(Action):
             decision.launch(
                 job,
                 placed(job, nodes, room, state, decision.sharing),
-                f"{_told(others)} it is expected to keep {ratio:.0%} of its speed; even in the best company, a second "
-                f"of its work takes {prices[one]:.2f} times its devices",
+                f"it is expected to keep {ratio:.0%} of its speed {_told(others)}; beside the best other jobs, a "
+                f"second of its work costs {prices[one]:.2f} times its devices",
             )
 
     def _nearest(self, decision: Decision, problem: _Problem, chosen: Chosen) -> list[tuple[int, ...]]:

@@ -30,7 +30,7 @@ _ASSUMED = (
     "The profile is RL-Hybrid without a trained network: the greedy rule decides. All jobs wait at 0, for 2, 4 or 8 "
     "GPUs (as in the authors' job sets; the paper says up to 32), in rounds of 300 s. The authors' baselines serve the "
     "most-served job and the least complete one first. All jobs are on two or four nodes, but for adaptive, which may "
-    "put one on a single node: it has its speed on two nodes then, and no part in the contention; nobody measured it. "
+    "put one on a single node: it then has its speed on two nodes, and no part in the contention (not measured). "
 )
 _PREDICTED = (
     "Throughput ratios are predicted from the bandwidth and comm/comp of Table I, in the world as in the profile."

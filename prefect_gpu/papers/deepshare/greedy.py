@@ -179,11 +179,11 @@ class ContentionAware(Action):
             return False
         job, state, waiting = change.job, decision.state, jobs[change.start.job]
         if change.nodes is None:
-            decision.preempt(job, f"more gets done with {waiting.label} on its nodes, beside those that are there")
+            decision.preempt(job, f"{waiting.label} makes better use of its nodes beside the jobs there")
             return self._start(decision, waiting, change.start, self._look(decision, jobs))
         with without([job], state):
             to = placed(job, sorted(change.nodes), free_by_node(job, state), state, decision.sharing)
-        decision.move(job, to, f"that leaves room for {waiting.label}")
+        decision.move(job, to, f"{waiting.label} gets its devices")
         return True
 
     def _weights(self, decision: Decision, waiting: Iterable[Job]) -> Mapping[Key, float]:
@@ -266,7 +266,7 @@ class ContentionAware(Action):
         first, state = line.entries[0][1], decision.state
         if avoided(first, state):
             others = " and ".join(other.label for other in kept_from(first, state))
-            words = f"it and {others} slowed each other down too much, and there is no room on other nodes"
+            words = f"it and {others} slowed each other down too much, and other nodes have no room"
             tell_line(decision, line, "contention", words)
         elif fits:
             words = f"it, or a run beside it, would keep less than {self._least_now(decision):.0%} of its speed"

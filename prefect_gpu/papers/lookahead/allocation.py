@@ -240,7 +240,7 @@ class Lookahead(Action):
                 return False
             devices = names(placement.all_devices)
             decision.launch(
-                job, placement, f"{devices} suit it best; all are expected to have ended in {plan.last_s:.0f} s"
+                job, placement, f"{devices} suit it best; all runs are expected to end within {plan.last_s:.0f} s"
             )
         return True
 
@@ -252,7 +252,7 @@ class Lookahead(Action):
         everybody = [(line, job) for line in lines for _, job in line.entries]
         for line, job in everybody:
             if job.id not in plan.course.starts:
-                decision.hold(job, "order", "others come first")
+                decision.hold(job, "order", "other runs come first")
                 continue
             start, nodes = plan.course.starts[job.id]
             if first.course.starts[job.id][0] > 0.0:
@@ -261,12 +261,16 @@ class Lookahead(Action):
             else:
                 self._stood_back.add(job.id)
                 end, otherwise = plan.course.ends[job.id], first.course.ends[job.id]
-                words = f"it is to start in {start:.0f} s and expected to have ended in {end:.0f} s"
+                words = f"it should start in {start:.0f} s and end in {end:.0f} s"
                 if end < otherwise:
-                    decision.hold(job, "contention", f"{words}, or {otherwise - end:.0f} s later if it starts now")
+                    decision.hold(
+                        job, "contention", f"{words}; if it started now, it would end {otherwise - end:.0f} s later"
+                    )
                 else:
                     decision.hold(
-                        job, "order", f"{words}, and all in {plan.last_s:.0f} s instead of {first.last_s:.0f} s"
+                        job,
+                        "order",
+                        f"{words}; all runs then end in {plan.last_s:.0f} s instead of {first.last_s:.0f} s",
                     )
             if job.id in self._stood_back or job.id in late:
                 decision.look_again_at(decision.now + start)

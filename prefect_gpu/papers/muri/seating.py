@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
 
 COMES_FIRST = "it comes first in the order"
-_ROOM = "others only fit if it moves"
+_ROOM = "other jobs only fit if it moves"
 _COMPANY = "it shares better there"
 
 Seats = dict[Job, list[Spot]]
@@ -127,7 +127,7 @@ def seat_groups(decision: Decision, groups: Sequence[tuple[tuple[Job, ...], list
 
 def _stop_others(decision: Decision, chosen: set[Job]) -> None:
     for job in [job for job in decision.state.running.values() if job not in chosen and decision.may_stop(job)]:
-        decision.preempt(job, "others come first in the order")
+        decision.preempt(job, "other jobs come first in the order")
 
 
 def _new_home(decision: Decision, job: Job, spots: list[Spot], free: dict[int, list[Device]]) -> Placement | None:

@@ -90,7 +90,7 @@ class ExitReport:
 
     Attributes:
         returncode: Exit code; negative is the signal that ended it (as ``subprocess`` has it); None if the process
-            vanished with its supervisor, so that nobody saw the end (the machine restarted, say).
+            vanished with its supervisor, and the end is unknown (the machine restarted, say).
         max_rss_bytes: Peak resident memory of the largest process of the run, in bytes.
         cpu_seconds: CPU time of the whole run (user + system, children included).
         tail: The last lines of its output, oldest first.
@@ -242,8 +242,8 @@ class LaunchError(RuntimeError):
 
     Attributes:
         explains: Whether the message is all that its user needs; else it is what a missing program's would be.
-        away: Whether it says nothing of the run: its node was out of reach, or somebody ended its container. It may
-            well start on another node.
+        away: Whether it says nothing of the run: its node was out of reach, or its container was ended from outside. It
+            may well start on another node.
     """
 
     explains = False

@@ -165,7 +165,7 @@ def _host_findings(cpus: tuple[int, ...], memory_bytes: int, devices: tuple[Devi
                 "warning",
                 "cores",
                 f"This container may use {quota:g} cores' worth of time but sees {len(cpus)} cores, so runs "
-                "may be slowed down by more than their neighbours.",
+                "may be slowed down by runs that share no core with them.",
                 "Bind the container to cores (`docker run --cpuset-cpus`) instead of limiting its time.",
             )
         )

@@ -191,8 +191,8 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
             Finding(
                 "warning",
                 subject,
-                "The driver tells no memory size for it (it shares the machine's memory): the "
-                "machine's memory is taken as its own.",
+                "The driver reports no memory size for it, as it shares the machine's memory: the "
+                "machine's memory is counted as its own.",
                 "State gpu_memory for runs on it, and leave room for the system.",
             )
         )

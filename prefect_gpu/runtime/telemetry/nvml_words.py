@@ -69,7 +69,7 @@ _GPU_FAILURES: dict[int, tuple[str, str]] = {
     ),
     pynvml.NVML_ERROR_RESET_REQUIRED: (
         "the GPU must be reset before it can be used again.",
-        "With nothing running on it: `sudo nvidia-smi --gpu-reset`; else restart the machine.",
+        "If nothing runs on it, reset it with `sudo nvidia-smi --gpu-reset`; else restart the machine.",
     ),
     pynvml.NVML_ERROR_NO_PERMISSION: (
         "this user or container may not use it.",

@@ -95,7 +95,7 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
         return "never", lambda: explain_impossible(request, state)
     if not request.total_gpus:
         cores = request.cpus or 1
-        return "cores", lambda: f"it needs {cores} core{'s' if cores != 1 else ''}, and no node has so many to give"
+        return "cores", lambda: f"it needs {cores} core{'s' if cores != 1 else ''}, and no node has so many free"
     expected = line.room_bytes > (request.gpu_memory_bytes or 0)
     least = line.room_bytes if expected else request.gpu_memory_bytes
     memory = f" with {gibibytes(least)}{', judging by earlier runs,' if expected else ''}" if least else ""
@@ -106,7 +106,7 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
         company = [device for device in state.shared_devices() if device in usable]
         if company:
             left = max(state.device(device).memory_bytes - state.granted_bytes(device) for device in company)
-            return "memory", lambda: f"it needs {wanted}{where}, and a shared one has at most {gibibytes(left)} left"
+            return "memory", lambda: f"it needs {wanted}{where}, and shared devices have at most {gibibytes(left)} left"
 
     def busy() -> str:
         if len(usable) == state.device_count:

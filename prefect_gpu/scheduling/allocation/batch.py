@@ -44,7 +44,7 @@ class Window(Action):
         if self._closes_at is not None and decision.now < self._closes_at:
             left_s = self._closes_at - decision.now
             for line in lines:
-                tell_line(decision, line, "due", f"it is placed in {left_s:.0f} s, with others that come meanwhile")
+                tell_line(decision, line, "due", f"it is placed in {left_s:.0f} s, with runs that arrive until then")
             decision.look_again_at(self._closes_at)
             tell_early(decision)
             return True
@@ -81,7 +81,7 @@ class Batch(Action):
             return False
         jobs, impatient = batch_of(decision, self._most_jobs)
         if len(jobs) > 1 and not impatient:
-            words = f"of {len(jobs)} jobs that are placed together"
+            words = f"when {len(jobs)} runs are placed together"
             for job, placement in place_batch(jobs, state, decision.sharing, self._view, self._genetic, self._seed):
                 decision.launch(job, placement, f"{names(placement.all_devices)} suit it best {words}")
         return False

@@ -185,7 +185,7 @@ def _set(job: Job, cores: int, decision: Decision) -> bool:
     if job.status not in (Status.TRAINING, Status.LAUNCHING, Status.PREPARING):
         return False
     if cores < len(placement.cpus):
-        reason = f"training on {placement.node} needs the memory bandwidth that it uses"
+        reason = f"training on {placement.node} needs memory bandwidth that it uses"
         return take(job, placement.cpus[:cores], _TAKER, decision, reason)
     give_back(job, _TAKER, decision, f"{placement.node} has memory bandwidth to spare again")
     return False

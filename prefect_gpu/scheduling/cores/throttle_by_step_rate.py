@@ -189,7 +189,7 @@ class ThrottleByStepRate(Reaction):
     def _loosen(self, node: str, flows: list[Job], case: _Case, decision: Decision) -> bool:
         """One flow gets twice what it has."""
         case.trying, case.try_at = True, decision.now + case.wait_s
-        reason = f"to see whether training on {node} can do without that again"
+        reason = f"to test whether training on {node} stays fast"
         for job in reversed(flows):
             assert job.placement is not None
             weight, cores, had = job.share_asked_by(_SOURCE), len(job.placement.cpus), job.cores_before.get(_SOURCE, 0)
@@ -209,7 +209,7 @@ class ThrottleByStepRate(Reaction):
             return False
         flows = _flows(node, decision)
         for job in flows:
-            reason = f"{node} no longer needs for training what it gave up"
+            reason = f"training on {node} no longer needs what it gave up"
             if job.share_asked_by(_SOURCE) < 1.0:
                 decision.ask_share(job, _SOURCE, 1.0, reason)
             give_back(job, _SOURCE, decision, reason)

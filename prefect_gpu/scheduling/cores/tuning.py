@@ -187,13 +187,13 @@ class CoreTuning(Reaction):
     def _give(self, job: Job, wanted: int, search: _Search, decision: Decision) -> bool:
         best = search.tuner.best
         if search.tuner.asked is None:
-            why = "train it as fast as more do" if search.by_speed else "keep its GPUs busiest"
-            reason = f"{best} were found to {why}"
+            why = "it trains no faster with more" if search.by_speed else "its GPUs are busiest then"
+            reason = f"{best} suit it best, as {why}"
         elif search.tuner.measurements == 0:
-            reason = f"so many suited earlier runs of {job.request.owner or 'its owner'}"
+            reason = f"earlier runs of {job.request.owner or 'its owner'} did best with so many"
         else:
             what = "it trains faster" if search.by_speed else "its GPUs are busier"
-            reason = f"to see whether {what} than with {best}"
+            reason = f"to test whether {what} than with {best}"
         more = resize(job, wanted, decision, reason)
         if more:
             search.restart(decision.now)

@@ -186,13 +186,13 @@ class Resize(Action):
             devices = tuple(device.id for device in plan.node.devices if device.id in taken)
             place = grant(job, plan.node, devices, state, sharing)
             if job.placement is None:
-                decision.launch(job, place, f"{count} devices make the sum of throughputs largest")
+                decision.launch(job, place, f"{count} devices give the largest total throughput")
             elif count < len(own):
                 decision.move(
-                    job, place, f"{count} of its {len(own)} devices remain, so that others can use them better"
+                    job, place, f"it keeps {count} of its {len(own)} devices, as other runs gain more from the rest"
                 )
             else:
-                decision.move(job, place, f"{count} devices instead of {len(own)} make it faster")
+                decision.move(job, place, f"{count} devices make it faster than {len(own)}")
 
     def _assign(self, jobs: list[ElasticJob], before: dict[str, int], plan: _Plan) -> dict[str, int]:
         """Listing 1; then jobs that keep what they have if the others can do nearly as well without their restart."""

@@ -134,5 +134,5 @@ class InterferenceGuard:
         return (
             words
             if job is first
-            else f"{words}; {first.label} is next in the order, but would lose more or slow down others more"
+            else f"{words}; {first.label} comes first in the order, but would lose more speed or cost others more"
         )

@@ -60,7 +60,7 @@ class PreemptOnSlowdown(Reaction):
         parts: bool = True,
     ) -> None:
         if not limit > 1:
-            raise ValueError(f"limit={limit!r} would stop jobs that nobody slows down: give a number above 1.")
+            raise ValueError(f"limit={limit!r} would stop jobs that are not slowed down at all: give a number above 1.")
         self._limit = limit
         self._most_stops = most_stops
         self._stops_foreseen = foreseen
@@ -148,7 +148,7 @@ class PreemptOnSlowdown(Reaction):
             return False
         for other in blamed if self._parts else ():
             self._parted.part(job.id, other)
-        decision.preempt(job, f"others on its nodes slow it down {slowdown:.2f} times; the limit is {limit:.2f}")
+        decision.preempt(job, f"runs on its nodes slow it down by a factor of {slowdown:.2f}; the limit is {limit:.2f}")
         return True
 
     def _limit_now(self, decision: Decision) -> float:

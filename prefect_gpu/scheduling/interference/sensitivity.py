@@ -348,6 +348,6 @@ def gain_of(
 def in_words(start: Start, running: Iterable[Running], table: SensitivityTable) -> str:
     """What a start means for the job itself."""
     others = [one.key for one in running if one.nodes & start.nodes]
-    company = f"beside {len(others)} other{'s' if len(others) > 1 else ''}" if others else "alone"
+    company = f"beside {len(others)} other run{'s' if len(others) > 1 else ''}" if others else "alone"
     where = f"its {len(start.nodes)} nodes" if len(start.nodes) > 1 else "its node"
-    return f"{company} on {where} it is expected to keep {table.among(start.key, others):.0%} of its speed"
+    return f"it is expected to keep {table.among(start.key, others):.0%} of its speed {company} on {where}"

@@ -32,7 +32,7 @@ class Hold:
     Attributes:
         code: ``devices``, ``cores``, ``memory``, ``reserved``, ``limit``, ``paused``, ``draining``, ``due``, ``order``,
             ``round``, ``contention`` or ``never``: the last says that no node of this worker can ever hold the job,
-            ``order`` that others come first. ``cores`` is for a run without devices: no node has so many to give.
+            ``order`` that others come first. ``cores`` is for a run without devices: no node has so many free.
             ``memory`` is for a run that would share: there is company for it, but not enough memory left. ``round``:
             jobs are started in rounds. ``contention``: there is room for it, where it or others would be slowed down
             too much.
@@ -45,7 +45,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Preempt:
-    """Save the job's progress and stop it: others come first. ``JobStopped`` is expected."""
+    """Save the job's progress and stop it, to make room for others. ``JobStopped`` is expected."""
 
     job: str
     reason: str
@@ -62,7 +62,7 @@ class Move:
 
 @dataclass(frozen=True)
 class OpenGate:
-    """The predecessor trains no more: the prepared job may train."""
+    """The predecessor has stopped training: the prepared job may train."""
 
     job: str
     reason: str

@@ -29,7 +29,7 @@ class Request:
         features: Names of the parameters that say what the run needs; empty: all may. For those who learn.
         automatic: Whether the user leaves it to the pool if the devices are shared. Whoever submits the job then says
             ``exclusive=False`` if its memory and its use of a device are both known (Liquid §6.2).
-        converged: What happens when the run's loss moves no more: "yield", it gives way to runs beside it that still
+        converged: What happens when the run's loss stands still: "yield", it gives way to runs beside it that still
             learn; "stop", it also ends early; "" is neither.
     """
 

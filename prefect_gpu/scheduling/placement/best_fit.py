@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class BestFit(PlacementPolicy):
     """Liquid's fitness on one node (§5.2, eq. 4): prefer the node that this job leaves fullest.
 
-    A run that may share joins company first, there where the fewest bytes are left over. Of whole devices the
+    A run that may share joins other runs first, where the fewest bytes are left over. Of whole devices the
     smallest that suffice are taken, so that large ones stay free for runs that need them. A run that may span nodes
     and is larger than any takes whole nodes and the best fit for the rest.
 

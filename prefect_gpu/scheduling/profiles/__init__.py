@@ -50,9 +50,9 @@ def get_live_profile(name: str) -> Profile:
     said = profile.order.goes_by
     if said is not None:
         raise ValueError(
-            f"profile={name!r} goes by the {said} of each run, which a run of a work pool cannot say yet: all of them "
-            "would simply be taken first come, first served. Choose another, such as adaptive, and let some runs come "
-            "first by the priorities of work queues; for traces, `prefect-gpu simulate` knows this profile."
+            f"profile={name!r} orders runs by their {said}, which a run of a work pool cannot state yet: all would "
+            "start first come, first served. Choose another profile, such as adaptive, and give some work queues a "
+            "higher priority. For traces, `prefect-gpu simulate` knows this profile."
         )
     return profile
 

@@ -89,7 +89,7 @@ class Demotion(Reaction):
     def _finish(self, job: Job, decision: Decision) -> None:
         if job.id not in self._finished:
             self._finished.add(job.id)
-            decision.finish(job, "its loss stands still, and it asked to end then")
+            decision.finish(job, "its loss stands still, and it asked to end in this case")
 
     def _review(self, decision: Decision) -> bool:
         """Let each watched run have the share that it should have now."""
@@ -121,7 +121,7 @@ class Demotion(Reaction):
     def _why_again(self, job: Job) -> str:
         if job.status is not Status.TRAINING:
             return f"it is {job.status.value}"
-        return "nobody beside it learns any more" if self._stands_still(job) else "its loss moves again"
+        return "no run beside it learns any more" if self._stands_still(job) else "its loss moves again"
 
     def _learner_beside(self, job: Job, decision: Decision) -> Job | None:
         """A run that trains on the same device, and does not stand still as far as anybody knows."""

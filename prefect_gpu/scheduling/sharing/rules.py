@@ -43,7 +43,7 @@ class NoSharing(Sharing):
 
 
 class DeclaredMemory(NoSharing):
-    """Runs that declare their memory and allow company share a device while their memories fit together.
+    """Runs that declare their memory and allow sharing share a device while their memories fit together.
 
     Each is granted what it declares or, if that is more, what it is estimated to need at most: a run that ran out of
     memory is granted more when it is tried again. Nothing is granted beyond the device.

@@ -145,7 +145,7 @@ class Speculation(Reaction):
         watch.migrated_at = decision.now
         if chosen != own:
             scores = [counts[host].score(self._weights) for host in (own, chosen)]
-            reason = f"it has converged and makes way: {own} has score {scores[0]:g}, {chosen} {scores[1]:g}"
+            reason = f"it has converged and moves away: {own} has score {scores[0]:g}, {chosen} {scores[1]:g}"
             self._move(job, chosen, reason, decision)
 
     # -- Algorithm 3, and ours ------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Speculation(Reaction):
             job = running[move.job]
             if self._can_take(move.target, job, decision):
                 self._moved_at[job.id] = decision.now
-                reason = f"{move.target} has fewer runs than {move.source}, and no other one there learns less"
+                reason = f"{move.target} has fewer runs than {move.source}, where no run learns less than it"
                 self._move(job, move.target, reason, decision)
 
     def _settled(self, job: Job, now: float) -> bool:
@@ -206,7 +206,7 @@ class Speculation(Reaction):
                 share = one / max(raw)
                 if share != job.share_asked_by(_SOURCE):
                     known = _WORDS[self._category(job)]
-                    others = "" if share == 1.0 else ", unlike others beside it"
+                    others = "" if share == 1.0 else ", and a run beside it learns less"
                     decision.ask_share(job, _SOURCE, share, f"it is {known}{others}")
 
     # -- hosts ----------------------------------------------------------------------------------------------------

@@ -66,13 +66,13 @@ class TakeTurns(Reaction):
         for job_id, older in held_up.items():
             if job_id not in self._paused:
                 self._paused.add(job_id)
-                reason = f"it and {older.label} slow each other down too much: it trains on when {older.label} is done"
+                reason = f"it and {older.label} slow each other down too much; it continues when {older.label} is done"
                 decision.ask_share(state.running[job_id], _SOURCE, 0.0, reason)
         for job_id in sorted(self._paused - set(held_up)):
             job = state.running.get(job_id)
             if job is not None:  # else it was stopped: it has its weight when it is back, and is told another one then
                 self._paused.discard(job_id)
-                decision.ask_share(job, _SOURCE, 1.0, "the run that slowed it down no longer trains")
+                decision.ask_share(job, _SOURCE, 1.0, "the run that slowed it down has stopped training")
 
 
 def _trains(job: Job, state: State) -> bool:

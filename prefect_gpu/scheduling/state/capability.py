@@ -88,11 +88,11 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
     most = max((len(node.devices) for node in state.nodes.values()), default=0)
     if most == 0:
         return (
-            f"gpus={request.gpus}, but this worker has no device at all: install the NVIDIA driver, or declare virtual "
+            f"gpus={request.gpus}, but this worker has no device: install the NVIDIA driver, or declare virtual "
             "devices with PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2"
         )
     if request.spans and request.gpus > state.device_count:
-        return f"gpus={request.gpus} is more than the {state.device_count} of all nodes: ask for fewer"
+        return f"gpus={request.gpus} is more than all nodes have together ({state.device_count}): ask for fewer"
     if request.gpus > most and not request.spans:
         return f"gpus={request.gpus} is more than the {most} that a node of this worker has: ask for {most} or fewer"
     # On each node, the devices of a gang can have at most what the smallest of its largest devices has.

@@ -145,7 +145,7 @@ class Manifest:
         if facts.bytes != expected.bytes:
             raise CheckpointDamaged(f"{name} does not have {expected.bytes} bytes")
         if facts.sha256 != expected.sha256:
-            raise CheckpointDamaged(f"{name} has another content than was saved")
+            raise CheckpointDamaged(f"{name} does not have the content that was saved")
 
 
 def describe(folder: Path, step: int, loss: float | None = None, place: str = "") -> Manifest:

@@ -36,7 +36,7 @@ async def test_who_takes_over_without_records_removes_the_containers_and_every_r
     await eventually(tried_again, "a second try")
     assert not any(old in names for names in swarm.containers().values())
     first.popen.send_signal(signal.SIGCONT)  # while a container of the other runs
-    await asyncio.to_thread(first.wait_for_output, "leads no more")
+    await asyncio.to_thread(first.wait_for_output, "no longer leads")
     await asyncio.to_thread(first.wait_for_output, "Standing by")
     go.touch()
     for run_id in (running, waiting):

@@ -127,7 +127,7 @@ def test_tuning_takes_cores_from_a_job_that_asked_for_too_many_under_any_profile
     cluster.submit("a", 1, cpus=20)
     cluster.trains("a")
     (said,) = cluster.measured("a", 0.6)
-    assert isinstance(said, SetCores) and len(said.cpus) == 3 and "suited earlier runs" in said.reason
+    assert isinstance(said, SetCores) and len(said.cpus) == 3 and "did best with so many" in said.reason
 
 
 def test_nothing_is_tuned_where_cores_cannot_be_changed() -> None:

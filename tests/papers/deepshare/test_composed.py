@@ -21,7 +21,7 @@ def test_loud_jobs_are_kept_apart_and_the_reason_says_what_they_keep() -> None:
     assert len(nodes) == 2
     assert nodes[0].isdisjoint(nodes[1])
     reasons = [one.reason for one in world.said if isinstance(one, Launch)]
-    assert all("alone on its nodes it is expected to keep 100% of its speed" in one for one in reasons)
+    assert all("it is expected to keep 100% of its speed alone on its nodes" in one for one in reasons)
 
 
 def test_nobody_is_put_on_one_node() -> None:

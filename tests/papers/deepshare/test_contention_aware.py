@@ -172,8 +172,8 @@ def test_a_launch_says_what_is_expected() -> None:
     cluster.submit("one")
     cluster.submit("two")
     reasons = [one.reason for one in cluster.said if isinstance(one, Launch)]
-    assert "alone on its 2 nodes it is expected to keep 100% of its speed" in reasons[0]
-    assert "beside 1 other on its 2 nodes it is expected to keep 90% of its speed" in reasons[1]
+    assert "it is expected to keep 100% of its speed alone on its 2 nodes" in reasons[0]
+    assert "it is expected to keep 90% of its speed beside 1 other run on its 2 nodes" in reasons[1]
 
 
 def test_the_shorter_of_two_alike_goes_first_and_unknown_ones_count_by_what_they_had() -> None:
@@ -310,7 +310,7 @@ def test_a_job_that_is_slowed_down_too_much_is_stopped_and_kept_apart_from_then_
     cluster, known = surprised()
     said = cluster.handle(measured(("a", 2.0), ("b", 2.0)), at=30.0)
     assert [one.job for one in said if isinstance(one, Preempt)] == ["a"], "once a has gone, b is not slowed down"
-    assert "slow it down 2.00 times; the limit is 1.67" in said[0].reason
+    assert "slow it down by a factor of 2.00; the limit is 1.67" in said[0].reason
     assert list(cluster.places) == ["b"]
     assert cluster.codes["a"] == "contention"
     assert known.ratio(Key("loud", 2, 2), Key("loud", 2, 2)) == 0.5

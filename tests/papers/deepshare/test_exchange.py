@@ -61,9 +61,9 @@ def test_a_job_makes_way_for_one_that_is_better_company() -> None:
     assert len(stopped(said)) == 1
     [launch] = [one for one in said if isinstance(one, Launch)]
     assert launch.job == "q1"
-    assert "beside 1 other on its 2 nodes it is expected to keep 95% of its speed" in launch.reason
+    assert "it is expected to keep 95% of its speed beside 1 other run on its 2 nodes" in launch.reason
     [reason] = [one.reason for one in said if isinstance(one, Preempt)]
-    assert reason == "more gets done with q1 on its nodes, beside those that are there"
+    assert reason == "q1 makes better use of its nodes beside the jobs there"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_job_moves_where_another_then_has_room() -> None:
     said = world.handle(ev.Together((ev.JobEnded(beside, "completed"), ev.JobEnded(other, "completed"))), at=10.0)
     [move] = [one for one in said if isinstance(one, Move)]
     assert move.job in ("j1", kept)
-    assert move.reason == "that leaves room for big"
+    assert move.reason == "big gets its devices"
     assert world.places["j1"] == world.places[kept]
     assert set(world.places["big"].split()) == {f"{node}4" for node in "abcd" if node not in world.places["j1"]}
 

@@ -50,8 +50,7 @@ def test_a_gang_waits_for_a_rack_if_it_then_ends_sooner() -> None:
     world.submit("gang", request=PAIR, estimate=SLOWED)
     assert world.held("gang") == ["contention"]
     assert (
-        world.reason("gang")
-        == "it is to start in 30 s and expected to have ended in 150 s, or 150 s later if it starts now"
+        world.reason("gang") == "it should start in 30 s and end in 150 s; if it started now, it would end 150 s later"
     )
     world.now += 30.0
     world.end("first")

@@ -39,7 +39,7 @@ TABLE: dict[str, tuple[list[Node], Request | None, Request, str, str]] = {
         asks(1, 5, shares=True),
         asks(1, 4, shares=True),
         "memory",
-        "it needs 1 device with 4GiB on one node, and a shared one has at most 3GiB left",
+        "it needs 1 device with 4GiB on one node, and shared devices have at most 3GiB left",
     ),
     "the device is not shared": (
         [node("n", 8)],
@@ -74,7 +74,7 @@ TABLE: dict[str, tuple[list[Node], Request | None, Request, str, str]] = {
         None,
         asks(),
         "never",
-        "gpus=1, but this worker has no device at all: install the NVIDIA driver, or declare virtual devices with "
+        "gpus=1, but this worker has no device: install the NVIDIA driver, or declare virtual devices with "
         "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2",
     ),
 }

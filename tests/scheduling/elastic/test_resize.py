@@ -102,7 +102,7 @@ def test_a_run_grows_where_that_is_worth_a_restart() -> None:
     (said,) = machine.send(ev.JobEnded("rigid", "completed"))
     assert isinstance(said, Move)
     assert said.placement.devices == ("a0", "a1", "a2", "a3")
-    assert said.reason == "4 devices instead of 1 make it faster"
+    assert said.reason == "4 devices make it faster than 1"
 
 
 def test_elastic_runs_make_room_for_one_that_is_not() -> None:

@@ -96,7 +96,7 @@ def test_the_reason_says_beside_whom_a_gang_runs_and_what_it_keeps() -> None:
     found = play(mild, taken=5)
     found.submit("second", Request(gpus=2, workers=2, kind="loud"))
     assert found.where("second") == "a b"
-    assert reason_of(found, "second") == "beside 1 other on its 2 nodes it is expected to keep 80% of its speed"
+    assert reason_of(found, "second") == "it is expected to keep 80% of its speed beside 1 other run on its 2 nodes"
 
 
 def crowded() -> Play:
@@ -135,7 +135,7 @@ def test_of_two_gangs_the_one_that_suits_the_company_starts_first_and_the_other_
         )
     )
     assert (found.where("second"), found.where("third")) == ("", "a b")
-    assert "; the loud one is next in the order, but would lose more or slow down others more" in reason_of(
+    assert "; the loud one comes first in the order, but would lose more speed or cost others more" in reason_of(
         found, "third"
     )
 

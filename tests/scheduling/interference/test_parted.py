@@ -85,7 +85,7 @@ def test_one_that_is_slowed_down_too_much_goes_elsewhere() -> None:
         cluster.handle(ev.JobEnded(f"filler {number}", "ended"))
     said = cluster.measure("one", "two", 1.8)
     assert stopped(said) == ["one"]
-    assert "slow it down 1.80 times; the limit is 1.67" in said[0].reason
+    assert "slow it down by a factor of 1.80; the limit is 1.67" in said[0].reason
     cluster.handle(ev.JobStopped("one"))
     assert set(cluster.places["one"]).isdisjoint(cluster.places["two"])
 

@@ -89,7 +89,7 @@ def test_a_converged_run_makes_way_for_one_that_learns() -> None:
     cluster.report(a=FLATTENS, c=FALLS)
     assert cluster.of(Move) == [("a", "d1")]
     (move,) = [one for one in cluster.said if isinstance(one, Move)]
-    assert move.reason == "it has converged and makes way: d0 has score 3, d1 0"
+    assert move.reason == "it has converged and moves away: d0 has score 3, d1 0"
 
 
 @pytest.mark.parametrize(

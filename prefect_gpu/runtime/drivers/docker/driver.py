@@ -121,7 +121,7 @@ class DockerDriver(Driver):
         return "engine-" + short(str(told["ID"]))
 
     async def nodes(self) -> Sequence[Node] | None:
-        with explained(self._endpoint, "say what it is"):
+        with explained(self._endpoint, "be reached"):
             told = await asyncio.to_thread(self._engine.info)
         node = node_of_engine(told, self._node, self._virtual).stated(self._stated.get(self._node))
         return ((await self.with_gpus(node)).as_node(),)
@@ -283,11 +283,11 @@ class DockerDriver(Driver):
     # -- in threads ---------------------------------------------------------------------------------------------------
 
     def _set_up(self) -> None:
-        with explained(self._endpoint, "say what it is"):
+        with explained(self._endpoint, "be reached"):
             self._node = self._node or self._engine.info()["Name"]
         if others := sorted(set(self._stated) - {self._node}):
             self._logger.warning(
-                "Node %s is stated, and the engine's machine is called %s: what is stated does not count.",
+                "Node %s is stated, but the engine's machine is called %s: the statement is ignored.",
                 others[0],
                 self._node,
             )
@@ -349,7 +349,7 @@ class DockerDriver(Driver):
             raise LaunchError("another worker may lead by now")
 
     def _look(self, made: Made) -> bool:
-        with explained(self._endpoint, "say what became of a container"):
+        with explained(self._endpoint, "tell how a container ended"):
             try:
                 state = self._engine.api.inspect_container(made.container)["State"]
                 begun = state["Status"] != "created"
@@ -381,7 +381,7 @@ def ask_once(endpoint: Endpoint) -> dict[str, Any]:
     """
     client = endpoint.connect()
     try:
-        with explained(endpoint, "say what it is"):
+        with explained(endpoint, "be reached"):
             return dict(client.info())
     finally:
         client.close()

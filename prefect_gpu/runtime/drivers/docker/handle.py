@@ -106,7 +106,7 @@ class ContainerHandle(RunHandle):
         done, _ = await asyncio.wait((self._begun, self._watcher), return_when=asyncio.FIRST_COMPLETED)
         if self._begun not in done:
             if self._watcher.cancelled():  # its node was given up in this very moment
-                lost = LaunchError("its node was given up as it started")
+                lost = LaunchError("its node was lost while it started")
                 lost.away = True
                 raise lost
             report = await self.wait()
@@ -230,7 +230,7 @@ class ContainerHandle(RunHandle):
         lines = Lines(self._made.mark)
         while (block := await blocks.get()) is not None:
             if isinstance(block, Exception):
-                self._logger.warning("Run %s: the engine is away (%s); asking again.", self.run_id, block)
+                self._logger.warning("Run %s: the engine does not answer (%s); asking again.", self.run_id, block)
                 continue
             for line in lines.feed(block):
                 self._take(line)

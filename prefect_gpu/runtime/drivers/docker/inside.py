@@ -134,7 +134,7 @@ def _end_if_fenced(job: dict[str, Any]) -> None:
     seconds = fencing.Fence(HERE, job["env"].get("PREFECT_GPU_CHANNEL", "")).wait()
     cause = (
         f"Its node was cut off, or stood still, for {seconds:.0f} s: it reached neither the worker nor any other node "
-        "of the Swarm, so that its run was taken for lost."
+        "of the Swarm, so its run was given up."
     )
     _lose(job, cause)
 

@@ -80,7 +80,7 @@ class Discovery:
 
     async def _find(self) -> None:
         try:
-            with explained(self._endpoint, "say which runtimes it has"):
+            with explained(self._endpoint, "list its runtimes"):
                 told = await asyncio.to_thread(self._client.info)
             if RUNTIME not in (told.get("Runtimes") or ()):
                 self._gpus = None

@@ -183,7 +183,7 @@ class SwarmDriver(Driver):
         """Say once of each node that is stated that the Swarm has none of this name: it may be misspelt."""
         for name in sorted(names - set(self._told)):
             self._told[name] = "unknown"
-            self._logger.warning("Node %s is stated, and the Swarm has none of this name (see `docker node ls`).", name)
+            self._logger.warning("Node %s is stated, but the Swarm has no such node (see `docker node ls`).", name)
 
     def _gone(self, run_id: str, run_dir: Path) -> RunHandle:
         """A launch on a node that is not there: when that comes back, it is swept."""
@@ -233,13 +233,13 @@ class SwarmDriver(Driver):
 
     def _ask(self) -> list[SwarmNode]:
         assert self._client is not None
-        with explained(self._manager, "say which nodes there are (it must be a manager of a Swarm)"):
+        with explained(self._manager, "list its nodes (it must be a manager of a Swarm)"):
             nodes = [SwarmNode.of(told) for told in self._client.api.nodes()]
         return [node.stated(self._stated.get(node.name)) for node in nodes]
 
     def _set_up(self) -> None:
         assert self._client is not None
-        with explained(self._manager, "say how often its nodes send a sign of life (it must be a manager of a Swarm)"):
+        with explained(self._manager, "tell the heartbeat of its nodes (it must be a manager of a Swarm)"):
             dispatcher = self._client.api.inspect_swarm()["Spec"].get("Dispatcher") or {}
         heartbeat_s = dispatcher.get("HeartbeatPeriod", 0) / 1e9 or _HEARTBEAT_S
         self._patience_s = _PATIENCE_HEARTBEATS * heartbeat_s

@@ -353,7 +353,7 @@ class WarmContainers:
         getattr(self._logger, level)("%s", text)
 
     def _state(self, container: str) -> dict[str, Any] | None:
-        with explained(self._endpoint, "say what became of a container"):
+        with explained(self._endpoint, "tell how a container ended"):
             try:
                 return dict(self._client.api.inspect_container(container)["State"])
             except NotFound:
