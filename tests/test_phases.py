@@ -19,7 +19,7 @@ from prefect_gpu.phases import FAILED, PHASES
 from prefect_gpu.reporting import png
 from prefect_gpu.reporting.html import write_html
 from prefect_gpu.reporting.spans import TOLD, build_timeline
-from prefect_gpu.runtime import chronicle
+from prefect_gpu.runtime import activity_log
 from prefect_gpu.training import protocol
 from prefect_gpu.worker import estimate_words
 from tests.page.scene import Scene, a_run
@@ -44,7 +44,7 @@ def drawn(*shown: object) -> str:
 
 
 def test_there_is_a_word_for_everything_that_a_run_can_be_in() -> None:
-    live = {*protocol.PHASES, chronicle.LAUNCHING, chronicle.GATE, chronicle.ENDING} - {protocol.FINISHED}
+    live = {*protocol.PHASES, activity_log.LAUNCHING, activity_log.GATE, activity_log.ENDING} - {protocol.FINISHED}
     assert {*live, *TOLD} == set(PHASES)
     assert len({phase.word for phase in PHASES.values()}) == len(PHASES)
 
