@@ -212,7 +212,7 @@ class Launches:
         self.instances.dismiss(launch)
         for follower in launch.followers:
             follower.ended(launch, ended_at)
-        if await self._carries_on(launch, ended_at):
+        if await self._carries_on(launch, report, ended_at):
             return
         self.tell(ev.JobEnded(launch.run_id, _exit_words(report)))
         outcome, message = await self.host.finalise(launch, report)
@@ -230,10 +230,13 @@ class Launches:
                 self.logger.exception("The history row of run %s could not be written", launch.record.name)
         self._release(launch)
 
-    async def _carries_on(self, launch: Launch, ended_at: float) -> bool:
+    async def _carries_on(self, launch: Launch, report: ExitReport, ended_at: float) -> bool:
         """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""
-        why = launch.eviction
-        if why is None or launch.cancelling or launch.phase in (protocol.SAVING, protocol.FINISHED):
+        why, last = launch.eviction, launch.phase in (protocol.SAVING, protocol.FINISHED)
+        # A run that was saving its result may have been stopped all the same: the two had crossed each other.
+        if last and not (launch.record.leaving and report.returncode):
+            return False
+        if why is None or launch.cancelling:
             return False
         if not await self.host.give_way(launch, why.reason):
             return False

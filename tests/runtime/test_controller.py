@@ -554,3 +554,20 @@ async def test_whoever_is_made_to_leave_while_it_waits_for_its_device_does_not_k
         assert not {"b", "c"}.intersection(bench.controller.runs)
     finally:
         await bench.controller.close()
+
+
+async def test_a_run_that_comes_to_its_end_while_it_is_being_stopped_carries_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.host = bench.controller._host = bench.controller._launches.host = Patient()
+    await bench.controller.start()
+    try:
+        await bench.launch()
+        await bench.controller._on_run_event("a", protocol.PHASE, bench.now, {"phase": protocol.TRAINING})
+        bench.controller._carry_out(do.Preempt("a", "another comes first"), bench.now)
+        await bench.controller._on_run_event("a", protocol.CHECKPOINT, bench.now, {"step": 1})
+        # The signal is on its way; that was the last step.
+        await bench.controller._on_run_event("a", protocol.PHASE, bench.now, {"phase": protocol.SAVING})
+        await until(lambda: bench.host.said.count("launched a") == 2)
+        assert "finalise a" not in bench.host.said
+    finally:
+        await bench.controller.close()
