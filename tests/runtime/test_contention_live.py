@@ -93,7 +93,7 @@ async def test_a_gang_is_stopped_for_its_neighbour_goes_elsewhere_and_the_next_w
             await bench.train(5, one=4, two=4)
             assert before.eviction is None
             await bench.train(8, one=4, two=4)
-            assert before.eviction is not None and "slow it down 2.00 times" in before.eviction.reason
+            assert before.eviction is not None and "slow it down by a factor of 2.00" in before.eviction.reason
             await until(history.contention)
             [kept] = history.contention()
             assert (kept.run_id, kept.slowdown) == ("one", 2.0)
