@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -93,6 +94,16 @@ def test_chosen_rows(run_cli: InProcess, filled: str) -> None:
     assert ids("--flow", "train", "--outcome", "completed") == ["id-1"]
     assert "No run of this kind" in run_cli("history", "--flow", "nothing").stdout
     assert "1 of 3 runs" in run_cli("history", "--limit", "1").stdout
+
+
+def test_json_and_csv_have_every_column(run_cli: InProcess, state: Path) -> None:
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        history.record(HistoryRow("id", "train", "completed", ended_at=1.0, prepared_behind=True, gate_wait_s=2.5))
+        columns = {item.name for item in dataclasses.fields(HistoryRow)}
+    [told] = json.loads(run_cli("history", "--json").stdout)
+    assert set(told) == columns and told["gate_wait_s"] == 2.5
+    [line] = csv.DictReader(io.StringIO(run_cli("history", "--csv", "-").stdout))
+    assert set(line) >= columns - {"parameters", "features"} and line["gate_wait_s"] == "2.5"
 
 
 def test_csv_on_standard_output(run_cli: InProcess, filled: str) -> None:

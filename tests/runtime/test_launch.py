@@ -13,6 +13,7 @@ from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import HistoryRow, Outcome
+from prefect_gpu.training import protocol
 from tests.runtime.launches import launched
 
 GRANTED, ENDED = 100.0, 200.0
@@ -70,6 +71,31 @@ def test_entering_says_whether_anything_is_new() -> None:
     assert not run.enter(P, 120.0, {"waiting": True})
     assert not run.enter("dancing", 120.0, {})
     assert run.phase == P
+
+
+# what its process reports: (phase, whether it waits at its gate, time), in order; seconds for which it waited
+GATES: dict[str, tuple[list[tuple[str, bool, float]], float | None]] = {
+    "it had no gate": ([(P, False, 110), (T, False, 130), (F, False, 180)], None),
+    "it was prepared, and let in": ([(P, False, 110), (P, True, 125), (T, False, 140), (F, False, 180)], 15),
+    "it ended at its gate": ([(P, False, 110), (P, True, 125)], 75),
+    "a retry that did not wait": (
+        [(P, False, 110), (P, True, 115), (T, False, 120), (P, False, 140), (T, False, 150)],
+        None,
+    ),
+    "clocks that disagree": ([(P, False, 110), (P, True, 125), (T, False, 124)], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reports, expected", GATES.values(), ids=GATES.keys())
+def test_a_prepared_run_notes_how_long_it_waited_at_its_gate(
+    reports: list[tuple[str, bool, float]], expected: float | None
+) -> None:
+    run = a_launch()
+    run.record.gated = any(waits for _, waits, _ in reports)
+    for phase, waits, at in reports:
+        run.note(protocol.PHASE, at, {"phase": phase} | ({"waiting": True} if waits else {}))
+    values = row(run)
+    assert (values.gate_wait_s, values.prepared_behind) == (expected, run.record.gated)
 
 
 def curve(run: Launch, *points: tuple[float, float]) -> None:
