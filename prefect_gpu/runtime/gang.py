@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
 from collections.abc import Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -180,7 +181,7 @@ class GangHandle(RunHandle):
         finally:
             for end in ends:
                 end.cancel()
-        return self._together(reports, first)
+        return self._together(reports, self._earliest(reports, first))
 
     async def _first_that_matters(self, ends: Sequence[asyncio.Future[ExitReport]]) -> int:
         """The instance that ends the gang: number 0, or one that ended badly."""
@@ -192,6 +193,21 @@ class GangHandle(RunHandle):
                 return broken[0]
             if ends[0] in done:
                 return 0
+
+    def _earliest(self, reports: Sequence[ExitReport], heard: int) -> int:
+        """The instance that broke the gang. The one that was heard of first may only have missed it.
+
+        Those that we stopped ourselves broke nothing, and clocks of nodes differ: they are left out by their signals.
+        """
+        if not reports[heard].returncode:
+            return heard
+        broken = [
+            (report.ended_at, rank)
+            for rank, report in enumerate(reports)
+            if report.ended_at is not None
+            and (rank == heard or report.returncode not in (None, 0, -signal.SIGTERM, -signal.SIGKILL))
+        ]
+        return min(broken, default=(0.0, heard))[1]
 
     def _together(self, reports: Sequence[ExitReport], first: int) -> ExitReport:
         """The report of the instance that ended it, with what all of them used."""

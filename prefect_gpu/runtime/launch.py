@@ -158,9 +158,15 @@ class Launch:
 
     def enter(self, phase: str, at: float, data: dict[str, Any]) -> bool:
         """Note a phase; False if it is the one that the run was in already."""
-        if phase == self.phase == protocol.PREPARING and data.get("waiting"):
-            self.record.times[WAITING] = at
-            return False
+        if phase == self.phase == protocol.PREPARING:
+            if data.get("waiting"):
+                self.record.times[WAITING] = at
+                return False
+            # A try after one that ran out of memory waits for its devices first, and prepares then.
+            if self.record.times.pop(WAITING, None) is None:
+                return False
+            self.record.times["began_again"] = at
+            return True
         if phase == self.phase or phase not in protocol.PHASES:
             return False
         self.phase = phase

@@ -58,7 +58,8 @@ class HistoryRow:
         pace: Seconds from the beginning of training until 1, 2, 3, 5, 7, 10, 15, 25, 50 and 75 per cent of the steps
             were done, by per cent; empty: it was not followed from its first step on.
         prepared_behind: Whether it was launched while its predecessor still trained on the same devices.
-        gate_wait_s: Seconds for which it was prepared and waited for its devices; None if it did not wait.
+        gate_wait_s: Seconds for which it was prepared and waited for its devices, at its start gate or for their lock;
+            None if it did not wait.
         device_idle_s: Seconds for which no run trained on its devices before it did; None if it was their first run.
         slowdowns: By flow that shared its devices, its speed alone divided by its speed beside it.
         demoted_s: Seconds for which it trained with less than a full share.

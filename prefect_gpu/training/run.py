@@ -171,6 +171,7 @@ class TrainingRun:
             if link.exhausted:  # the preparation may need more memory, too, than it was granted
                 self._enter_phase(PREPARING, waiting=True)
                 wait_alone(link)
+                self._enter_phase(PREPARING)
             link.caps.apply(training=False)
         return self
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -17,9 +18,10 @@ from benchmarks._host.waiting import until
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import probes
 from prefect_gpu.runtime.drivers.process import ProcessDriver
-from prefect_gpu.runtime.gang import adopt_together, launch_together
+from prefect_gpu.runtime.gang import GangHandle, adopt_together, launch_together
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.orders import OrderedPool
+from tests.runtime.stand_ins import MemoryHandle
 
 LOGGER = logging.getLogger("test.gang")
 
@@ -133,3 +135,17 @@ async def test_a_gang_of_which_one_never_started_is_not_adopted(tmp_path: Path) 
         assert isinstance(started.pid, int) and not alive(started.pid)
     finally:
         await driver.close()
+
+
+@pytest.mark.parametrize("heard_late", [(9, 1.0), (-9, 1.0), (9, None), (9, 3.0), (0, 1.0)])
+async def test_the_report_is_of_the_instance_that_ended_first_and_not_of_the_one_that_was_heard_first(
+    heard_late: tuple[int, float | None],
+) -> None:
+    handles = [MemoryHandle(f"run.{rank}") for rank in range(3)]
+    gang = GangHandle("run", handles, LOGGER)
+    handles[1].end(5, ended_at=2.0)
+    code, at = heard_late
+    handles[0].stop = AsyncMock(side_effect=lambda _: handles[0].end(code, ended_at=at))  # type: ignore[method-assign]
+    report = await gang.wait()
+    assert report.returncode == (9 if heard_late == (9, 1.0) else 5)
+    assert [handle.running for handle in handles] == [False, False, False]

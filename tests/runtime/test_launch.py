@@ -82,6 +82,10 @@ GATES: dict[str, tuple[list[tuple[str, bool, float]], float | None]] = {
         [(P, False, 110), (P, True, 115), (T, False, 120), (P, False, 140), (T, False, 150)],
         None,
     ),
+    "a retry that waited before it prepared": (
+        [(P, False, 110), (T, False, 120), (P, False, 140), (P, True, 140), (P, False, 145), (T, False, 160)],
+        None,
+    ),
     "clocks that disagree": ([(P, False, 110), (P, True, 125), (T, False, 124)], 0),
 }  # fmt: skip
 
