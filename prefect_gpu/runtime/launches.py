@@ -158,6 +158,7 @@ class Launches:
         if handle is None:
             self._follow(launch, self._return_unlaunched(launch))
             return
+        self._meet(launch)
         record.warm = handle.warm  # the worker before us may have died before it knew
         launch.phase = max(
             (phase for phase in protocol.PHASES if phase in record.times),

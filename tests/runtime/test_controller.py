@@ -301,6 +301,22 @@ async def test_processes_go_on_when_the_worker_ends_and_the_next_adopts_them(tmp
         assert second.host.rows[0].run_id == "a" and second.host.rows[0].granted_at == 1000.0
 
 
+async def test_runs_that_shared_a_device_before_a_restart_are_neighbours_after_it(tmp_path: Path) -> None:
+    share = Request(gpu_memory_bytes=1 << 30, exclusive=False)
+    async with running(tmp_path) as bench:
+        handles = []
+        for job in ("a", "b"):
+            bench.controller.handle(ev.JobSubmitted(job, share, "q", 1.0, 0.0, f"name of {job}"))
+            await until(lambda: f"launched {job}" in bench.host.said)  # noqa: B023  # called at once
+            handles.append(bench.controller.runs[job].handle)
+    async with running(tmp_path, bench.driver.world) as second:
+        for handle in handles:
+            assert isinstance(handle, MemoryHandle)
+            handle.end(0)
+        await until(lambda: len(second.host.rows) == 2)
+        assert [row.neighbours for row in second.host.rows] == [("train",), ("train",)]
+
+
 async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         handle = await bench.launch("a")
