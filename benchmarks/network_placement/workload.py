@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from benchmarks._gangs.cluster import Shape
 from benchmarks._gangs.pool import Gang, Program
+from prefect_gpu.papers.liquid.window import Window
 from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.batch import Batch, Window
+from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
 SHAPE = Shape(nodes=4, racks=2, devices=2, link_bps=125e6, uplink_bps=25e6)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from prefect_gpu.papers.baselines.orders import Priority
 from prefect_gpu.papers.free_moves import with_free_moves
 from prefect_gpu.papers.muri.interleaved import best_fit
 from prefect_gpu.papers.muri.node_packing import Packing
@@ -13,7 +14,6 @@ from prefect_gpu.papers.muri.replan import Replan
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.order.orders import Priority
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from tests.scheduling.world import GIB, World, node
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.papers.baselines import profiles as baselines
+from prefect_gpu.papers.baselines.orders import Drf, Priority
 from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
+from prefect_gpu.papers.liquid.sharing import EstimatedUse
+from prefect_gpu.papers.liquid.window import Window
 from prefect_gpu.papers.specon.round_robin import RoundRobin
 from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
-from prefect_gpu.scheduling.allocation.batch import Batch, Window
+from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
@@ -29,7 +32,7 @@ from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from prefect_gpu.scheduling.sharing.demotion import Demotion
-from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, EstimatedUse, KnownCompany, NoSharing
+from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, KnownCompany, NoSharing
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
 from prefect_gpu.simulation.conformance import (
@@ -40,8 +43,8 @@ from prefect_gpu.simulation.conformance import (
     SharingConformance,
 )
 
-ORDERS = [orders.Fifo, orders.Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
-          orders.LeastService, orders.Drf, MostServed, LeastComplete]  # fmt: skip
+ORDERS = [orders.Fifo, Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
+          orders.LeastService, Drf, MostServed, LeastComplete]  # fmt: skip
 PLACEMENTS = {
     **{one.__name__: one for one in (BestFit, RoundRobin, Spread, FreeCores, EvenSpread)},
     "CpuArray": lambda: CpuArray(BestFit()),

@@ -1,4 +1,4 @@
-"""What papers compare with: other systems' placements, and Tiresias' queues."""
+"""What papers compare with: other systems' placements, orders that traces can state, and Tiresias' queues."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from prefect_gpu.papers.baselines.by_placer import ByPlacer
 from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
 from prefect_gpu.papers.baselines.hived import HiveD
+from prefect_gpu.papers.baselines.orders import Drf, Priority
 from prefect_gpu.papers.baselines.portions import Cells, Slots
 from prefect_gpu.papers.baselines.tiresias import TiresiasQueues
 from prefect_gpu.scheduling.order.orders import Las
@@ -29,6 +30,8 @@ PROFILES: dict[str, Callable[[], Profile]] = {
     "static-slots": _by("static-slots", lambda: ByPlacer(StaticSlots(1), Slots(1))),
     "first-fit": _by("first-fit", lambda: ByPlacer(FirstFit())),
     "pack": _by("pack", lambda: ByPlacer(Pack())),
+    "priority": lambda: Profile("priority", Priority()),
+    "drf": lambda: Profile("drf", Drf(), patience_s=math.inf),
     "tiresias": lambda: Profile(
         "tiresias", Las(), sharing=NoSharing(), allocation=(TiresiasQueues(),), patience_s=math.inf
     ),

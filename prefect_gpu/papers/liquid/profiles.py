@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prefect_gpu.papers.liquid.sharing import EstimatedUse
+from prefect_gpu.papers.liquid.window import Window
 from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.batch import Batch, Window
+from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.profile import Profile
-from prefect_gpu.scheduling.sharing.rules import EstimatedUse
 
 
 def _immediate() -> Profile:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from prefect_gpu.papers.liquid.sharing import EstimatedUse
 from prefect_gpu.papers.lookahead.allocation import Lookahead
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.profiles.profile import Profile
-from prefect_gpu.scheduling.sharing.rules import EstimatedUse
 
 PATIENCE_S = 3600.0
 """Gangs train for hours, and a plan that makes one wait for less than its own length can be worth it."""

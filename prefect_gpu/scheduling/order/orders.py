@@ -60,16 +60,6 @@ class Fifo(Order):
         return (job.not_before, job.submitted_at, job.id)
 
 
-class Priority(Order):
-    """Higher priority of the request first, then the time the run was due."""
-
-    goes_by = "priority"
-
-    def key(self, job: Job, state: Usage, now: float) -> Key:
-        """(negative priority, due time, submission time, id)."""
-        return (-job.request.priority, job.not_before, job.submitted_at, job.id)
-
-
 class Sjf(Order):
     """Shortest job first: expected service at submission. Jobs of unknown length come last, in order of arrival."""
 
@@ -170,18 +160,6 @@ class LeastService(DiscretizedLas):
         else:
             service = remaining_s * max(1, job.request.total_gpus)
         return (service, job.not_before, job.submitted_at, job.id)
-
-
-class Drf(Order):
-    """Dominant resource fairness (Ghodsi et al.): the owner with the smallest dominant share comes first."""
-
-    steady = False
-    follows_use = True
-    goes_by = "owner"
-
-    def key(self, job: Job, state: Usage, now: float) -> Key:
-        """(dominant share of the owner, due time, submission time, id)."""
-        return (state.dominant_share(job.request.owner), job.not_before, job.submitted_at, job.id)
 
 
 def expected_end(job: Job) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -69,29 +69,6 @@ class DeclaredMemory(NoSharing):
         return device.memory_bytes - state.granted_bytes(device.id) - planned_bytes(job)
 
 
-class EstimatedUse(DeclaredMemory):
-    """Liquid's rule (§6.2): the estimated mean utilisations sum to one device at most, and so do the peak memories.
-
-    The run caps itself at what it was granted, because estimates err. A run of unknown utilisation is taken to need
-    the whole device.
-
-    Args:
-        most: Sum of the mean utilisations up to which runs share a device; 1 in the paper.
-    """
-
-    def __init__(self, most: float = 1.0) -> None:
-        if most <= 0:
-            raise ValueError(f"most is {most}: give a sum of utilisations above 0, such as 1")
-        self._most = most
-
-    def fits(self, job: Job, device: Device, state: State) -> bool:
-        """Whether the device is free and large enough, or has room beside runs that share."""
-        if not super().fits(job, device, state):
-            return False
-        company = state.occupants(device.id)
-        return not company or sum(map(_utilisation, (job, *company))) <= self._most + 1e-9
-
-
 class KnownCompany(DeclaredMemory):
     """Memory decides for those who said themselves that they share; Liquid's whole rule (§6.2) where the pool says it.
 
@@ -109,8 +86,7 @@ class KnownCompany(DeclaredMemory):
         if any(state.learned.incompatible.are(job.request.kind, other.request.kind) for other in company):
             return False
         together = (job, *company)
-        by_use = any(one.request.automatic for one in together)
-        return not by_use or sum(map(_utilisation, together)) <= 1.0 + 1e-9
+        return not any(one.request.automatic for one in together) or suffices_for(together)
 
 
 def decided(request: Request, estimate: Estimate) -> Request:
@@ -140,5 +116,7 @@ def may_join(job: Job, company: Sequence[Job]) -> bool:
     return all(other.request.shareable and other.behind is None for other in company)
 
 
-def _utilisation(job: Job) -> float:
-    return 1.0 if job.estimate.utilisation is None else job.estimate.utilisation
+def suffices_for(jobs: Iterable[Job]) -> bool:
+    """Whether the estimated mean utilisations sum to one device at most; an unknown one counts as a whole device."""
+    used = (job.estimate.utilisation for job in jobs)
+    return sum(1.0 if one is None else one for one in used) <= 1.0 + 1e-9

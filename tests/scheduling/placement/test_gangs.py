@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.batch import Batch, Window
+from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.profiles import Profile, get_profile
-from prefect_gpu.scheduling.sharing.rules import EstimatedUse
 from tests.scheduling.world import GIB
 
 PS_TWO = Request(workers=2, servers=1, cpus=2)
@@ -146,74 +144,6 @@ def test_jobs_make_room_for_a_gang_and_no_more_of_them_than_needed() -> None:
     assert [one.job for one in said if isinstance(one, Launch)] == ["gang"]
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
-def test_jobs_that_come_within_a_window_are_placed_together_when_it_closes() -> None:
-    play = Play(Profile("test", allocation=(Window(5.0), Batch(), Backfill())), *nodes(2, 2, 2))
-    (hold,) = play.submit("first", PS_TWO)
-    assert isinstance(hold, Hold) and hold.code == "due"
-    play.now = 3.0
-    play.submit("second", PS_TWO)
-    assert play.scheduler.next_due() == 5.0
-    play.now = 5.0
-    said = play.tell(ev.TimePassed())
-    assert {one.job for one in said if isinstance(one, Launch)} == {"first", "second"}
-    assert all(len(set(play.where(job).split())) == 1 for job in ("first", "second"))
-
-
-def test_a_batch_is_placed_at_once_when_others_wait_already() -> None:
-    play = Play(Profile("test", allocation=(Window(5.0), Batch(), Backfill())), *nodes(2))
-    for job in ("first", "second"):
-        play.submit(job, PS_TWO)
-    play.now = 5.0
-    play.tell(ev.TimePassed())
-    play.now = 10.0
-    (launch,) = [one for one in play.tell(ev.JobEnded("first", "done")) if isinstance(one, Launch)]
-    assert launch.job == "second"
-
-
-def test_a_window_or_a_batch_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="give seconds"):
-        Window(-1.0)
+def test_a_batch_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="give 1 job"):
         Batch(most_jobs=0)
-
-
-# -- sharing by estimates ---------------------------------------------------------------------------------------------
-
-SHARES = Request(gpu_memory_bytes=2 * GIB, exclusive=False)
-# estimates of two jobs (utilisation, memory in GiB), and whether they share the one device
-USE = {
-    "halves share": ((0.5, 2), (0.5, 2), True),
-    "together they use too much of it": ((0.6, 2), (0.5, 2), False),
-    "together they need too much memory": ((0.1, 5), (0.1, 5), False),
-    "what is declared counts if more": ((0.1, 1), (0.1, 6), True),
-    "an unknown utilisation is all of it": ((None, 2), (0.5, 2), False),
-}
-
-
-@pytest.mark.parametrize("one, other, together", USE.values(), ids=USE.keys())
-def test_who_shares_by_estimated_use(
-    one: tuple[float | None, int], other: tuple[float | None, int], together: bool
-) -> None:
-    play = Play(Profile("test", sharing=EstimatedUse()), *nodes(1))
-    for job, (utilisation, gib) in (("one", one), ("other", other)):
-        play.submit(job, SHARES, Estimate(utilisation=utilisation, memory_bytes=gib * GIB))
-    assert (play.where("other") == "a") is together
-
-
-def test_a_run_is_capped_at_the_larger_of_what_it_declares_and_is_estimated_to_need() -> None:
-    play = Play(Profile("test", sharing=EstimatedUse()), *nodes(1))
-    play.submit("one", SHARES, Estimate(utilisation=0.2, memory_bytes=3 * GIB))
-    play.submit("other", SHARES, Estimate(utilisation=0.2, memory_bytes=1 * GIB))
-    one, other = play.place("one"), play.place("other")
-    assert one is not None and other is not None
-    assert (one.memory_bytes, other.memory_bytes) == (3 * GIB, 2 * GIB)
-
-
-def test_a_run_that_wants_its_device_alone_has_it_alone() -> None:
-    play = Play(Profile("test", sharing=EstimatedUse()), *nodes(1))
-    play.submit("one", Request(gpu_memory_bytes=GIB), Estimate(utilisation=0.1, memory_bytes=GIB))
-    play.submit("other", SHARES, Estimate(utilisation=0.1, memory_bytes=GIB))
-    assert play.where("other") == ""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prefect_gpu.papers.baselines.orders import Priority
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.decision import Decision as Verbs
@@ -16,7 +17,6 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, OpenGate, Preempt
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request, Status
-from prefect_gpu.scheduling.order.orders import Priority
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.prescheduling.successor import Margin, Prescheduling
 from prefect_gpu.scheduling.profiles import Profile

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prefect_gpu.papers.liquid.sharing import EstimatedUse
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.profiles import Profile, all_profiles, get_profile
-from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, EstimatedUse, KnownCompany, NoSharing, Sharing
+from prefect_gpu.scheduling.sharing.rules import DeclaredMemory, KnownCompany, NoSharing, Sharing
 from prefect_gpu.scheduling.state.fits import any_will_do, devices_for, free_by_node, free_devices_for, without
 from prefect_gpu.simulation.conformance import NODES, asked, some_state, waiting
 from tests.support import examples
