@@ -107,9 +107,12 @@ class Finalisation:
             await self._force(flow_run, Cancelled(message=message))
             return "cancelled", message
         if state.is_final():
+            told = state.message or ""
             if state.type is StateType.CRASHED:
-                await self._retry(flow_run, state.message or "")
-            return _outcome(state), state.message or ""
+                # Its engine knows only that it was asked to stop; the driver may know of whom that was the fault.
+                told = diagnose(report) if report.cause else told
+                await self._retry(flow_run, told)
+            return _outcome(state), told
         if state.type is StateType.PAUSED:
             return None, "suspended"
         if state.type is StateType.SCHEDULED and flow_run.empirical_policy.retry_type != "in_process":

@@ -67,6 +67,15 @@ async def test_a_crash_that_prefect_refuses_for_nothing_is_told_nevertheless(mon
     assert await finalised(prefect) == "crashed" == prefect.shown[0]
 
 
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("cause", ["", "Instance 2 of 3 ended first, so all were stopped."])
+async def test_a_crash_is_told_by_its_cause_where_the_driver_knows_it(cause: str, retries: int) -> None:
+    prefect = OneRun(Running(), Crashed(message="the engine's words"), retries=retries)
+    for _ in range(2):  # the second time, the worker was killed before the row was written
+        ended = await finalisation(prefect).finalise(prefect.launch(), ExitReport(-15, cause=cause), api_was_away=False)
+        assert ended[0] == "crashed" and (cause or "the engine's words") in ended[1]
+
+
 @pytest.mark.parametrize("state", [Running(), Crashed(message="the engine's words")])
 async def test_a_crash_with_retries_left_is_an_attempt_in_the_history(state: State) -> None:
     prefect = OneRun(Running(), state, retries=2)
