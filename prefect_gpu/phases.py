@@ -1,7 +1,9 @@
 """What people see of a run's phases: one word and one colour for each, wherever they are shown.
 
-The page, the pictures, the command's tables and the demo all ask here, when they show it. The names of states in
-Prefect (:mod:`prefect_gpu.worker.states`) are apart from these words: automations know them by name.
+The page, the pictures, the command's tables, the demo and the sentences on what happened to a run all ask here, when
+they show it. Prefect's UI shows other words for the same phases, the names of states
+(:mod:`prefect_gpu.worker.display`): they stay when a word changes here, since automations know them by name. Samples of
+output in ``docs/`` are changed by hand.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ class Phase:
 #: history there is no telling apart launching, preparing and waiting at the gate: all of it is ``preparing`` there.
 #: ``running`` is a run that reported no phases, ``ending`` the time from its last report to the end of its process.
 #:
-#: The colours are from the palette of Okabe and Ito, which people with any kind of colour blindness can tell apart.
-#: Preparing, training and saving differ in brightness too, so that a printout in grey still shows them.
+#: The colours are from the palette of Okabe and Ito, which people with any kind of colour blindness can tell apart; the
+#: green is a lighter one. Training is darker than preparing and saving, so that a printout in grey shows it.
 PHASES = {
     "launching": Phase("Launching", "#C3C8D1", "#4B5565", "bright_black"),
     "preparing": Phase("Preparing", "#E69F00", "#D99A1C", "yellow", "prepared", "start, load code and data"),
@@ -65,3 +67,8 @@ FAILED = Phase("Failed", "#D55E00", "#EF7B3A", "red", ink="#FFFFFF", dark_ink="#
 def named(name: str) -> str:
     """The word for a phase; any other name as it is."""
     return PHASES[name].word if name in PHASES else name
+
+
+def within(name: str) -> str:
+    """The word for a phase within a sentence; any other name as it is."""
+    return PHASES[name].lower if name in PHASES else name

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
+from prefect.client.orchestration import PrefectClient
+from prefect.states import Cancelling, Running
 from rich.console import Console
 
 from prefect_gpu.cli import accuracy_tables, estimate_tables, status_view
@@ -20,10 +23,16 @@ from prefect_gpu.reporting import png
 from prefect_gpu.reporting.html import write_html
 from prefect_gpu.reporting.spans import TOLD, build_timeline
 from prefect_gpu.runtime import activity_log
+from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.scheduling.model.instructions import OpenGate
+from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.training import protocol
 from prefect_gpu.worker import estimate_words
+from prefect_gpu.worker.finalisation import Finalisation
 from tests.page.scene import Scene, a_run
 from tests.reporting.rows import finished
+from tests.scheduling.prescheduling.test_successor import prepared
+from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 WORD, PAST, COLOUR, DARK = "Exercising", "exercised", "#123456", "#654321"
 
@@ -102,3 +111,21 @@ def test_the_demo_has_them(another: None) -> None:
     board = Board(Console(), devices=["virtual-0"], trainings=1, quiet_flows=[])
     assert f"\x1b[1;38;2;171;205;239m{WORD}" in drawn(board._picture([seen]))
     assert PAST.capitalize() in drawn(closing.results_table([finished("one", 0.0)], 200))
+
+
+def test_what_happened_to_a_run_is_told_with_them(another: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PHASES, "saving", replace(PHASES["saving"], word="Keeping"))
+    world = prepared()
+    (said,) = world.phase("a", Status.SAVING, 100.0)
+    assert isinstance(said, OpenGate) and said.reason.endswith(" is keeping")
+    told = [words for _, words in world.scheduler.state.story("a")]
+    assert told[-2:] == [f"is {WORD.lower()}", "is keeping"]
+
+
+async def test_the_message_of_a_cancelled_run_has_them(another: None) -> None:
+    prefect = OneRun(Running(), Cancelling())
+    launch = prefect.launch()
+    launch.phase = "training"
+    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER, HOST_PREFIX, "")
+    _, message = await finalisation.finalise(launch, ExitReport(-9), api_was_away=False)
+    assert message.startswith(f"Cancelled while {WORD.lower()};")

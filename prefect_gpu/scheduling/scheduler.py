@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from prefect_gpu.phases import within
 from prefect_gpu.scheduling.decision import Decision, names
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
@@ -232,7 +233,7 @@ class Scheduler:
         if job is None or not job.active or status not in _PHASES or job.status is status:
             return False, False
         before, job.status = job.status, status
-        job.story.append((decision.now, f"is {status.value}"))
+        job.story.append((decision.now, f"is {within(status.value)}"))
         if job.behind is not None and status in (Status.TRAINING, Status.SAVING):
             # It trains although its gate is closed: its worker was away for too long. What is, is.
             self.state.pass_gate(job, decision.now)
@@ -243,7 +244,7 @@ class Scheduler:
             job.trains_since = decision.now
             self.state.progress(job, job.done_s, decision.now)
         if status is Status.SAVING:
-            self._open_gate_behind(job, f"{job.label} is saving", decision)
+            self._open_gate_behind(job, f"{job.label} is {within(status.value)}", decision)
         return True, False  # no placement changes hands before the job ends
 
     def _end(self, job_id: str, outcome: str, decision: Decision) -> bool:

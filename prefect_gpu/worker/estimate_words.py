@@ -10,7 +10,7 @@ from typing import Any
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.online.training import Outlook
 from prefect_gpu.estimation.runs import Interval, RunEstimate
-from prefect_gpu.phases import PHASES
+from prefect_gpu.phases import within
 from prefect_gpu.reporting.accuracy import read_estimate
 from prefect_gpu.units import format_bytes, format_seconds
 from prefect_gpu.worker.expectations import time_of_day
@@ -161,7 +161,7 @@ def _table(estimate: RunEstimate, measured: Mapping[str, float] | None) -> str:
     for target, (name, write) in _ROWS.items():
         if target in estimate.targets:
             value, low, high = _written(target, estimate.targets[target])
-            rows.append([PHASES[name].lower if name in PHASES else name, value, f"{low} to {high}"])
+            rows.append([within(name), value, f"{low} to {high}"])
             if measured is not None:
                 rows[-1].append(write(measured[target]) if target in measured else "–")
     if measured is not None:

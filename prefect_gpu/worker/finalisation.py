@@ -21,6 +21,7 @@ from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelled, Crashed, Scheduled
 from prefect.utilities.engine import propose_state
 
+from prefect_gpu.phases import within
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
@@ -103,7 +104,7 @@ class Finalisation:
         if state.type is StateType.CANCELLED:
             return "cancelled", state.message or ""
         if state.type is StateType.CANCELLING or (run.cancelling and state.type is not StateType.COMPLETED):
-            message = f"Cancelled while {run.phase}; its process and all that it started have ended."
+            message = f"Cancelled while {within(run.phase)}; its process and all that it started have ended."
             await self._force(flow_run, Cancelled(message=message))
             return "cancelled", message
         if state.is_final():

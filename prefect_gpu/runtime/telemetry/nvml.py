@@ -15,6 +15,7 @@ from typing import Any
 
 import pynvml
 
+from prefect_gpu.phases import within
 from prefect_gpu.runtime.telemetry import nvml_words
 from prefect_gpu.runtime.telemetry.findings import Finding
 
@@ -164,7 +165,7 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
                 "warning",
                 subject,
                 "Its compute mode is Exclusive Process: runs cannot share it, and the next run "
-                "cannot get ready on it while one is saving.",
+                f"cannot get ready on it while one is {within('saving')}.",
                 f"Allow sharing with `nvidia-smi -i {index} -c DEFAULT`.",
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prefect_gpu.phases import within
 from prefect_gpu.scheduling.cores.ledger import forget, give_back, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -120,7 +121,7 @@ class Demotion(Reaction):
 
     def _why_again(self, job: Job) -> str:
         if job.status is not Status.TRAINING:
-            return f"it is {job.status.value}"
+            return f"it is {within(job.status.value)}"
         return "no run beside it learns any more" if self._stands_still(job) else "its loss moves again"
 
     def _learner_beside(self, job: Job, decision: Decision) -> Job | None:
