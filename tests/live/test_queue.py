@@ -14,7 +14,7 @@ from prefect.states import Scheduled
 
 from prefect_gpu.demo.lab.sandbox import Sandbox, free_port, wait_until
 from tests.live.pool import ALL, COLD, LivePool, eventually, live_pool
-from tests.live.proxy import StreamlessProxy
+from tests.live.proxy import STREAM, Proxy
 
 PAGE = 30  # rows of a page of this server
 
@@ -170,7 +170,8 @@ async def test_a_run_that_is_deleted_while_it_waits_is_forgotten(served: LivePoo
 
 
 async def test_without_the_event_stream_polling_carries_on_until_it_is_back(pool: LivePool) -> None:
-    async with StreamlessProxy(pool.sandbox.port) as proxy:
+    async with Proxy(pool.sandbox.port) as proxy:
+        shut = await proxy.fail("refuse", STREAM)
         pool.sandbox.env["PREFECT_API_URL"] = proxy.api_url
         try:
             worker = await asyncio.to_thread(pool.start_worker, **COLD)  # polls every 5 s
@@ -178,8 +179,8 @@ async def test_without_the_event_stream_polling_carries_on_until_it_is_back(pool
             pool.sandbox.env["PREFECT_API_URL"] = pool.sandbox.api_url
         await asyncio.to_thread(worker.wait_for_output, "event stream is closed; polling until it is back")
         await pool.until(await pool.submit("plain"), "Completed")
-        assert proxy.refused and not proxy.opened
-        proxy.shut = False
+        assert shut.met and not proxy.opened
+        await proxy.heal(shut)
         await asyncio.to_thread(worker.wait_for_output, "event stream is back")
         assert proxy.opened
         await pool.until(await pool.submit("plain"), "Completed")
