@@ -103,11 +103,7 @@ class Leadership:
             await asyncio.sleep(BEAT_S)
 
     async def take(self, client: PrefectClient, pool: str, scope: str) -> None:
-        """Wait for the lease of the pool on an Engine or a Swarm. From then on, Prefect is told nothing without it.
-
-        Raises:
-            httpx.HTTPStatusError: Prefect refuses to keep it.
-        """
+        """Wait for the lease of the pool on an Engine or a Swarm. From then on, Prefect is told nothing without it."""
         if self._lease is not None:  # the session was being opened before, and Prefect went away in the middle
             return
         said = False

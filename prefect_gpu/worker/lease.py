@@ -177,6 +177,7 @@ class Lease:
         self._until = float("-inf")
         self._seen: tuple[int, int] | None = None  # (term, renewals) of somebody else's
         self._seen_at = 0.0
+        self._failing = False  # and that was said
 
     @property
     def held(self) -> bool:
@@ -184,19 +185,17 @@ class Lease:
         return self._term is not None and self._clock() < self._until
 
     async def acquire(self, standing_by: Callable[[], object]) -> None:
-        """Wait until we lead.
+        """Wait until we lead. That Prefect does not answer, or refuses, is waited out, and said.
 
         Args:
             standing_by: Called whenever somebody else leads.
-
-        Raises:
-            httpx.HTTPStatusError: Prefect refuses it. That it does not answer is waited out.
         """
         while True:
-            await self._try_step()
+            looked = await self._try_step()
             if self.held:
                 return
-            standing_by()
+            if looked:
+                standing_by()
             await asyncio.sleep(self._renew_s)
 
     async def keep(self) -> None:
@@ -210,7 +209,7 @@ class Lease:
         """One renewal if we lead, else one look at who does. At its end we lead or we do not: see :attr:`held`.
 
         Raises:
-            httpx.HTTPError: Prefect does not answer, or refuses. Nothing has changed for us then.
+            Exception: Prefect does not answer, refuses, or answers nonsense. Nothing has changed for us then.
         """
         if self._term is not None:
             await self._renew(self._term)
@@ -222,20 +221,23 @@ class Lease:
         number, self._term = self._term, None
         if number is None:
             return
-        with suppress(httpx.HTTPError, asyncio.TimeoutError):
+        with suppress(Exception):
             newest = await asyncio.wait_for(self._terms.newest(), self._renew_s)
             if newest is not None and newest.number == number and not newest.sealed:
                 await asyncio.wait_for(self._terms.occupy(number, SLOTS - newest.renewals), self._renew_s)
 
-    async def _try_step(self) -> None:
+    async def _try_step(self) -> bool:
+        """One step; False if it failed. Whatever the reason: the lease runs out by itself, and the next may succeed."""
         try:
             await asyncio.wait_for(self.step(), self._lease_s / 2)
-        except (httpx.TransportError, asyncio.TimeoutError) as error:
-            self._logger.debug("The lease could not be read: %r", error)
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code < 500:
-                raise
-            self._logger.debug("The lease could not be read: %r", error)
+        except Exception as error:
+            absent = isinstance(error, (httpx.TransportError, asyncio.TimeoutError))
+            level = logging.DEBUG if absent or self._failing else logging.WARNING  # once until it succeeds again
+            self._logger.log(level, "The lease could not be read, and will be tried again: %s", error)
+            self._failing = self._failing or not absent
+            return False
+        self._failing = False
+        return True
 
     async def _renew(self, number: int) -> None:
         asked = self._clock()

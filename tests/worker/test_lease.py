@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.worker.lease import SLOTS, Lease, Term
+from tests.runtime.stand_ins import until
 from tests.support import examples
 
 LEASE_S = 10.0
@@ -163,17 +165,51 @@ async def test_keeping_it_ends_when_it_is_lost() -> None:
     assert not only.held
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-async def test_a_refusal_is_told(status: int) -> None:
-    terms = Kept()
+def refusal(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://prefect/api")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
 
-    async def refuse() -> Term | None:
-        request = httpx.Request("POST", "http://prefect/api")
-        raise httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
 
-    terms.newest = refuse  # type: ignore[method-assign]
-    with pytest.raises(httpx.HTTPStatusError):
-        await lease(terms, Clock()).acquire(lambda: None)
+# What Prefect, or a proxy before it, says instead of an answer.
+NO_ANSWERS: dict[str, Callable[[], Exception]] = {
+    **{str(status): partial(refusal, status) for status in (401, 403, 404, 500)},
+    "away": lambda: httpx.ConnectError("away"),
+    "nonsense": lambda: ValueError("no JSON"),
+}
+
+
+@pytest.mark.parametrize("failure", NO_ANSWERS)
+async def test_one_failed_look_costs_nothing_and_many_cost_the_lead_until_prefect_answers(failure: str) -> None:
+    clock, terms, fails = Clock(), Kept(), 1
+    only = Lease(terms, lease_s=LEASE_S, renew_s=0.001, clock=clock)
+    await only.acquire(lambda: None)
+    occupy, newest = terms.occupy, terms.newest
+
+    async def fail() -> None:
+        nonlocal fails
+        fails -= 1
+        if fails >= 0:
+            clock.now += 1.0
+            raise NO_ANSWERS[failure]()
+
+    async def occupy_or_fail(number: int, slots: int) -> bool:
+        await fail()
+        return await occupy(number, slots)
+
+    async def newest_or_fail() -> Term | None:
+        await fail()
+        return await newest()
+
+    terms.occupy, terms.newest = occupy_or_fail, newest_or_fail  # type: ignore[method-assign]
+    kept = asyncio.ensure_future(only.keep())
+    await until(lambda: terms.terms[1] >= 3 or kept.done())
+    assert not kept.done() and only.held, "one failed look costs nothing"
+    fails = int(LEASE_S) + 5
+    await kept
+    assert not only.held
+    said: list[None] = []
+    await asyncio.wait_for(only.acquire(lambda: said.append(None)), 60)
+    assert only.held and not said, "nobody else leads: there is nothing to say of standing by"
 
 
 @settings(max_examples=examples(3), deadline=None)
