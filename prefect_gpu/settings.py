@@ -33,6 +33,13 @@ class GpuSettings(PrefectBaseSettings):
         description="Where the worker keeps what must survive it: run records, logs, checkpoints, history. "
         "Default: the folder `gpu` in PREFECT_HOME.",
     )
+    lock_dir: Path | None = Field(
+        default=None,
+        description="Where the workers of this machine lock its GPUs, so that no two use the same one. Default: "
+        "/run/lock/prefect-gpu for root, and for users for whom root has made it writable (by a group, for example); "
+        "else ~/.local/state/prefect-gpu/locks, where workers of other users do not look. It must belong to this user "
+        "or to root, and not be writable by everybody.",
+    )
     checkpoints: str | None = Field(
         default=None,
         description="Where checkpoints are kept: a folder, s3://bucket/prefix?endpoint_url=...&region=... with the "

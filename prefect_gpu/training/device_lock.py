@@ -54,7 +54,7 @@ class DeviceLock:
         taken: list[int] = []
         for file in self._files:
             try:
-                taken.append(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                taken.append(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
                 fcntl.flock(taken[-1], (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
                 _close(taken)

@@ -69,7 +69,7 @@ class PoolSession:
         self._state_dir = settings.resolved_state_dir
         self._state_dir.mkdir(parents=True, exist_ok=True)
         self._history = History(settings.resolved_history_url)
-        self._locks = Locks(self._state_dir)
+        self._locks = Locks(self._state_dir, settings.lock_dir and settings.lock_dir.expanduser())
         self._logger = get_logger("worker.gpu")
         self._leadership = Leadership(self._locks, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.locks import LockError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
@@ -137,7 +138,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             if not session.is_open:
                 await session.open()
             waiting = await session.look()
-        except (SetupError, BlockError, LaunchError) as error:
+        except (SetupError, BlockError, LaunchError, LockError) as error:
             self._refusal = error
             if self._serving is not None:
                 self._serving.cancel()
