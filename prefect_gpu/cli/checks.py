@@ -123,7 +123,7 @@ def check_state_folder(folder: Path) -> list[Finding]:
 
 
 def check_history(url: str) -> list[Finding]:
-    """Whether the history can be opened, and how many runs it knows."""
+    """Whether the history can be opened, and how many runs it knows. It is only looked at."""
     from prefect_gpu.storage.history import History, HistoryError, masked, sqlite_path
 
     try:
@@ -134,7 +134,11 @@ def check_history(url: str) -> list[Finding]:
                 text = f"{masked(url)} cannot be created: {found.text}"
                 return [Finding("error", "history", text, "Set PREFECT_INTEGRATIONS_GPU_HISTORY_URL to another place.")]
             return [Finding("ok", "history", f"{masked(url)} (created when a worker starts)")]
-        with History(url) as history:
+        locked = next((one for one in (path, path and path.parent) if one and not os.access(one, os.W_OK)), None)
+        if locked is not None:
+            remedy = "Let the worker's user write the file and its folder, or run doctor as that user."
+            return [Finding("error", "history", f"{masked(url)}: this user may not write {locked}.", remedy)]
+        with History(url, read_only=True) as history:
             return [Finding("ok", "history", f"{masked(url)}, {plural(history.count(), 'finished run')}")]
     except HistoryError as error:
         return [Finding("error", "history", str(error))]

@@ -86,8 +86,7 @@ def read_history(url: str, **chosen: Any) -> tuple[list[HistoryRow], int]:
     Args:
         chosen: Which rows, as for :meth:`prefect_gpu.storage.history.History.rows`.
     """
-    nothing: tuple[list[HistoryRow], int] = ([], 0)
-    return _from_history(url, lambda opened: (opened.rows(**chosen), opened.count()), nothing)
+    return _from_history(url, lambda opened: (opened.rows(**chosen), opened.count()))
 
 
 def read_contention(url: str, **chosen: Any) -> list[ContentionRow]:
@@ -96,18 +95,14 @@ def read_contention(url: str, **chosen: Any) -> list[ContentionRow]:
     Args:
         chosen: Which rows, as for :meth:`prefect_gpu.storage.history.History.contention`.
     """
-    return _from_history(url, lambda opened: opened.contention(**chosen), [])
+    return _from_history(url, lambda opened: opened.contention(**chosen))
 
 
-def _from_history(url: str, read: Callable[[History], T], nothing: T) -> T:
-    from prefect_gpu.storage.history import History, HistoryError, sqlite_path
+def _from_history(url: str, read: Callable[[History], T]) -> T:
+    from prefect_gpu.storage.history import History, HistoryError
 
     try:
-        path = sqlite_path(url)
-        if path is not None and not path.exists():
-            # Opening would create it, and perhaps as a user whose file the worker may then not write.
-            return nothing
-        with History(url) as opened:
+        with History(url, read_only=True) as opened:
             return read(opened)
     except HistoryError as error:
         fail(str(error))

@@ -190,7 +190,7 @@ class Stage:
         if self._history is None:
             from prefect_gpu.storage.history import History
 
-            self._history = History(f"sqlite:///{self._state_dir / 'history.db'}")
+            self._history = History(f"sqlite:///{self._state_dir / 'history.db'}", read_only=True)
         rows = sorted(self._history.rows(), key=lambda row: row.granted_at or row.ended_at)
         return [replace(row, run_name=readable_name(row.flow_name, row.run_name or row.run_id)) for row in rows]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 #: How long a writer waits for another one (SQLite), and a connection for its server (PostgreSQL), in seconds.
 BUSY_TIMEOUT_S = 30
@@ -77,18 +77,22 @@ def sqlite_path(url: str) -> Path | None:
     return Path(str(parsed.database))
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str, *, read_only: bool = False) -> Engine:
     """An engine for `url`. A missing folder of an SQLite file is created; nothing else is touched yet.
+
+    Args:
+        read_only: Change nothing, nor let a caller do so. An SQLite file that is not there is read as an empty one.
 
     Raises:
         HistoryError: The URL is unusable, its driver is not installed, or the folder cannot be created.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite":
-        return _open_sqlite(url, parsed)
+        return _read_sqlite(url, parsed) if read_only else _open_sqlite(url, parsed)
     options = {} if "connect_timeout" in parsed.query else {"connect_timeout": CONNECT_TIMEOUT_S}
     try:
-        return create_engine(parsed, connect_args=options, pool_pre_ping=True)
+        engine = create_engine(parsed, connect_args=options, pool_pre_ping=True)
+        return engine.execution_options(postgresql_readonly=True) if read_only else engine
     except (ImportError, NoSuchModuleError) as error:
         raise HistoryError(
             f"The history {masked(url)} needs the PostgreSQL driver psycopg, which cannot be loaded here ({error}). "
@@ -151,6 +155,31 @@ def _open_sqlite(url: str, parsed: URL) -> Engine:
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _read_sqlite(url: str, parsed: URL) -> Engine:
+    path = sqlite_path(url)
+    if path is None:
+        return _open_sqlite(url, parsed)
+
+    def connect() -> sqlite3.Connection:
+        where = _read_only_uri(path) if path.exists() else ":memory:"
+        return sqlite3.connect(where, BUSY_TIMEOUT_S, uri=True, isolation_level=None)
+
+    engine = create_engine(parsed, creator=connect, poolclass=NullPool)  # whether it is in use may change between looks
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _read_only_uri(path: Path) -> str:
+    """A database with a log of changes (WAL) is in use while there is that file; SQLite would make one to read, too.
+
+    What it makes would stay, belong to whoever looked, and be in the way of a worker that is another user.
+    """
+    with path.open("rb") as file:
+        keeps_log = file.read(20)[18:] == b"\x02\x02"
+    in_use = not keeps_log or path.with_name(f"{path.name}-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'' if in_use else '&immutable=1'}"
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import fields
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, func, select, tuple_
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, func, select, tuple_
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
 from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome, storable
-from prefect_gpu.storage.schema import SCHEMA_VERSION, NewerSchema, bring_up_to_date, contention_table, runs_table
+from prefect_gpu.storage.schema import (
+    SCHEMA_VERSION,
+    NewerSchema,
+    bring_up_to_date,
+    check_version,
+    columns_there,
+    contention_table,
+    runs_table,
+)
 
 __all__ = ["OUTCOMES", "ContentionRow", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
 
@@ -34,6 +42,8 @@ class History:
 
     Args:
         url: A SQLAlchemy URL: ``sqlite:////var/lib/gpu/history.db``, ``postgresql://user:password@host/database``.
+        read_only: Only look: nothing is created, migrated or written. A database of an earlier version is read as it
+            is, and one that is not there as an empty one.
 
     Raises:
         HistoryError: The database cannot be used; the message says why and what to do. So do all methods.
@@ -46,14 +56,15 @@ class History:
         'completed'
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
         self._url = url
+        self._read_only = read_only
         self._unreadable: set[tuple[str, int]] = set()  # rows that a warning was given of
-        self._engine: Engine = open_engine(url)
+        self._engine: Engine = open_engine(url, read_only=read_only)
         self._writer = writing(self._engine)
         try:
-            with self._transaction(self._writer) as connection:
-                bring_up_to_date(connection)
+            with self._transaction(self._engine if read_only else self._writer) as connection:
+                check_version(connection) if read_only else bring_up_to_date(connection)
         except NewerSchema as newer:
             self._engine.dispose()
             raise HistoryError(
@@ -74,7 +85,7 @@ class History:
             Whether it is new. False if this attempt of this run was recorded before.
         """
         try:
-            with self._transaction(self._writer) as connection:
+            with self._writing() as connection:
                 attempt = _free_attempt(connection, row)
                 if attempt is None:
                     return False
@@ -116,17 +127,25 @@ class History:
     def _read(self, query: Select[Any]) -> list[HistoryRow]:
         query = query.order_by(runs_table.c.ended_at.desc(), runs_table.c.run_id, runs_table.c.attempt.desc())
         with self._transaction(self._engine) as connection:
+            there = self._columns(connection, runs_table)
+            if not there:
+                return []
+            query = query.with_only_columns(*there)
             try:
                 return [HistoryRow.from_columns(dict(found)) for found in connection.execute(query).mappings()]
             except (ValueError, TypeError, KeyError):
                 return self._readable(connection, query)
+
+    def _columns(self, connection: Connection, table: Table) -> list[Column[Any]]:
+        """Those of a table that the database has: whoever only looks may find one of an earlier version, or none."""
+        return columns_there(connection, table) if self._read_only else list(table.columns)
 
     def record_contention(self, row: ContentionRow) -> None:
         """Keep what was measured of a run beside another one. It takes the place of what was measured earlier."""
         table = contention_table
         columns = {item.name: storable(getattr(row, item.name)) for item in fields(row)}
         same = [column == columns[column.name] for column in table.primary_key.columns]
-        with self._transaction(self._writer) as connection:
+        with self._writing() as connection:
             if connection.execute(select(table).where(*same, table.c.measured_at > row.measured_at)).first() is None:
                 connection.execute(table.delete().where(*same))
                 connection.execute(table.insert().values(columns))
@@ -144,7 +163,8 @@ class History:
             query = query.where(table.c.program == flow_name)
         found = []
         with self._transaction(self._engine) as connection:
-            for columns in connection.execute(query).mappings():
+            there = self._columns(connection, table)
+            for columns in connection.execute(query).mappings() if there else ():
                 with suppress(ValueError, TypeError):  # somebody wrote a text there, which SQLite keeps
                     found.append(ContentionRow(**columns))
         return found
@@ -152,6 +172,8 @@ class History:
     def count(self) -> int:
         """How many rows there are."""
         with self._transaction(self._engine) as connection:
+            if not self._columns(connection, runs_table):
+                return 0
             return connection.execute(select(func.count()).select_from(runs_table)).scalar_one()
 
     def close(self) -> None:
@@ -173,7 +195,9 @@ class History:
         waiting = [[tuple(key) for key in keys[start : start + _BLOCK]] for start in range(0, len(keys), _BLOCK)]
         while waiting:
             block = waiting.pop()
-            some = select(runs_table).where(tuple_(runs_table.c.run_id, runs_table.c.attempt).in_(block))
+            some = query.with_only_columns(*query.selected_columns).where(
+                tuple_(runs_table.c.run_id, runs_table.c.attempt).in_(block)
+            )
             try:
                 rows = [HistoryRow.from_columns(dict(row)) for row in connection.execute(some).mappings()]
             except (ValueError, TypeError, KeyError) as error:
@@ -194,6 +218,11 @@ class History:
                 masked(self._url),
                 error,
             )
+
+    def _writing(self) -> AbstractContextManager[Connection]:
+        if self._read_only:
+            raise ValueError("This history was opened with read_only=True: open it without, to write.")
+        return self._transaction(self._writer)
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Connection]:

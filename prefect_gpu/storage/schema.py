@@ -95,20 +95,37 @@ def bring_up_to_date(connection: Connection) -> None:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-    found = read_version(connection)
-    if found == SCHEMA_VERSION:
+    if check_version(connection) == SCHEMA_VERSION:
         return
-    if found is not None and found > SCHEMA_VERSION:
-        raise NewerSchema(found)
     metadata.create_all(connection)
     for table in (runs_table, contention_table):
-        there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        there = columns_there(connection, table)
         for column in table.columns:
-            if column.name not in there:
+            if column not in there:
                 added = CreateColumn(column).compile(dialect=connection.dialect)
                 connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
     connection.execute(version_table.delete())
     connection.execute(version_table.insert().values(version=SCHEMA_VERSION))
+
+
+def check_version(connection: Connection) -> int | None:
+    """The database's schema version, or None if it has no history yet.
+
+    Raises:
+        NewerSchema: The database was written by a newer version.
+    """
+    found = read_version(connection)
+    if found is not None and found > SCHEMA_VERSION:
+        raise NewerSchema(found)
+    return found
+
+
+def columns_there(connection: Connection, table: Table) -> list[Column[Any]]:
+    """Those columns of a table that the database has; empty if it has no such table."""
+    if not inspect(connection).has_table(table.name):
+        return []
+    there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    return [column for column in table.columns if column.name in there]
 
 
 def read_version(connection: Connection) -> int | None:

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from prefect_gpu.cli import app
+from tests.storage.conftest import history_url  # noqa: F401
 
 REPOSITORY = Path(__file__).parents[2]
 InProcess = Callable[..., Result]
