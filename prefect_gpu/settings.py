@@ -60,6 +60,13 @@ class GpuSettings(PrefectBaseSettings):
         default_factory=list,
         description="Modules that warm interpreters import beforehand, for example torch,xgboost.",
     )
+    pass_environment: list[str] | str = Field(
+        default_factory=list,
+        description="Environment variables of the worker that runs are told beside those that training needs "
+        "(PATH, HOME, CUDA_*, NCCL_*, PYTHON*, proxies, Prefect's address and key, and so on), for example "
+        "WANDB_API_KEY,HF_*. A single * passes all of them, with every password in them. What one deployment needs is "
+        "better said in its job variable `env`.",
+    )
     driver: Literal["process", "docker", "swarm"] = Field(
         default="process",
         description="Where runs are started: as processes of this machine, as containers of one Docker Engine, or as "
@@ -149,9 +156,9 @@ class GpuSettings(PrefectBaseSettings):
         description="Days after which checkpoints of failed runs, and bundles of submitted flows, are deleted.",
     )
 
-    @field_validator("preload", mode="after")
+    @field_validator("preload", "pass_environment", mode="after")
     @classmethod
-    def _split_preload(cls, value: list[str] | str) -> list[str]:
+    def _split_names(cls, value: list[str] | str) -> list[str]:
         if isinstance(value, str):
             return [name.strip() for name in value.split(",") if name.strip()]
         return value

@@ -100,7 +100,8 @@ async def run_sweep(
     state.mkdir(parents=True)
     if history is not None:
         copy_history(history, state / "history.db")
-    env = {**contender.settings, ENV_FOLDER: str(folder), **settings(state_dir=str(state))}
+    passed = settings(state_dir=str(state), pass_environment="SWEEP_*")
+    env = {**contender.settings, ENV_FOLDER: str(folder), **passed}
     worker = sandbox.start_worker(contender.pool, *contender.arguments, name=folder.name, env=env)
     try:
         await asyncio.sleep(pause_s)

@@ -101,7 +101,8 @@ class PrefectHost:
             self.queue,
             self.control,
             self.logger,
-            None if self.local else self.settings,
+            self.settings,
+            not self.local,
             self.scope,
             self.credentials,
         )

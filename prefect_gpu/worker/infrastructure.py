@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from prefect.settings import get_current_settings
 
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.process import ProcessDriver
+from prefect_gpu.runtime.inherited import inherited
 from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
@@ -47,11 +49,12 @@ def infrastructure_of(
         SetupError: Something that containers need is not set. The message names it.
     """
     if settings.driver == "process":
+        _say_withheld(settings, logger)
         driver = ProcessDriver(
             warm=settings.warm_start,
             preload=[*PREFECT_MODULES, *completed(settings.preload)],
             after_fork=AFTER_FORK,
-            likely_env=get_current_settings().to_environment_variables(exclude_unset=True),
+            environ=environment_of_runs(os.environ, settings),
             echo=None,
             logger=logger,
         )
@@ -101,6 +104,37 @@ def infrastructure_of(
             logger=logger,
         )
     )
+
+
+def environment_of_runs(environ: Mapping[str, str], settings: GpuSettings) -> dict[str, str]:
+    """What a run that is a process of this machine is told of the worker's environment, and of its Prefect settings.
+
+    Args:
+        environ: The worker's.
+    """
+    prefect = get_current_settings().to_environment_variables(exclude_unset=True)
+    return inherited({**environ, **prefect}, passed_patterns(settings))
+
+
+def passed_patterns(settings: GpuSettings) -> list[str]:
+    """Names of variables that runs are told beside those that all training needs."""
+    # Without a block, the credentials of checkpoints in S3 are those of the environment.
+    own = ["AWS_*"] if (settings.checkpoints or "").startswith("s3://") else []
+    return [*settings.pass_environment, *own]
+
+
+def _say_withheld(settings: GpuSettings, logger: logging.Logger) -> None:
+    withheld = sorted(
+        name
+        for name in os.environ.keys() - environment_of_runs(os.environ, settings).keys()
+        if not name.startswith("PREFECT_") and name not in ("_", "PWD", "OLDPWD", "SHLVL")  # which nobody misses
+    )
+    if withheld:
+        logger.info(
+            "Runs are not told these environment variables of the worker: %s. To pass some, name them in "
+            "PREFECT_INTEGRATIONS_GPU_PASS_ENVIRONMENT.",
+            ", ".join(withheld),
+        )
 
 
 def virtual_labels(settings: GpuSettings) -> dict[str, str]:

@@ -22,6 +22,7 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.inherited import inherited, is_passed
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
@@ -30,6 +31,7 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.finalisation import claim_words, persist
+from prefect_gpu.worker.infrastructure import passed_patterns
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.states import claim_was_clean
@@ -46,8 +48,6 @@ _OF_THIS_MACHINE = frozenset(
         "PREFECT_LOCAL_STORAGE_PATH",
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH",
         "PREFECT_LOGGING_SETTINGS_PATH",
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL",
-        "PREFECT_API_DATABASE_CONNECTION_URL",
         "PREFECT_INTEGRATIONS_GPU_STATE_DIR",
     }
 )
@@ -65,7 +65,8 @@ class Launcher:
         queue: QueueSync,
         control: EngineControl,
         logger: logging.Logger,
-        outside: GpuSettings | None = None,
+        settings: GpuSettings,
+        outside: bool = False,
         scope: str = "",
         credentials: Mapping[str, str] | None = None,
     ) -> None:
@@ -74,12 +75,13 @@ class Launcher:
         self._pool = pool
         self._queue = queue
         self._control = control
+        self._settings = settings
         self._outside = outside
         self._scope = scope
         self._credentials = dict(credentials or {})
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
-        self._environ = dict(os.environ)
+        self._environ = inherited(os.environ, passed_patterns(settings))
         self._logger = logger
 
     def describe(self, job: Job) -> RunRecord:
@@ -162,9 +164,9 @@ class Launcher:
             values=merge_job_variables(flow_run, deployment),
             client=self._client,
         )
-        if self._outside is None and configuration.working_dir is not None and not configuration.working_dir.is_dir():
+        if not self._outside and configuration.working_dir is not None and not configuration.working_dir.is_dir():
             raise ValueError(f"working_dir={str(configuration.working_dir)!r} is not a folder on the worker's machine.")
-        command = configuration.command
+        command, said = configuration.command, set(configuration.env)
         configuration.prepare_for_flow_run(
             flow_run=flow_run,
             deployment=deployment,
@@ -174,6 +176,13 @@ class Launcher:
             worker_id=self._worker.backend_id,
         )
         configuration.command = command or _ENGINE
+        # Prefect adds all of the worker's settings, those of its server's database too. What the run says stays.
+        passed = passed_patterns(self._settings)
+        configuration.env = {
+            name: value
+            for name, value in configuration.env.items()
+            if name in said or (is_passed(name, passed) and not (self._outside and name in _OF_THIS_MACHINE))
+        }
         run.record.known |= {"flow_name": flow.name, "deployment": deployment.name if deployment else None}
         return configuration
 
@@ -184,8 +193,8 @@ class Launcher:
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
     ) -> LaunchSpec:
-        if self._outside is not None:
-            return self._specify_container(flow_run, run, configuration, self._outside)
+        if self._outside:
+            return self._specify_container(flow_run, run, configuration)
         env = with_credentials(self._environ, self._credentials, configuration.env)
         env = {name: value for name, value in {**env, **configuration.env}.items() if value is not None}
         env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
@@ -208,16 +217,13 @@ class Launcher:
             label=flow_run.name,
         )
 
-    def _specify_container(
-        self, flow_run: FlowRun, run: Launch, configuration: GpuJobConfiguration, settings: GpuSettings
-    ) -> LaunchSpec:
+    def _specify_container(self, flow_run: FlowRun, run: Launch, configuration: GpuJobConfiguration) -> LaunchSpec:
         """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
         own = {name: value for name, value in configuration.env.items() if value is not None}
-        env = with_credentials({}, self._credentials, own)
-        env |= {name: value for name, value in own.items() if name not in _OF_THIS_MACHINE}
+        env = with_credentials({}, self._credentials, own) | own
         for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
             if name in env:
-                env[name] = _seen_from_outside(env[name], settings.advertise)
+                env[name] = _seen_from_outside(env[name], self._settings.advertise)
         env["PREFECT__FLOW_RUN_ID"] = run.run_id
         env.setdefault("PYTHONUNBUFFERED", "1")
         plain = configuration.command == _ENGINE
@@ -231,7 +237,7 @@ class Launcher:
             told_at=CONTROL_VARIABLES,
             stream_output=configuration.stream_output,
             label=flow_run.name,
-            container=container_of(configuration, settings.image),
+            container=container_of(configuration, self._settings.image),
         )
 
 

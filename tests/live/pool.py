@@ -7,7 +7,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -46,10 +46,17 @@ class LivePool:
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def start_worker(self, *arguments: str, wait: bool = True, state_dir: Path | None = None, **env: str) -> Process:
-        """Start a worker. `env` are settings of ours by their short names: `virtual_devices="1"`."""
-        variables = settings(state_dir=str(state_dir or self.state_dir), **env)
-        variables |= {"NOTES": str(self.notes), "PREFECT_WORKER_QUERY_SECONDS": "5"}
+    def start_worker(
+        self,
+        *arguments: str,
+        wait: bool = True,
+        state_dir: Path | None = None,
+        others: Mapping[str, str] | None = None,
+        **env: str,
+    ) -> Process:
+        """Start a worker. `env` are settings of ours by their short names, `virtual_devices="1"`; `others` are more."""
+        variables = settings(state_dir=str(state_dir or self.state_dir), **{"pass_environment": "NOTES"} | env)
+        variables |= {"NOTES": str(self.notes), "PREFECT_WORKER_QUERY_SECONDS": "5"} | (others or {})
         worker = self.sandbox.start_worker(self.name, *arguments, env=variables, wait=False)
         self.workers.append(worker)
         if wait:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from prefect_gpu.storage.row import HistoryRow
@@ -55,6 +56,42 @@ async def test_a_run_sees_its_device_its_cores_and_its_own_environment(served: L
     assert environment["MARK"] == "mine"
     assert len(environment["cpus"]) == 1
     assert environment["cwd"] == str(FLOWS.parent), "the deployment's pull step sets the folder"
+
+
+@pytest.mark.parametrize("warm", ["true", "false"])
+async def test_a_run_is_told_what_training_needs_and_no_password_of_the_worker(
+    pool: LivePool, tmp_path: Path, warm: str
+) -> None:
+    secret = "open-sesame"
+    hidden = {
+        "PREFECT_INTEGRATIONS_GPU_HISTORY_URL": f"sqlite:///{tmp_path}/{secret}.db",
+        "PREFECT_SERVER_DATABASE_PASSWORD": secret,
+        "PREFECT_SERVER_API_AUTH_STRING": f"admin:{secret}",
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"postgresql+asyncpg://prefect:{secret}@localhost/prefect",
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "NVIDIA_API_KEY": secret,
+        "WHATEVER_THIS_IS": secret,
+    }
+    needed = {
+        "PREFECT_API_KEY": "of-the-runs",
+        "NCCL_DEBUG": "WARN",
+        "LD_LIBRARY_PATH": "/nowhere",
+        "https_proxy": "http://localhost:1",
+        "no_proxy": "localhost,127.0.0.1",
+        "WANDB_MODE": "offline",
+    }
+    worker = pool.start_worker(others=hidden | needed, pass_environment="NOTES,WANDB_*", warm_start=warm)
+    if warm == "true":  # the first may come before the warm interpreter is ready, which is so when it has ended
+        await pool.until(await pool.submit("plain"), "Completed")
+    variables = {"env": {"PREFECT_SERVER_DATABASE_TIMEOUT": "7", "MINE": "1"}}
+    run_id = await pool.submit("show_all_variables", job_variables=variables, path=str(tmp_path / "seen"))
+    await pool.until(run_id, "Completed")
+    seen, at_start = json.loads((tmp_path / "seen").read_text())
+    assert [entry for entry in [*map("=".join, seen.items()), *at_start] if secret in entry] == []
+    expected = needed | {"PREFECT_API_URL": pool.sandbox.api_url, "MINE": "1", "PREFECT_SERVER_DATABASE_TIMEOUT": "7"}
+    assert {name: seen.get(name) for name in expected} == expected
+    assert {"PATH", "HOME", "PREFECT_HOME", "PREFECT_GPU_TOKEN"} <= seen.keys()
+    worker.wait_for_output("WHATEVER_THIS_IS")  # whoever misses it learns what passes it
 
 
 async def test_a_command_runs_in_its_working_directory(served: LivePool, tmp_path: Path) -> None:

@@ -182,6 +182,15 @@ def show_environment(path: str) -> None:
 
 
 @flow
+def show_all_variables(path: str) -> None:
+    """Writes down every variable of its process, those too that the kernel has kept of its start."""
+    import json
+
+    at_start = Path("/proc/self/environ").read_text().split("\0")
+    Path(path).write_text(json.dumps([dict(os.environ), at_start]))
+
+
+@flow
 def diverge() -> None:
     """Reports a loss that is no number."""
     with training_run(steps=2) as run:

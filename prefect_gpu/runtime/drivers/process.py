@@ -35,7 +35,7 @@ class ProcessDriver(Driver):
         preload: Modules that the warm interpreter imports ahead.
         after_fork: ``"module:function"``, called without arguments in a warm run once its environment is set and
             before its own module runs; for state that was loaded ahead and depends on the environment.
-        likely_env: Variables that most runs will have beside the worker's own: what is loaded ahead sees them.
+        environ: The environment that most runs will have: what is loaded ahead sees it; None: the worker's own.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told which runs start cold, and why.
 
@@ -52,11 +52,11 @@ class ProcessDriver(Driver):
         warm: bool,
         preload: Sequence[str] = (),
         after_fork: str | None = None,
-        likely_env: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
-        self._warm = WarmInterpreter(preload, after_fork, logger, likely_env) if warm else None
+        self._warm = WarmInterpreter(preload, after_fork, logger, environ) if warm else None
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
         self._handles: set[ProcessHandle] = set()

@@ -33,7 +33,7 @@ class WarmInterpreter:
         preload: Modules to import ahead.
         after_fork: ``"module:function"``, called in each fork before the run's own module; or None.
         logger: Told when warm starts are not to be had, and why.
-        likely_env: Variables that it has beside the worker's own.
+        environ: Its environment; None: the worker's own.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class WarmInterpreter:
         preload: Sequence[str],
         after_fork: str | None,
         logger: Logger | LoggerAdapter[Any],
-        likely_env: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._task = json.dumps({"preload": list(preload), "after_fork": after_fork})
         # Copied, since what the worker imports for itself may change it later.
-        self._environ = {**os.environ, **(likely_env or {})}
+        self._environ = dict(os.environ if environ is None else environ)
         self._logger = logger
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
