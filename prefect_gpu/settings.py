@@ -153,7 +153,8 @@ class GpuSettings(PrefectBaseSettings):
     keep_days: float = Field(
         default=30.0,
         gt=0,
-        description="Days after which checkpoints of failed runs, and bundles of submitted flows, are deleted.",
+        description="Days from the end of a failed or crashed run until its checkpoints are deleted, and from the "
+        "end of any run until its bundle is. They stay as long as Prefect does not say that the run is over.",
     )
 
     @field_validator("preload", "pass_environment", mode="after")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from prefect_gpu.runtime.records import remove_older
-from prefect_gpu.training.checkpoints import CheckpointError, open_store
+from prefect_gpu.runtime.leftovers import Leftover, is_run_id
+from prefect_gpu.training.checkpoints import CheckpointError, CheckpointStore, open_store
 from prefect_gpu.training.checkpoints.location import parse_location, part_of
 
 
@@ -15,15 +16,19 @@ class RunCheckpoints:
     """The checkpoints of all runs. They outlive the attempts of a run, and are removed when it needs them no more.
 
     Args:
-        location: A folder, or ``s3://bucket/prefix``.
+        location: A folder, or ``s3://bucket/prefix``. Others may keep there what they like.
         logger: Told of what could not be removed.
         credentials: ``AWS_...`` variables that the worker itself needs for it; None: they are in its environment.
+        pool: The id of the pool, which runs mark their checkpoints with; empty: it has none.
 
     Raises:
         ValueError: The location is none.
     """
 
-    def __init__(self, location: str, logger: logging.Logger, credentials: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, location: str, logger: logging.Logger, credentials: Mapping[str, str] | None = None, pool: str = ""
+    ) -> None:
+        self.pool = pool
         self._place = parse_location(location)
         self._location = location
         self._logger = logger
@@ -44,7 +49,13 @@ class RunCheckpoints:
         except CheckpointError as error:
             self._logger.warning("The checkpoints of run %s could not be removed: %s", run_id, error)
 
-    def clean_up(self, days: float) -> None:
-        """Remove those of runs that failed so long ago. In S3, that is for a lifecycle rule of the bucket."""
-        if isinstance(self._place, Path):
-            remove_older(self._place, days)
+    def leftovers(self, since: float) -> Iterator[Leftover]:
+        """What runs have left there and has not changed since then, in Unix seconds."""
+        if not isinstance(self._place, Path):
+            return
+        with suppress(OSError):  # there is none yet, or it is out of reach
+            for folder in self._place.iterdir():
+                store = CheckpointStore(folder)
+                changed_at = store.last_change() if is_run_id(folder.name) else None
+                if changed_at is not None and changed_at < since:
+                    yield Leftover(folder.name, store.made_for(), store.remove)

@@ -27,7 +27,7 @@ from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.launches import Launches
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.pressure_watch import PressureWatch
-from prefect_gpu.runtime.records import RecordStore, remove_older
+from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.reports import Measurements, Phases
 from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.runtime.tasks import Tasks
@@ -52,10 +52,10 @@ class Controller:
         driver: Starts the processes.
         state_dir: Folder for what must survive the worker.
         pool: Name of the pool; records of other pools in the same folder are left alone.
+        pool_id: What its runs mark their checkpoints with, so that no other pool removes them.
         profile: Name of a scheduling profile.
         abilities: What the scheduler may ask for: all of :data:`ABILITIES`, or less.
         advertise: The address that runs are told to reach the channel at; None: the one that it listens on.
-        keep_days: How long checkpoints of runs that did not complete, and bundles, are kept.
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
         credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
@@ -75,7 +75,7 @@ class Controller:
         channel_host: str = "127.0.0.1",
         channel_port: int = 0,
         advertise: str | None = None,
-        keep_days: float = 30.0,
+        pool_id: str = "",
         checkpoints: str | None = None,
         leads: Callable[[], bool] = lambda: True,
         credentials: Mapping[str, str] | None = None,
@@ -92,10 +92,9 @@ class Controller:
         self._host = host
         self._driver = driver
         driver.may_start = leads
-        self._state_dir = state_dir
-        self._keep_days = keep_days
         self._records = RecordStore(state_dir, pool)
-        self._checkpoints = RunCheckpoints(checkpoints or str(state_dir / "checkpoints"), self._logger, credentials)
+        place = checkpoints or str(state_dir / "checkpoints")
+        self.checkpoints = RunCheckpoints(place, self._logger, credentials, pool_id)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
         self._leads = leads
         self._clock = clock
@@ -110,14 +109,14 @@ class Controller:
         self._adjuster = Adjuster(self._channel, self.fleet, self.runs, self._save, clock)
         self._eviction = Eviction(self._channel, self._save, self._logger)
         self._instances = Instances(
-            driver, self.fleet, self._checkpoints, self._channel, state_dir=state_dir, pool=pool, logger=self._logger
+            driver, self.fleet, self.checkpoints, self._channel, state_dir=state_dir, pool=pool, logger=self._logger
         )
         self._tasks = Tasks(self._logger)
         self._launches = Launches(
             host=host,
             instances=self._instances,
             records=self._records,
-            checkpoints=self._checkpoints,
+            checkpoints=self.checkpoints,
             fleet=self.fleet,
             estimates=self.estimates,
             adjuster=self._adjuster,
@@ -150,8 +149,6 @@ class Controller:
         if nodes is not None:
             self.fleet.change(nodes, self._driver.closed_nodes)
         await asyncio.to_thread(self._records.clean_up)
-        await asyncio.to_thread(remove_older, self._state_dir / "bundles", self._keep_days)
-        await asyncio.to_thread(self._checkpoints.clean_up, self._keep_days)
         self.handle(ev.NodesChanged(self.fleet.nodes))
         for folder, record in self._records:
             await self._launches.adopt(folder, record)

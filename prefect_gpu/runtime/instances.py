@@ -92,6 +92,7 @@ class Instances:
                 devices=devices,
                 cpus=part.cpus,
                 checkpoints=self._checkpoints.of(run.run_id),
+                pool=self._checkpoints.pool,
                 locks=self._driver.locks or self._locks,
                 shared=placement.shared,
                 memory_bytes=placement.memory_bytes,

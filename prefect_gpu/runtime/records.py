@@ -110,6 +110,12 @@ class RecordStore:
             removing = folder
         shutil.rmtree(removing, ignore_errors=True)
 
+    def run_ids(self) -> set[str]:
+        """The runs of all pools of which there is a folder, whatever is in it."""
+        with contextlib.suppress(FileNotFoundError):
+            return {folder.name.rpartition("-")[0] for folder in self._root.iterdir()}
+        return set()
+
     def __iter__(self) -> Iterator[tuple[Path, RunRecord]]:
         """(folder, record) of each launch of this pool that has not been finalised, oldest first."""
         if not self._root.exists():
@@ -121,13 +127,3 @@ class RecordStore:
                 continue  # nothing that we have made: nothing was launched from it
             if record.pool == self._pool:
                 yield folder, record
-
-
-def remove_older(folder: Path, days: float) -> None:
-    """Remove what lies directly in a folder and has not been changed for so many days."""
-    oldest = time.time() - days * 86_400
-    with contextlib.suppress(FileNotFoundError):
-        for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -20,6 +20,7 @@ def run_environment(
     cpus: Sequence[int],
     checkpoints: str,
     locks: Path,
+    pool: str = "",
     shared: bool = False,
     memory_bytes: int | None = None,
     local: bool = True,
@@ -30,6 +31,7 @@ def run_environment(
 
     Args:
         checkpoints: Address of the run's own store of checkpoints.
+        pool: The id that checkpoints are marked with; empty: they are not.
         locks: Folder of the devices' lock files, as the run sees it.
         shared: Whether others may train on its devices.
         memory_bytes: What it was granted of each device; None: all of it. A run that shares real GPUs is held to it
@@ -47,6 +49,7 @@ def run_environment(
         ),
         protocol.ENV_CPUS: ",".join(map(str, cpus)),
         protocol.ENV_CHECKPOINTS: checkpoints,
+        **({protocol.ENV_POOL: pool} if pool else {}),
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
         **({protocol.ENV_SHARED: "1"} if shared else {}),
         **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),

@@ -33,6 +33,7 @@ ENV_CHANNEL_FILE = "PREFECT_GPU_CHANNEL_FILE"  # JSON {"url": ...}, read again a
 ENV_DEVICES = "PREFECT_GPU_DEVICES"  # JSON list of {"id", "kind", "memory_bytes", "virtual"}
 ENV_CPUS = "PREFECT_GPU_CPUS"  # core numbers, "0,1"
 ENV_CHECKPOINTS = "PREFECT_GPU_CHECKPOINTS"  # a folder or s3://bucket/prefix that belongs to this run alone
+ENV_POOL = "PREFECT_GPU_POOL"  # the id of its pool, which its checkpoints are marked with
 ENV_GATED = "PREFECT_GPU_GATED"  # "1": wait in ready() until the gate opens
 ENV_LOCKS = "PREFECT_GPU_LOCKS"  # JSON list of files, one for each device: locked while the run trains
 ENV_SHARED = "PREFECT_GPU_SHARED"  # "1": other runs may train on the same devices

@@ -28,6 +28,7 @@ from prefect_gpu.training.progress import Progress
 from prefect_gpu.training.protocol import (
     ENV_CHECKPOINTS,
     ENV_KEEP_BEST,
+    ENV_POOL,
     ENV_RESTORES_ONLY,
     FINISHED,
     PREPARING,
@@ -157,7 +158,7 @@ class TrainingRun:
         if keep and saves:
             name = f"best-{keep}" if isinstance(keep, str) else "best"
             self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
-        store = open_store(place) if place else None
+        store = open_store(place, pool=os.environ.get(ENV_POOL, "")) if place else None
         _current.set(self)  # only now: a store that cannot be opened must not be in the next try's way
         if link is not None:
             link.owner = self

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import httpx
@@ -21,10 +22,13 @@ from prefect.logging import get_logger
 from prefect.settings import get_current_settings
 from prefect.workers.base import BaseWorker
 
+from prefect_gpu.bundles.leftovers import bundles_left
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.controller import ABILITIES, Controller
+from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.runtime.locks import Locks
+from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
@@ -38,6 +42,7 @@ from prefect_gpu.worker.host import PrefectHost
 from prefect_gpu.worker.infrastructure import Infrastructure, infrastructure_of
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
+from prefect_gpu.worker.leftovers import PoolOwner
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
@@ -128,6 +133,7 @@ class PoolSession:
             host.queue.show_holds(),
             self._beat(),
             host.bury_orphans(),
+            self._make_cleaner().run(),
         ):
             self._tasks.start(work)
         if settings.learn:
@@ -153,9 +159,21 @@ class PoolSession:
             channel_host=settings.channel_host,
             channel_port=settings.channel_port,
             advertise=settings.advertise,
-            keep_days=settings.keep_days,
+            pool_id=str(self._worker.work_pool.id),
             checkpoints=settings.checkpoints,
             credentials=credentials,
+            leads=lambda: self._leadership.held,
+            logger=self._logger,
+        )
+
+    def _make_cleaner(self) -> Cleaner:
+        pool = self._worker.work_pool.name
+        records = RecordStore(self._state_dir, pool)
+        return Cleaner(
+            (self.controller.checkpoints.leftovers, partial(bundles_left, self._state_dir / "bundles")),
+            needed=lambda: {*self.controller.runs, *records.run_ids()},
+            owner=PoolOwner(self._worker.client, pool, self._logger),
+            days=self._settings.keep_days,
             leads=lambda: self._leadership.held,
             logger=self._logger,
         )

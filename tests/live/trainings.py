@@ -277,3 +277,13 @@ def curved(still: str, until: str) -> float:
         with open(os.environ["NOTES"], "a") as notes:
             notes.write(f"best {flow_run.id} {best}\n")
     return level
+
+
+@flow
+def saves_and_fails() -> None:
+    """Saves a checkpoint, and fails."""
+    note("executed")
+    with training_run(steps=1, checkpoint_every=1e-9) as run:
+        for _ in run.steps():
+            run.report(loss=1.0, checkpoint=lambda path: path.write_text("weights"))
+    raise ValueError("on purpose")

@@ -2,10 +2,12 @@
 
 Layout of the folder, which belongs to one run alone::
 
+    pool                        the id of the pool whose run it is
     current                     the name of the newest good checkpoint
     step-000017/manifest.json   step, and size and SHA-256 of every file
     step-000017/checkpoint      whatever the training saved: a file or a folder
     step-000017.tmp/            a checkpoint being written; never read
+    best/                       another such folder, for the best checkpoint
 
 The previous checkpoint stays, so that there is one to fall back on if the newest turns out damaged.
 """
@@ -34,14 +36,20 @@ from prefect_gpu.training.checkpoints.manifest import (
 
 logger = logging.getLogger("prefect_gpu.training")
 
+_POOL = "pool"
 _CURRENT = "current"
 _MANIFEST = "manifest.json"
 _NAME = re.compile(r"^step-(\d{6,})(?:\.(\d+))?$")
+_OURS = re.compile(r"^(pool|current|step-\d{6,}(\.\d+)?)(\.tmp)?$")
+_BEST = re.compile(r"^best(-[\w-]+)?$")
 _KEPT = 2
 
 
 class CheckpointStore:
     """The checkpoints of one run, in a folder. A :class:`.Store`.
+
+    Args:
+        pool: The id of the run's pool, written down with the first checkpoint; empty: it has none.
 
     Example:
         >>> store = CheckpointStore(Path("/tmp/run-1"))                   # doctest: +SKIP
@@ -50,12 +58,15 @@ class CheckpointStore:
         'weights'
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pool: str = "") -> None:
         self.folder = Path(folder)
+        self._pool = pool
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self._pool and self.made_for() != self._pool:
+            self._replace(_POOL, self._pool)
         final = self._free_name(step)
         aside = self.folder / f"{final.name}.tmp"
         _remove(aside)
@@ -76,7 +87,7 @@ class CheckpointStore:
             _remove(aside)
             raise
         _sync(self.folder)
-        self._point_to(final.name)
+        self._replace(_CURRENT, final.name)
         self._remove_older(final.name)
         return Checkpoint(step, final / manifest.payload, manifest.size_bytes, loss)
 
@@ -93,7 +104,39 @@ class CheckpointStore:
 
     def remove(self) -> None:
         """See :meth:`.Store.remove`."""
-        _remove(self.folder)
+        for path in self._entries():
+            if _BEST.match(path.name):
+                CheckpointStore(path).remove()
+            elif _OURS.match(path.name):
+                _remove(path)
+        with contextlib.suppress(OSError):  # what else lies there stays
+            self.folder.rmdir()
+
+    def made_for(self) -> str:
+        """The id of the pool whose run it is; empty: it is not written down."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return (self.folder / _POOL).read_text().strip()
+        return ""
+
+    def last_change(self) -> float | None:
+        """Unix seconds of the newest change of anything in it; None: it holds nothing, or something that is foreign."""
+        newest = None
+        for path in self._entries():
+            if _BEST.match(path.name):
+                changed = CheckpointStore(path).last_change()
+            else:
+                changed = _newest(path) if _OURS.match(path.name) else None
+            if changed is None:
+                return None
+            newest = max(changed, newest or changed)
+        return newest
+
+    def _entries(self) -> list[Path]:
+        """What lies in it. One that is a link leads to what is not ours."""
+        try:
+            return [] if self.folder.is_symlink() else list(self.folder.iterdir())
+        except OSError:
+            return []
 
     def _candidates(self) -> Iterator[str]:
         """Names of finished checkpoints, the current one first, then from new to old."""
@@ -140,10 +183,10 @@ class CheckpointStore:
             name = base.with_name(f"{base.name}.{again}")
         return name
 
-    def _point_to(self, name: str) -> None:
-        fresh = self.folder / f"{_CURRENT}.tmp"
-        _write(fresh, name + "\n")
-        fresh.replace(self.folder / _CURRENT)
+    def _replace(self, name: str, text: str) -> None:
+        fresh = self.folder / f"{name}.tmp"
+        _write(fresh, text + "\n")
+        fresh.replace(self.folder / name)
         _sync(self.folder)
 
     def _remove_older(self, current: str) -> None:
@@ -166,5 +209,12 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _newest(path: Path) -> float:
+    return max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
+
+
 def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -10,11 +10,12 @@ from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.training.checkpoints.manifest import Store
 
 
-def open_store(location: str | Path, credentials: Mapping[str, str] | None = None) -> Store:
+def open_store(location: str | Path, credentials: Mapping[str, str] | None = None, pool: str = "") -> Store:
     """The store at an address.
 
     Args:
         credentials: ``AWS_...`` variables that count instead of the environment's, for a store in S3.
+        pool: The id of the run's pool, which is written down with its checkpoints; empty: it has none.
 
     Raises:
         ValueError: It is no address.
@@ -22,7 +23,7 @@ def open_store(location: str | Path, credentials: Mapping[str, str] | None = Non
     """
     place = location if isinstance(location, Path) else parse_location(location)
     if isinstance(place, Path):
-        return CheckpointStore(place)
+        return CheckpointStore(place, pool)
     from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
 
     return S3CheckpointStore(place, credentials=credentials)

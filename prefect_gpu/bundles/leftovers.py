@@ -1,0 +1,55 @@
+"""Bundles of runs that may be over, and the files that travelled beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.leftovers import Leftover, is_run_id
+
+_FILES = re.compile(r"^files/[0-9a-f]+\.zip$")
+
+
+def bundles_left(folder: Path, since: float) -> Iterator[Leftover]:
+    """The bundles in a folder that have not changed since then, in Unix seconds.
+
+    Files that several bundles share are removed with the last of them.
+    """
+    bundles = {path: _read(path) for path in folder.glob("*-*") if is_run_id(path.name)}
+    beside = {path: _beside(folder, bundle) for path, bundle in bundles.items()}
+    users = Counter(beside.values())
+
+    def remove(path: Path) -> None:
+        path.unlink(missing_ok=True)
+        files = beside[path]
+        users[files] -= 1
+        if files is not None and not users[files]:
+            files.unlink(missing_ok=True)
+
+    for path, bundle in bundles.items():
+        run = bundle.get("flow_run") or {}
+        if path.stat().st_mtime < since and is_run_id(str(run.get("id"))):
+            yield Leftover(run["id"], str(run.get("work_pool_id") or ""), partial(remove, path))
+    for path in (*folder.glob("files/*.zip"), *folder.glob("**/.partial-*")):  # of uploads that were killed, too
+        if path not in users and path.stat().st_mtime < since:
+            path.unlink()
+
+
+def _beside(folder: Path, bundle: dict[str, Any]) -> Path | None:
+    key = str(bundle.get("files_key") or "")
+    return folder / key if _FILES.match(key) else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What is in a bundle; nothing if it is none."""
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+    return {}

@@ -1,0 +1,96 @@
+"""What runs have left that will not come back: found and removed once a day."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something of a run that outlives its launches.
+
+    Attributes:
+        pool: The id of the pool that it was made for; empty: unknown.
+        remove: Removes it.
+    """
+
+    run_id: str
+    pool: str
+    remove: Callable[[], None]
+
+
+def is_run_id(name: str) -> bool:
+    """Whether a file or folder is called as those of runs are."""
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
+
+
+class Owner(Protocol):
+    """Whoever knows which runs may come back."""
+
+    async def is_over(self, leftover: Leftover, since: float) -> bool:
+        """Whether its run was over at that time, in Unix seconds, and still is. What nobody knows is not over."""
+
+
+class Cleaner:
+    """Removes what is left of runs that have been over for some days.
+
+    Args:
+        find: Each gives what is left somewhere and has not changed since a time in Unix seconds; called in a thread.
+        needed: Gives the runs that are launched or have a record here.
+        owner: Asked about all others, right before something of them is removed.
+        days: How long it is kept.
+        leads: Whether this worker may decide now.
+    """
+
+    def __init__(
+        self,
+        find: Iterable[Callable[[float], Iterable[Leftover]]],
+        *,
+        needed: Callable[[], Collection[str]],
+        owner: Owner,
+        days: float,
+        leads: Callable[[], bool],
+        logger: logging.Logger,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._find = tuple(find)
+        self._needed = needed
+        self._owner = owner
+        self._days = days
+        self._leads = leads
+        self._logger = logger
+        self._clock = clock
+
+    async def run(self, every_s: float = DAY_S) -> None:
+        """Clean up now and then again each day, until cancelled."""
+        while True:
+            try:
+                await self.clean_up()
+            except Exception as error:  # the next day is another one
+                self._logger.warning("What old runs have left could not be removed: %s", error, exc_info=True)
+            await asyncio.sleep(every_s)
+
+    async def clean_up(self) -> None:
+        """Remove what has not changed for so many days, of runs that have been over for as long."""
+        since = self._clock() - self._days * DAY_S
+        removed = set()
+        for leftover in await asyncio.to_thread(lambda: [found for find in self._find for found in find(since)]):
+            if leftover.run_id in self._needed() or not await self._owner.is_over(leftover, since):
+                continue
+            if self._leads() and leftover.run_id not in self._needed():  # it may have been started again meanwhile
+                await asyncio.to_thread(leftover.remove)
+                removed.add(leftover.run_id)
+        if removed:
+            runs = "1 run" if len(removed) == 1 else f"{len(removed)} runs"
+            self._logger.info("Removed what %s had left %g days ago or earlier", runs, self._days)
