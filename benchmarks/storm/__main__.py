@@ -125,6 +125,7 @@ def play(acts: list[Act], seconds: float, seed: int) -> dict[str, Any]:
         "seconds": seconds,
         "acts": as_json(acts),
         "wrong": wrong,
+        "courses": verdict.courses,
         "standstill_s": verdict.standstill_s,
         "standstills": verdict.standstills[:10],
         "runs": len(world.runs),

@@ -13,6 +13,8 @@ from prefect.client.schemas.objects import FlowRun
 from benchmarks.storm.trainings import result
 from benchmarks.storm.world import CANCELLED, DELETED, World
 
+_STARTED_S = 5.0  # a worker that is younger imports, and serves nobody yet
+
 
 @dataclass
 class Verdict:
@@ -24,7 +26,8 @@ class Verdict:
         leaked: Devices that two runs had at a time, or that nobody has and nobody gets.
         checkpoints: Checkpoints that were saved, and were not there for the next try.
         foreign: Files of others that were touched.
-        standstill_s: The longest that a worker's event loop stood still, which no hand of ours had stopped.
+        courses: By the name of a run with which something was wrong, its states and what it said.
+        standstills: How long a worker's event loop stood still, which no hand of ours had stopped, the longest first.
     """
 
     lost: list[str] = field(default_factory=list)
@@ -32,7 +35,13 @@ class Verdict:
     leaked: list[str] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    courses: dict[str, list[str]] = field(default_factory=dict)
     standstills: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[str]:
+        """All of what was wrong with runs and devices."""
+        return [*self.lost, *self.twice, *self.leaked, *self.checkpoints]
 
     @property
     def standstill_s(self) -> float:
@@ -58,12 +67,18 @@ async def judge(world: World) -> Verdict:
                 found.append(f"{name}: {line['kind']} {line['name']} was held by {line['other']}")
         if trouble := _went_back(diary):
             verdict.checkpoints.append(f"{name} {trouble}")
-        states = [one.name for one in await world.client.read_flow_run_states(id_)] if run else []
-        if states.count("Completed") > 1:
-            verdict.twice.append(f"{name} was Completed {states.count('Completed')} times")
+        states = await world.client.read_flow_run_states(id_) if run else []
+        if (times := sum(state.is_completed() for state in states)) > 1:
+            verdict.twice.append(f"{name} was Completed {times} times")
+        if any(sentence.startswith(name) for sentence in verdict.sentences):
+            verdict.courses[name] = [
+                *(f"{one.timestamp:%H:%M:%S.%f} {one.name}: {one.message or ''}" for one in states),
+                *(json.dumps(line) for line in diary),
+            ]
     for line in read_lines(world.folder / "standstills"):
         end = line["at"] + line["took_s"]
-        if not any(line["at"] <= until and begun <= end for begun, until in world.frozen):
+        stopped = any(line["at"] <= until and begun <= end for begun, until in world.frozen)
+        if not stopped and line["age_s"] >= _STARTED_S:
             verdict.standstills.append(line)
     verdict.standstills.sort(key=lambda one: -float(one["took_s"]))
     return verdict

@@ -32,7 +32,8 @@ class _Watch:
 
     def _timed(self, handle: asyncio.events.Handle) -> None:
         if threading.get_ident() != self._thread:  # another loop, of a thread that may take its time
-            return self._run(handle)
+            self._run(handle)
+            return
         self._begun, computed = time.monotonic(), time.thread_time()
         self._run(handle)
         begun, self._begun = self._begun, 0.0
