@@ -11,7 +11,7 @@ from typing import Any
 from prefect.client.schemas.objects import FlowRun
 
 from benchmarks.storm.trainings import result
-from benchmarks.storm.world import CANCELLED, DELETED, World
+from benchmarks.storm.world import CANCELLED, DELETED, MAY_GO, World
 
 _STARTED_S = 5.0  # a worker that is younger imports, and serves nobody yet
 
@@ -87,7 +87,7 @@ async def judge(world: World) -> Verdict:
 def _lost(run: FlowRun | None, fate: str, steps: int | None, diary: list[dict[str, Any]]) -> str:
     """Why a run counts as lost; empty if it does not."""
     if run is None or run.state is None:
-        return "" if fate == DELETED else "is not there any more"
+        return "" if fate in (DELETED, MAY_GO) else "is not there any more"
     if not run.state.is_final():
         return f"is {run.state.name} for ever: {run.state.message}"
     if steps is None or fate in (CANCELLED, DELETED):

@@ -15,8 +15,7 @@ import httpx
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.exceptions import PrefectException
 
-from benchmarks._host.served import deploy
-from benchmarks.storm.world import HERE, World
+from benchmarks.storm.world import World
 from prefect_gpu.worker import GpuWorker
 
 _PATHS = ("", "", r"/api/flow_runs/", r"/api/work_pools/", r"/set_state", r"/api/v2/concurrency_limits", r"/api/logs")
@@ -206,9 +205,7 @@ async def pause_pool(world: World, chance: random.Random) -> None:
 
 async def delete_deployment(world: World, chance: random.Random) -> None:
     """The deployment is deleted while runs of it wait and train; a new one takes its place."""
-    before = world.deployment
-    world.deployment = await deploy(HERE / "trainings.py", "fit", world.pool, name=f"fit-{chance.randrange(10**9)}")
-    await world.client.delete_deployment(before)
+    await world.delete_deployment()
 
 
 async def delete_pool(world: World, chance: random.Random) -> None:

@@ -31,7 +31,8 @@ from tests.live.proxy import Proxy
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DEVICES = 3
-CANCELLED, DELETED, KEPT = "cancelled", "deleted", "kept"
+KEPT, CANCELLED, DELETED, MAY_GO = "kept", "cancelled", "deleted", "may go"
+"""What the users have done with a run. One that may go was waiting when its deployment was deleted: so is it."""
 _STATE_BYTES = 64 << 20
 _STEP_S = 0.1
 _AGE_S = 400 * 86_400.0
@@ -82,6 +83,7 @@ class World:
         self.limits: list[str] = []  # what this machine cannot do
         self._chance = chance
         self._preload: Path | None = None
+        self._deployments = 0
         self._exits = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> World:
@@ -185,6 +187,16 @@ class World:
         self.runs[run].fate = DELETED
         with contextlib.suppress(PrefectException, httpx.HTTPError):
             await self.client.delete_flow_run(run)
+
+    async def delete_deployment(self) -> None:
+        """As its user does, once there is another. Prefect deletes the runs of it that have not begun."""
+        former = self.deployment
+        self._deployments += 1
+        self.deployment = await deploy(HERE / "trainings.py", "fit", self.pool, name=f"fit-{self._deployments}")
+        for run in self.runs.values():
+            if run.fate == KEPT:
+                run.fate = MAY_GO
+        await self.client.delete_deployment(former)
 
     async def seen(self) -> list[FlowRun]:
         """All runs that the server has of ours."""
