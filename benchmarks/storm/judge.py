@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, StateType
 
 from benchmarks.storm.trainings import result
 from benchmarks.storm.world import CANCELLED, DELETED, MAY_GO, World
@@ -68,8 +68,8 @@ async def judge(world: World) -> Verdict:
         if trouble := _went_back(diary):
             verdict.checkpoints.append(f"{name} {trouble}")
         states = await world.client.read_flow_run_states(id_) if run else []
-        if (times := sum(state.is_completed() for state in states)) > 1:
-            verdict.twice.append(f"{name} was Completed {times} times")
+        if _again_after_its_end([state.type for state in states]):
+            verdict.twice.append(f"{name} was claimed again after it had completed")
         if any(sentence.startswith(name) for sentence in verdict.sentences):
             verdict.courses[name] = [
                 *(f"{one.timestamp:%H:%M:%S.%f} {one.name}: {one.message or ''}" for one in states),
@@ -96,6 +96,11 @@ def _lost(run: FlowRun | None, fate: str, steps: int | None, diary: list[dict[st
         return f"is {run.state.name}: {run.state.message}"
     results = {line["result"] for line in diary if line["what"] == "ends"}
     return "" if results == {result(steps)} else f"came to {sorted(results)}, not to {result(steps)}"
+
+
+def _again_after_its_end(states: list[StateType]) -> bool:
+    """Whether a run was claimed once it was Completed. (A phase's name may come over that, and is taken back.)"""
+    return StateType.COMPLETED in states and StateType.PENDING in states[states.index(StateType.COMPLETED) :]
 
 
 def _went_back(diary: list[dict[str, Any]]) -> str:
