@@ -90,7 +90,7 @@ def _lost(run: FlowRun | None, fate: str, steps: int | None, diary: list[dict[st
         return "" if fate in (DELETED, MAY_GO) else "is not there any more"
     if not run.state.is_final():
         return f"is {run.state.name} for ever: {run.state.message}"
-    if steps is None or fate in (CANCELLED, DELETED):
+    if steps is None or fate in (CANCELLED, DELETED) or (fate == MAY_GO and run.state.is_cancelled()):
         return ""
     if not run.state.is_completed():
         return f"is {run.state.name}: {run.state.message}"
