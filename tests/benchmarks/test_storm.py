@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ def test_a_seed_decides_what_happens() -> None:
     acts = forecast(7, 60.0, 12.0)
     assert acts == forecast(7, 60.0, 12.0) != forecast(8, 60.0, 12.0)
     assert {act.kind for act in acts} == set(KINDS), "all kinds, in an hour"
-    assert all(earlier.at_s <= later.at_s for earlier, later in zip(acts, acts[1:], strict=False))
+    assert all(earlier.at_s <= later.at_s for earlier, later in pairwise(acts))
 
 
 def said(what: str, step: int, one: str) -> dict[str, Any]:
