@@ -150,6 +150,27 @@ class GpuSettings(PrefectBaseSettings):
         default=15.0, ge=0, description="Time that a cancelled run has to end by itself before it is killed."
     )
 
+    most_gpus: int = Field(
+        default=1024,
+        ge=1,
+        le=1_000_000,
+        description="Most GPUs that a run may ask for (`gpus` of each instance, `max_gpus`). A run that asks for more "
+        "is refused.",
+    )
+    most_cpus: int = Field(
+        default=1024,
+        ge=1,
+        le=1_000_000,
+        description="Most CPU cores that a run may ask for, of each instance. A run that asks for more is refused.",
+    )
+    most_instances: int = Field(
+        default=256,
+        ge=1,
+        le=10_000,
+        description="Most instances (`workers` and `ps` together) that a run may have. A run that asks for more is "
+        "refused. For 1,000 of them the scheduler needs about 0.2 s.",
+    )
+
     keep_days: float = Field(
         default=30.0,
         gt=0,

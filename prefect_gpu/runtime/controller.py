@@ -31,7 +31,7 @@ from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.reports import Measurements, Phases
 from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.runtime.tasks import Tasks
-from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling import Scheduler, SchedulingError
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
@@ -41,6 +41,8 @@ from prefect_gpu.training import protocol
 
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
+
+_SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place
 
 
 class Controller:
@@ -195,13 +197,28 @@ class Controller:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def handle(self, event: ev.Event) -> None:
-        """Tell the scheduler what happened and carry out what it says. While closing, nothing happens any more."""
+        """Tell the scheduler what happened and carry out what it says. While closing, nothing happens any more.
+
+        An error of the scheduler's is logged and goes no further: whoever reports, say, that a run has ended, has more
+        to do. A run for which no place could be looked for is set aside for a while, so that others get theirs.
+        """
         if self._closing or not self._leads():
             return
         now = self._clock()
         self._log.write(event, now)
-        for instruction in self.scheduler.handle(event, now):
-            self._carry_out(instruction, now)
+        try:
+            instructions = self.scheduler.handle(event, now)
+        except SchedulingError as error:
+            self._logger.exception("The scheduler failed at %s of run %s", type(event).__name__, error.job)
+            instructions = error.instructions
+            if error.job is not None:
+                aside = ev.PlacingFailed(error.job, str(error), now + _SET_ASIDE_S)
+                asyncio.get_running_loop().call_soon(self.handle, aside)
+        for instruction in instructions:
+            try:
+                self._carry_out(instruction, now)
+            except Exception:  # the next one concerns another run
+                self._logger.exception("What the scheduler decided was not carried out: %s", instruction)
         self._arm_timer(now)
 
     def _carry_out(self, instruction: do.Instruction, now: float) -> None:

@@ -4,6 +4,6 @@
 same events at the same times always give the same instructions.
 """
 
-from prefect_gpu.scheduling.scheduler import Scheduler
+from prefect_gpu.scheduling.scheduler import Scheduler, SchedulingError
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "SchedulingError"]

@@ -53,6 +53,7 @@ class Decision:
         now: The moment of the decision.
         instructions: What was decided so far.
         wake_at: When to look again even if nothing happens, or None.
+        about: The waiting job that is being decided about, for those who are told of an error; None: no single one.
     """
 
     def __init__(self, state: State, policies: Policies, abilities: Abilities, now: float) -> None:
@@ -62,6 +63,7 @@ class Decision:
         self.now = now
         self.instructions: list[Instruction] = []
         self.wake_at: float | None = None
+        self.about: Job | None = None
 
     def launch(self, job: Job, placement: Placement, reason: str, behind: Job | None = None) -> None:
         """Start a waiting job; behind another, if given, whose devices it then only prepares for."""

@@ -15,7 +15,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities
 from prefect_gpu.scheduling.model.codec import build, fields_of, plain
 from prefect_gpu.scheduling.model.instructions import Instruction
-from prefect_gpu.scheduling.scheduler import Scheduler
+from prefect_gpu.scheduling.scheduler import Scheduler, SchedulingError
 
 _EVENTS: dict[str, type] = {cls.__name__: cls for cls in typing.get_args(ev.Event)}
 
@@ -80,4 +80,7 @@ def replay(lines: Iterable[str]) -> Iterator[tuple[float, ev.Event, list[Instruc
         except (ValueError, KeyError, TypeError) as error:
             what = error if scheduler else f"no header of an event log: {line[:120].strip()!r} ({error})"
             raise ValueError(f"line {number}: {what}") from error
-        yield now, event, scheduler.handle(event, now)
+        try:
+            yield now, event, scheduler.handle(event, now)
+        except SchedulingError as failed:  # as it was then
+            yield now, event, failed.instructions

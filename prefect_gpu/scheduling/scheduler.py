@@ -14,6 +14,20 @@ from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.state import State
 
+class SchedulingError(RuntimeError):
+    """An error in a policy. The event has changed the books, and what was decided before the error holds.
+
+    Attributes:
+        instructions: To be carried out: the books say that they are.
+        job: The waiting job that was being decided about; None: no single one. ``PlacingFailed`` sets it aside.
+    """
+
+    def __init__(self, decision: Decision, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.instructions = decision.instructions
+        self.job = None if decision.about is None else decision.about.id
+
+
 _PHASES = (Status.PREPARING, Status.TRAINING, Status.SAVING)
 
 
@@ -70,8 +84,19 @@ class Scheduler:
 
         Returns:
             Instructions in the order in which they are to be carried out.
+
+        Raises:
+            SchedulingError: A policy failed: a bug, or a request that nobody has thought of.
         """
         decision = Decision(self.state, self.profile, self.abilities, now)
+        try:
+            self._decide(event, decision)
+        except Exception as error:
+            raise SchedulingError(decision, error) from error
+        return decision.instructions
+
+    def _decide(self, event: ev.Event, decision: Decision) -> None:
+        now = decision.now
         changed = False
         for one in event.events if isinstance(event, ev.Together) else (event,):
             applied, decisive = self._apply(one, decision)
@@ -90,7 +115,6 @@ class Scheduler:
             self._next_due = decision.wake_at
         elif decision.wake_at is not None:
             self._next_due = decision.wake_at if self._next_due is None else min(self._next_due, decision.wake_at)
-        return decision.instructions
 
     def next_due(self) -> float | None:
         """When something is to be decided although nothing happens, or None: send ``TimePassed`` then.
@@ -149,6 +173,15 @@ class Scheduler:
                 self._free(job, decision)
                 job.retry_at = not_before
                 state.admit(job, now)
+                return True, True
+            case ev.PlacingFailed(job_id, reason, not_before):
+                job = state.jobs.get(job_id)
+                if job is None or job.status is not Status.WAITING:
+                    return False, False
+                decision.hold(job, "failed", f"no place could be looked for ({reason}), which is tried again later")
+                state.queue_of_waiting.remove(job)
+                job.retry_at = not_before
+                state.queue_of_waiting.add(job, state, now)
                 return True, True
             case ev.JobStopped(job_id):
                 job = state.jobs.get(job_id)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from prefect_gpu.request import GpuRequest, check_request, explain
 from prefect_gpu.runtime.drivers.base import ContainerSpec
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.settings import GpuSettings
 from prefect_gpu.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -121,8 +122,34 @@ def merge_job_variables(flow_run: FlowRun, deployment: DeploymentResponse | None
     return merged | own
 
 
-def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_pool: WorkPool) -> Request:
+def check_bounds(request: GpuRequest, settings: GpuSettings) -> None:
+    """Stop at what the operator does not let any run ask for.
+
+    Raises:
+        BadRequestError: A number is above its setting. The message names field, value, setting and remedy.
+    """
+    bounds = (
+        ("gpus", request.gpus, "most_gpus", settings.most_gpus),
+        ("max_gpus", request.max_gpus or 0, "most_gpus", settings.most_gpus),
+        ("cpus", request.cpus or 0, "most_cpus", settings.most_cpus),
+        ("workers", request.workers, "most_instances", settings.most_instances),
+        ("ps", request.ps, "most_instances", settings.most_instances - request.workers),
+    )
+    for field, value, setting, most in bounds:
+        if value > most:
+            raise BadRequestError(
+                f"{field}={value} is more than the {most} that this worker allows: ask for {most} or fewer, or have "
+                f"its operator raise PREFECT_INTEGRATIONS_GPU_{setting.upper()}={getattr(settings, setting)}."
+            )
+
+
+def read_request(
+    flow_run: FlowRun, deployment: DeploymentResponse | None, work_pool: WorkPool, settings: GpuSettings | None = None
+) -> Request:
     """What a waiting run asks for: only the fields that matter for its place are filled in.
+
+    Args:
+        settings: The worker's, which say how much a run may ask for; None: the defaults.
 
     Raises:
         BadRequestError: A value is not allowed.
@@ -141,6 +168,7 @@ def read_request(flow_run: FlowRun, deployment: DeploymentResponse | None, work_
         raise BadRequestError(explain(error)) from None
     except ValueError as error:
         raise BadRequestError(str(error)) from None
+    check_bounds(request, settings or GpuSettings())
     return Request(
         gpus=request.gpus,
         gpu_memory_bytes=request.gpu_memory_bytes,

@@ -93,7 +93,7 @@ class PrefectHost:
             cancel=self.cancel,
             lane=self.lane,
             logger=self.logger,
-            slowdown_limit=self.settings.slowdown_limit,
+            settings=self.settings,
         )
         self._launcher = Launcher(
             self.worker,

@@ -28,6 +28,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.sharing.rules import decided
+from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.finalisation import Finalisation
@@ -76,7 +77,7 @@ class QueueSync:
         cancel: Callable[[Launch], Awaitable[None]],
         lane: asyncio.Lock,
         logger: logging.Logger,
-        slowdown_limit: float | None = None,
+        settings: GpuSettings | None = None,
     ) -> None:
         self.controller: Controller  # set by the session, which makes the two know each other
         self._worker = worker
@@ -85,7 +86,7 @@ class QueueSync:
         self._finalisation = finalisation
         self._cancel = cancel
         self._lane = lane
-        self._slowdown_limit = slowdown_limit
+        self._settings = settings or GpuSettings()
         self._logger = logger
         self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._expectations = Expectations(logger)
@@ -185,14 +186,22 @@ class QueueSync:
         quotas = await self._pool.quotas(
             lambda: {job.id for job in state.jobs.values() if job.active}, self._worker._limit
         )
-        quotas = replace(quotas, slowdown_limit=self._slowdown_limit)
+        quotas = replace(quotas, slowdown_limit=self._settings.slowdown_limit)
         if quotas != state.quotas:
             self.controller.handle(ev.QuotasChanged(quotas))
 
     # -- taking in ----------------------------------------------------------------------------------------------------
 
     async def _take_in(self, flow_run: FlowRun, read_at: float) -> None:
-        """Tell the scheduler about one run, as it was when it was read."""
+        """Tell the scheduler about one run, as it was when it was read. One that cannot be taken in harms no other."""
+        try:
+            await self._take(flow_run, read_at)
+        except httpx.HTTPError:
+            raise
+        except Exception:  # an answer of the server's that makes no sense, say
+            self._logger.exception("Run %s could not be taken in; the next look tries again", flow_run.name)
+
+    async def _take(self, flow_run: FlowRun, read_at: float) -> None:
         run_id = str(flow_run.id)
         state = flow_run.state
         if state is None:
@@ -215,7 +224,7 @@ class QueueSync:
             return
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
-            request = read_request(flow_run, deployment, self._worker.work_pool)
+            request = read_request(flow_run, deployment, self._worker.work_pool, self._settings)
         except ObjectNotFound:
             message = f"Its deployment {flow_run.deployment_id} no longer exists."
             await self._worker._mark_flow_run_as_cancelled(flow_run, {"message": message})

@@ -37,6 +37,25 @@ async def test_bad_job_variables(served: LivePool) -> None:
     await served.until(await served.submit("plain"), "Completed")
 
 
+async def test_numbers_beyond_all_bounds_harm_neither_the_worker_nor_other_runs(served: LivePool) -> None:
+    """Each of these once kept the scheduler busy for minutes, or ended the worker and those started after it."""
+    expected: list[tuple[dict[str, object], tuple[str, ...]]] = [
+        ({"gpus": 0, "ps": 10**12}, ("ps=1000000000000", "256", "MOST_INSTANCES")),
+        ({"gpus": 0, "ps": 10**6}, ("ps=1000000", "256", "MOST_INSTANCES")),
+        ({"gpus": 0, "workers": 10**30}, (f"workers={10**30}", "256", "MOST_INSTANCES")),
+        ({"gpus": 0, "ps": 200}, ("ps=200", "ask for fewer")),  # allowed by the settings, and more than two cores hold
+        ({"gpus": 10**30}, (f"gpus={10**30}", "1024", "MOST_GPUS")),
+        ({"max_gpus": 10**12}, ("max_gpus=1000000000000", "1024", "MOST_GPUS")),
+        ({"gpus": 0, "cpus": 10**12}, ("cpus=1000000000000", "1024", "MOST_CPUS")),
+    ]
+    for variables, words in expected:
+        message = await refusal(served, **variables)
+        for word in words:
+            assert word in message, f"{variables}: {message}"
+    await served.until(await served.submit("plain"), "Completed")
+    assert "Traceback" not in served.workers[0].output
+
+
 async def test_a_pool_without_devices_says_what_to_do(pool: LivePool) -> None:
     pool.start_worker(virtual_devices="0", **COLD)
     message = await refusal(pool)

@@ -7,6 +7,7 @@ import json
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ import pytest
 from websockets.asyncio.client import connect
 
 from prefect_gpu.estimation.runs import Known
-from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.jobs import Request, Status
+from prefect_gpu.scheduling.model.jobs import Job, Request, Status
+from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.training import protocol
 from tests.runtime.stand_ins import MemoryDriver, MemoryHandle, RecordingHost, until
 
@@ -115,6 +119,42 @@ async def test_runs_that_share_a_device_are_each_others_neighbours(tmp_path: Pat
         rows = {row.run_id: row for row in bench.host.rows}
         assert rows["a"].devices == rows["b"].devices != rows["alone"].devices
         assert {job: row.neighbours for job, row in rows.items()} == {"a": ("train",), "b": ("train",), "alone": ()}
+
+
+class Stumbles(BestFit):
+    """A placement policy with a bug: parameter servers are too much for it."""
+
+    def place(self, job: Job, *arguments: Any) -> Any:
+        """See the class."""
+        if job.request.servers:
+            raise MemoryError("so many servers")
+        return super().place(job, *arguments)
+
+
+async def test_a_run_that_the_scheduler_cannot_deal_with_harms_no_other(tmp_path: Path, caplog: Any) -> None:
+    async with running(tmp_path) as bench:
+        profile = replace(get_profile("fifo"), placement=Stumbles())
+        bench.controller.scheduler = Scheduler(profile, ABILITIES)
+        bench.controller.handle(ev.NodesChanged((NODE,)))
+        bench.submit("first", "second")
+        bench.controller.handle(ev.JobSubmitted("bad", Request(servers=1), "q", 0.0, 0.0, "name of bad"))
+        bench.submit("third")
+        await until(lambda: len(bench.host.said) == 4)
+        for job in ("first", "second"):
+            bench.controller.runs[job].handle.end(0)  # type: ignore[union-attr]
+        await until(lambda: "launched third" in bench.host.said)
+        assert "finalise first" in bench.host.said and "finalise second" in bench.host.said
+        assert [hold.code for hold in bench.host.holds if hold.job == "bad"][-1] == "due"
+        assert any("so many servers" in hold.reason for hold in bench.host.holds if hold.job == "bad")
+        assert bench.controller.scheduler.state.jobs["bad"].status is Status.WAITING
+        failures = caplog.text.count("The scheduler failed at")
+        bench.controller.handle(ev.TimePassed())
+        assert caplog.text.count("The scheduler failed at") == failures, "it is set aside for a while"
+        bench.now += 61.0
+        bench.controller.handle(ev.TimePassed())  # it is tried again, in vain
+        assert caplog.text.count("The scheduler failed at") > failures
+    lines = (tmp_path / "events" / "pool.jsonl").read_text().splitlines()
+    assert sum("PlacingFailed" in line for line in lines) >= 1
 
 
 async def test_the_record_is_written_before_anything_is_claimed(tmp_path: Path) -> None:

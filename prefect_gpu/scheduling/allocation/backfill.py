@@ -77,6 +77,7 @@ class Backfill(Action):
         walk = state.queue_of_waiting.in_order()
         limits: dict[str, tuple[str, str] | None] = {}
         for line, job in walk:
+            decision.about = job
             if line in without:
                 walk.leave()
                 continue
@@ -111,6 +112,7 @@ class Backfill(Action):
             if decision.order.follows_use:
                 state.queue_of_waiting.sort(state, decision.now)
                 return True
+        decision.about = None
         return False
 
     @staticmethod
@@ -156,6 +158,7 @@ class Strict(Action):
         blocked: Job | None = None
         walk = state.queue_of_waiting.in_order()
         for line, job in walk:
+            decision.about = job
             if tell_limit(decision, line):
                 walk.leave()
             elif blocked is not None:
@@ -168,6 +171,7 @@ class Strict(Action):
                 code, reason = why_not(decision, line)
                 tell_line(decision, line, code, reason)
                 blocked = job if code != "never" else None
+        decision.about = None
         return True
 
 

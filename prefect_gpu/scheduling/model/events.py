@@ -85,6 +85,15 @@ class LaunchFailed:
 
 
 @dataclass(frozen=True)
+class PlacingFailed:
+    """An error came up when a place was looked for: the job is set aside until ``not_before``, and others go on."""
+
+    job: str
+    reason: str
+    not_before: float
+
+
+@dataclass(frozen=True)
 class PhaseEntered:
     """A run reported that it now prepares, trains or saves."""
 
@@ -230,6 +239,7 @@ Event = (
     | JobWithdrawn
     | JobAdopted
     | LaunchFailed
+    | PlacingFailed
     | PhaseEntered
     | Progressed
     | LossReported

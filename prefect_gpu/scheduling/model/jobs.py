@@ -61,6 +61,11 @@ class Request:
         return self.gpus * self.workers
 
     @property
+    def instances_without_devices(self) -> int:
+        """Parameter servers, and workers that need only cores."""
+        return self.servers + (0 if self.gpus else self.workers)
+
+    @property
     def is_resizable(self) -> bool:
         """Whether it can use a varying number of devices of one node (F-scheduling's prototype, §4.1)."""
         return (

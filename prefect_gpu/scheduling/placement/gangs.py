@@ -41,6 +41,8 @@ def place_containers(
     request = job.request
     if not state.numbered or (not request.shareable and state.free_count < request.total_gpus):
         return None
+    if not state.capability.possible(request):  # before a plan is made for more instances than anybody could count
+        return None
     topology = view.topology(state)
     free = Free(view.free_gpus(job, state, sharing, kept), topology.cpus_total)
     plan = placer.place(containers(request), free, topology, rng)

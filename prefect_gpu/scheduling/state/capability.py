@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.state.devices import DeviceBooks
 
 
+INSTANCES_PER_CORE = 16
+"""So many instances without a device may a run have for each core of the cluster. They share cores, but each is a
+process with an interpreter of its own, and with more of them no machine would get on."""
+
+
 class Capability:
     """Remembers, for each kind of request, which devices it could ever use; made anew when the nodes change."""
 
@@ -36,6 +41,8 @@ class Capability:
 
     def possible(self, request: Request) -> bool:
         """Whether some node, or some nodes together, could hold the job if they were empty."""
+        if _too_many(request, self._state):
+            return False
         return request.total_gpus == 0 or bool(self.usable(request))
 
     def room_for(self, job: Job) -> int:
@@ -50,6 +57,12 @@ class Capability:
             return 0
         enough = bisect_left(sizes, need)
         return next((size for size in reversed(sizes[1 : enough + 1]) if self.usable(request, size)), 0)
+
+
+def _too_many(request: Request, state: DeviceBooks) -> bool:
+    if not request.is_gang or not state.core_count:  # no cores are handed out: nobody knows how many there are
+        return False
+    return request.instances_without_devices > INSTANCES_PER_CORE * state.core_count
 
 
 def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> list[str]:
@@ -85,6 +98,12 @@ def _in_blocks(node: Node, gpus: int, least: int) -> list[Device]:
 
 def explain_impossible(request: Request, state: DeviceBooks) -> str:
     """Why no node can ever hold a request: names the field, the value and the remedy."""
+    if _too_many(request, state):
+        asked = f"ps={request.servers}" if request.gpus else f"workers={request.workers} and ps={request.servers}"
+        return (
+            f"{asked} without GPUs are more than the {state.core_count} cores of this worker can serve "
+            f"({INSTANCES_PER_CORE * state.core_count}): ask for fewer"
+        )
     most = max((len(node.devices) for node in state.nodes.values()), default=0)
     if most == 0:
         return (
