@@ -14,6 +14,7 @@ from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.state import State
 
+
 class SchedulingError(RuntimeError):
     """An error in a policy. The event has changed the books, and what was decided before the error holds.
 

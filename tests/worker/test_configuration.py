@@ -13,6 +13,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 
 from prefect_gpu.request import GpuRequest
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker import GpuWorker
 from prefect_gpu.worker.configuration import BadRequestError, merge_job_variables, read_request
 
@@ -114,6 +115,26 @@ def test_a_bad_value_is_refused_with_a_remedy(variables: dict[str, Any], words: 
         read_request(a_run(**variables), None, a_pool())
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({"gpus": 9}, "gpus=9 is more than the 8 .* ask for 8 or fewer, .* PREFECT_INTEGRATIONS_GPU_MOST_GPUS=8"),
+        ({"max_gpus": 9}, "max_gpus=9 is more than the 8 .*_MOST_GPUS=8"),
+        ({"cpus": 5}, "cpus=5 is more than the 4 .*_MOST_CPUS=4"),
+        ({"workers": 4}, "workers=4 is more than the 3 .*_MOST_INSTANCES=3"),
+        ({"workers": 2, "ps": 2}, "ps=2 is more than the 1 .*_MOST_INSTANCES=3"),
+    ],
+)
+def test_what_the_operator_does_not_allow_is_refused_with_the_setting_that_says_so(
+    variables: dict[str, Any], words: str
+) -> None:
+    settings = GpuSettings(most_gpus=8, most_cpus=4, most_instances=3)
+    with pytest.raises(BadRequestError, match=words):
+        read_request(a_run(**variables), None, a_pool(), settings)
+    most = {"gpus": 8, "max_gpus": 8, "cpus": 4, "workers": 2, "ps": 1}
+    assert read_request(a_run(**most), None, a_pool(), settings).servers == 1
 
 
 def test_environments_are_merged_key_by_key() -> None:

@@ -90,6 +90,32 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     assert [event.request for event in told] == [shares, Request(kind="train")]
 
 
+async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    prefect = OneRun(Scheduled())
+    queue = a_sync(prefect)
+    told: list[Any] = []
+    controller: Any = queue.controller
+    controller.handle, controller.fleet = told.append, Fleet()
+    answers: list[Any] = [ValueError("an answer that was cut off"), SimpleNamespace(name="train")]
+
+    async def flow(_: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def deployment(_: object) -> None:
+        return None
+
+    template: dict[str, Any] = {"variables": {"properties": {}}, "job_configuration": {}}
+    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment))
+    queue._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
+    await queue._take_in(prefect.as_read(), time.time())
+    assert not told and "could not be taken in" in caplog.text
+    await queue._take_in(prefect.as_read(), time.time())
+    assert [event.job for event in told] == [prefect.run_id]
+
+
 async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the one that has room. Once all are there, and none has, the run is refused."""
     prefect = OneRun(Scheduled())
