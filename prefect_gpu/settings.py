@@ -11,7 +11,7 @@ from typing import Literal
 
 from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
@@ -32,6 +32,11 @@ class GpuSettings(PrefectBaseSettings):
         default=None,
         description="Where the worker keeps what must survive it: run records, logs, checkpoints, history. "
         "Default: the folder `gpu` in PREFECT_HOME.",
+    )
+    private: bool = Field(
+        default=True,
+        description="Let only the worker's user read what it writes: its folders get the mode 0700, its files 0600. "
+        "Off: as the umask has it. Runs keep the umask either way.",
     )
     lock_dir: Path | None = Field(
         default=None,
@@ -141,7 +146,15 @@ class GpuSettings(PrefectBaseSettings):
     )
     page_host: str = Field(
         default="127.0.0.1",
-        description="Address that the page listens on. The page has no password: whoever reaches it can read it.",
+        description="Address that the page listens on. On this machine everybody can read the page; whoever comes from "
+        "elsewhere, once this is another address than the machine's own 127.0.0.1, must know its token.",
+    )
+    page_token: SecretStr | None = Field(
+        default=None,
+        description="What one must know to read the page and what it is made of: ?token=... in its address, or the "
+        "header `Authorization: Bearer ...`. Default: none where the page listens on this machine only, else one that "
+        "the worker makes, keeps in the state folder, and prints as it starts. Empty: none, everybody who reaches the "
+        "page can read it.",
     )
     page_port: int = Field(
         default=4280, ge=0, le=65535, description="Port of the page; if it is taken, the next free one. 0 takes any."

@@ -79,7 +79,8 @@ def _ask(folder: Path, pool: str | None) -> list[dict[str, Any]]:
     with httpx.Client(trust_env=False, timeout=_TIMEOUT_S) as client:
         for page in pages(folder, pool):
             try:
-                answer = client.get(f"{page['url']}/api/overview")
+                shown = {"Authorization": f"Bearer {page['token']}"} if "token" in page else {}
+                answer = client.get(f"{page['url']}/api/overview", headers=shown)
                 found = answer.raise_for_status().json()
             except (httpx.HTTPError, httpx.InvalidURL, ValueError):
                 continue

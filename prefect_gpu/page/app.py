@@ -1,13 +1,14 @@
 """The page's web application: a few files and two questions, nothing that changes anything.
 
-The page is not protected by a password. It tells names of runs, flows, nodes and devices, losses and the scheduler's
-reasons; no parameters, no results, no tokens. It answers to this machine only, unless the worker is told another
-address, and only under names that are this machine's: a foreign web site whose name is made to point here (DNS
+It tells names of runs, flows, nodes and devices, losses and the scheduler's reasons; no parameters, no results, no
+keys. It answers to this machine only, unless the worker is told another address: then whoever asks must know a token.
+And it answers only under names that are this machine's: a foreign web site whose name is made to point here (DNS
 rebinding) learns nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 import secrets
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -49,13 +50,14 @@ class Source(Protocol):
         """One launch; see :func:`prefect_gpu.runtime.overview.details`."""
 
 
-def page_app(source: Source, *, names: Iterable[str] = ()) -> ASGIApp:
+def page_app(source: Source, *, names: Iterable[str] = (), token: str = "") -> ASGIApp:
     """The application.
 
     Args:
         source: What to show.
         names: Host names under which the page may be asked for, beside ``localhost``, this machine's own name, and
             addresses.
+        token: What one must know to be answered anything; empty: nothing.
     """
     # Numbers of versions mean nothing to another worker: a page that outlives its worker must begin anew.
     epoch = secrets.token_hex(4)
@@ -78,7 +80,7 @@ def page_app(source: Source, *, names: Iterable[str] = ()) -> ASGIApp:
             routes.append(Route(at, _always(path.read_bytes(), path.suffix)))
     routes += [Route("/phases.css", _always(phases_css(), ".css")), Route("/phases.js", _always(phases_js(), ".js"))]
     allowed = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
-    return Starlette(routes=routes, middleware=[Middleware(_Guard, names=frozenset(allowed))])
+    return Starlette(routes=routes, middleware=[Middleware(_Guard, names=frozenset(allowed), token=token)])
 
 
 def _json(data: dict[str, Any]) -> Response:
@@ -121,11 +123,20 @@ def _always(content: bytes | str, suffix: str) -> Any:
     return send
 
 
-class _Guard:
-    """Refuses names that are not ours, and adds the headers."""
+_NOT_OURS = "This name is not one of the worker's: ask for the address that the worker printed.\n"
+_NO_TOKEN = (
+    "This page wants its token: open the address with ?token=... that the worker printed as it started. A program "
+    "sends the header `Authorization: Bearer ...`. PREFECT_INTEGRATIONS_GPU_PAGE_TOKEN sets another one, or none.\n"
+)
 
-    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
-        self._app, self._names = app, names
+
+class _Guard:
+    """Refuses names that are not ours and those who do not know the token, and adds the headers."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str], token: str) -> None:
+        self._app, self._names, self._token = app, names, token
+        # A browser keeps cookies by host, whatever the port: each page has its own.
+        self._cookie = f"prefect-gpu-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -138,11 +149,29 @@ class _Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
             await send(message)
 
-        if is_ours(host, self._names):
-            await self._app(scope, receive, with_headers)
-        else:
-            words = "This name is not one of the worker's: ask for the address that the worker printed.\n"
-            await PlainTextResponse(words, 421)(scope, receive, with_headers)
+        answer: ASGIApp = self._app
+        if not is_ours(host, self._names):
+            answer = PlainTextResponse(_NOT_OURS, 421)
+        elif self._token:
+            answer = self._admitted(Request(scope))
+        await answer(scope, receive, with_headers)
+
+    def _admitted(self, request: Request) -> ASGIApp:
+        """What answers somebody who may or may not know the token: by a header, a cookie, or the address."""
+        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._is_token(shown) or self._is_token(request.cookies.get(self._cookie, "")):
+            return self._app
+        if not self._is_token(request.query_params.get("token", "")):
+            return PlainTextResponse(_NO_TOKEN, 401, {"WWW-Authenticate": "Bearer"})
+        if request.url.path != "/":
+            return self._app
+        # The address bar, and whatever keeps a list of addresses, should not go on showing it.
+        home = RedirectResponse(".", 303)
+        home.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
+        return home
+
+    def _is_token(self, shown: str) -> bool:
+        return secrets.compare_digest(shown.encode(), self._token.encode())
 
 
 def is_ours(host: str, names: Iterable[str]) -> bool:

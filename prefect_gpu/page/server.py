@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import uvicorn
 
@@ -27,13 +28,19 @@ class PageServer:
         port: Port to listen on; if it is taken, one of the next, else any. 0 takes a free one.
         note: File that tells :func:`pages` where the page is.
         pool: Name of the worker's pool.
+        token: What one must know to read it; empty: nothing.
+
+    Attributes:
+        url: Its address.
+        entry: The address that lets a reader in, with the token.
     """
 
-    def __init__(self, source: Source, *, host: str, port: int, note: Path, pool: str) -> None:
+    def __init__(self, source: Source, *, host: str, port: int, note: Path, pool: str, token: str = "") -> None:
         self._source, self._host, self._port, self._note, self._pool = source, host, port, note, pool
+        self._token = token
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
-        self.url = ""
+        self.url = self.entry = ""
 
     async def start(self) -> None:
         """Listen.
@@ -44,7 +51,7 @@ class PageServer:
         listening = _listen(self._host, self._port)
         port = listening.getsockname()[1]
         config = uvicorn.Config(
-            page_app(self._source, names=[self._host]),
+            page_app(self._source, names=[self._host], token=self._token),
             log_config=None,
             access_log=False,
             log_level=logging.WARNING,
@@ -57,9 +64,18 @@ class PageServer:
         # "Every address" is none to visit.
         shown = "localhost" if self._host in ("", "0.0.0.0", "::") else self._host
         self.url = f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+        self.entry = f"{self.url}/?{urlencode({'token': self._token})}" if self._token else self.url
+        note = {
+            "pool": self._pool,
+            "url": self.url,
+            "pid": os.getpid(),
+            **({"token": self._token} if self._token else {}),
+        }
         self._note.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._note.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"pool": self._pool, "url": self.url, "pid": os.getpid()}))
+        temporary.unlink(missing_ok=True)
+        temporary.touch(0o600)
+        temporary.write_text(json.dumps(note))
         temporary.replace(self._note)
 
     async def close(self) -> None:
@@ -106,12 +122,13 @@ def pages(folder: Path, pool: str | None = None) -> list[dict[str, str]]:
         pool: Only of that pool.
 
     Returns:
-        Of each ``pool`` and ``url``, by name of the pool.
+        Of each ``pool``, ``url``, and ``token`` if it wants one, by name of the pool.
     """
     found = []
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             note = json.loads(path.read_text())
             if pool in (None, note["pool"]):
-                found.append({"pool": str(note["pool"]), "url": str(note["url"])})
+                known = {"pool": str(note["pool"]), "url": str(note["url"])}
+                found.append(known | ({"token": str(note["token"])} if "token" in note else {}))
     return found

@@ -39,11 +39,13 @@ def infrastructure_of(
     printer: Callable[..., None],
     logger: logging.Logger,
     stated: Mapping[str, Mapping[str, str]] | None = None,
+    umask: int = -1,
 ) -> Infrastructure:
     """What the settings ask for.
 
     Args:
         stated: Labels by node that count more than the nodes' own; for containers.
+        umask: That of runs which are processes of this machine; -1: the worker's own.
 
     Raises:
         SetupError: Something that containers need is not set. The message names it.
@@ -55,6 +57,7 @@ def infrastructure_of(
             preload=[*PREFECT_MODULES, *completed(settings.preload)],
             after_fork=AFTER_FORK,
             environ=environment_of_runs(os.environ, settings),
+            umask=umask,
             echo=None,
             logger=logger,
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +55,7 @@ async def open_page(
         port=settings.page_port,
         note=note_of(settings.resolved_state_dir, pool),
         pool=pool,
+        token=token_of(settings),
     )
     try:
         await page.start()
@@ -65,6 +69,32 @@ async def open_page(
         )
         return None
     return page
+
+
+def token_of(settings: GpuSettings) -> str:
+    """What readers of the page must know; empty: nothing. One that the worker has made stays the same."""
+    if settings.page_token is not None:
+        return settings.page_token.get_secret_value()
+    if _is_loopback(settings.page_host):
+        return ""
+    file = settings.resolved_state_dir / "page-token"
+    with suppress(OSError):
+        if kept := file.read_text().strip():  # a power loss may have left it empty
+            return kept
+    token, making = secrets.token_urlsafe(24), file.with_suffix(".tmp")
+    with suppress(OSError):  # a full disk: then the next worker makes another
+        making.unlink(missing_ok=True)
+        making.touch(0o600)
+        making.write_text(token)
+        making.replace(file)
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def note_of(state_dir: Path, pool: str) -> Path:

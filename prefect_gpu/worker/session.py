@@ -52,6 +52,9 @@ from prefect_gpu.worker.stream import PoolStream
 class PoolSession:
     """The life of a serving worker: it leads, adopts what runs, serves, and leaves.
 
+    Args:
+        umask: That of runs; -1: the worker's own.
+
     Attributes:
         host: What the controller needs done in Prefect.
         is_open: Whether it serves.
@@ -66,12 +69,19 @@ class PoolSession:
     host: PrefectHost
     controller: Controller
 
-    def __init__(self, worker: BaseWorker[Any, Any, Any], settings: GpuSettings, printer: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        worker: BaseWorker[Any, Any, Any],
+        settings: GpuSettings,
+        printer: Callable[..., None],
+        umask: int = -1,
+    ) -> None:
         get_live_profile(settings.profile)  # one that will not do must stop the worker now, not later
         self._worker = worker
         self._settings = settings
         self._printer = printer
         self._state_dir = settings.resolved_state_dir
+        self._umask = umask
         self._state_dir.mkdir(parents=True, exist_ok=True)
         self._history = History(settings.resolved_history_url)
         self._locks = Locks(self._state_dir, settings.lock_dir and settings.lock_dir.expanduser())
@@ -95,7 +105,9 @@ class PoolSession:
         self._start_once("beat", self._leadership.beat(pool.name))
         chosen = await read_blocks(self._settings, client)
         settings = self._settings = chosen.settings
-        place = infrastructure_of(pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes)
+        place = infrastructure_of(
+            pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes, self._umask
+        )
         scope = await place.driver.scope() or ""
         if scope:
             await self._leadership.take(client, pool.name, scope)
@@ -184,7 +196,7 @@ class PoolSession:
         self._page = await open_page(source, self._settings, pool, self._logger)
         if self._page is not None:
             self.host.page_url = self._page.url
-            self._printer(f"Watch the pool at {self._page.url} or with `prefect-gpu status`")
+            self._printer(f"Watch the pool at {self._page.entry} or with `prefect-gpu status`")
             self._tasks.start(self._link_page(page_artifact(self._worker.client, pool), self._page.url))
 
     async def _link_page(self, artifact: PoolArtifact, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.locks import LockError
+from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
@@ -50,6 +52,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         self._serving: asyncio.Task[None] | None = None
         self._printer: Callable[..., None] = print
         self._refusal: Exception | None = None
+        self._umask = -1
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -67,7 +70,9 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         """
         self._run_once = run_once
         try:
-            session = PoolSession(self, GpuSettings(), printer)
+            settings = GpuSettings()
+            self._umask = close_to_others(settings.resolved_state_dir) if settings.private else -1
+            session = PoolSession(self, settings, printer, self._umask)
         except (ValidationError, HistoryError, ValueError) as error:
             raise SystemExit(f"The worker cannot start: {_one_line(error)}") from None
         self._session = session
@@ -86,6 +91,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
                 self._serving.cancel()
                 await asyncio.gather(self._serving, return_exceptions=True)
                 self._session = None
+                if self._umask != -1:
+                    os.umask(self._umask)
 
     def _on_signal(self, printer: Callable[..., None]) -> None:
         session, serving = self._session, self._serving
@@ -157,7 +164,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         await lost.close()
         if lost.draining and self._serving is not None:
             self._serving.cancel()
-        self._session = PoolSession(self, GpuSettings(), self._printer)
+        self._session = PoolSession(self, GpuSettings(), self._printer, self._umask)
         self._session.follow(lost)
         return self._session
 

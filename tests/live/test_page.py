@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -87,6 +88,32 @@ async def test_the_page_and_the_terminal_show_what_the_pool_does(pool: LivePool,
     assert order == sorted(order) and f"{page['url']}/#run={second}" in story
     await asyncio.to_thread(pool.stop_workers)
     assert pages(pool.state_dir / "pages") == [] and (await status(pool))[0] == 1
+
+
+async def test_beyond_this_machine_the_page_wants_its_token_and_state_is_for_its_user_only(pool: LivePool) -> None:
+    """The state folder lies outside of PREFECT_HOME, and an earlier version left the pages' notes readable."""
+    (pool.state_dir / "pages").mkdir(parents=True, mode=0o755)
+    (pool.state_dir / "of-somebody-else").mkdir(mode=0o755)
+    umask = os.umask(0)
+    os.umask(umask)
+    arguments = {"virtual_devices": "1", "page_port": "0", "page_host": "0.0.0.0"}
+    worker = pool.start_worker(**arguments, **COLD)
+    run = await pool.submit("touch", path=str(pool.folder / "made-by-run"))
+    await pool.until(run, "Completed")
+    [page] = pages(pool.state_dir / "pages")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{page['url']}/api/overview")).status_code == 401
+        worker.wait_for_output(f"{page['url']}/?token={page['token']}")
+        shown = {"Authorization": f"Bearer {page['token']}"}
+        assert (await client.get(f"{page['url']}/api/overview", headers=shown)).status_code == 200
+    assert (await status(pool, "--once"))[0] == 0
+    readable = [path.name for path in pool.state_dir.iterdir() if path.stat().st_mode & 0o077]
+    assert readable == ["of-somebody-else"]
+    files = [path for path in pool.state_dir.rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
+    assert files == [], "in closed folders, and closed themselves"
+    assert (pool.folder / "made-by-run").stat().st_mode & 0o777 == 0o666 & ~umask, "runs keep their umask"
+    await asyncio.to_thread(pool.stop_workers)
+    pool.start_worker(**arguments, **COLD).wait_for_output(f"/?token={page['token']}")  # bookmarks stay good
 
 
 async def test_a_worker_that_takes_over_shows_what_it_found(pool: LivePool, tmp_path: Path) -> None:

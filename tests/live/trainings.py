@@ -182,6 +182,12 @@ def show_environment(path: str) -> None:
 
 
 @flow
+def touch(path: str) -> None:
+    """Makes a file."""
+    Path(path).touch()
+
+
+@flow
 def show_all_variables(path: str) -> None:
     """Writes down every variable of its process, those too that the kernel has kept of its start."""
     import json

@@ -67,6 +67,38 @@ def test_our_own_names_are_answered() -> None:
         assert not is_ours(name, names), name
 
 
+async def test_who_does_not_know_the_token_is_told_nothing(serve: Serve) -> None:
+    server = await serve(Scene(NOW, [a_run(1, NOW)]), token="s3cr/t+")
+    paths = ("/", "/page.js", "/phases.css", "/api/overview", "/api/runs/1", "/metrics", "/nothing")
+    async with client(server) as ask:
+        for path in paths:
+            for wrong in (
+                {},
+                {"Authorization": "Bearer wrong"},
+                {"Authorization": "Bearer"},
+                {"Cookie": "token=s3cr/t+"},
+            ):
+                answer = await ask.get(path, headers=wrong)
+                assert answer.status_code == 401 and "quick-fox" not in answer.text, (path, wrong)
+            assert (await ask.get(path, params={"token": "s3cr/t"})).status_code == 401
+        assert "PREFECT_INTEGRATIONS_GPU_PAGE_TOKEN" in answer.text
+        shown = {"Authorization": "Bearer s3cr/t+"}
+        assert "quick-fox" in (await ask.get("/api/overview", headers=shown)).text
+        assert "quick-fox" in (await ask.get("/api/overview", params={"token": "s3cr/t+"})).text
+        assert (await ask.get("/nothing", headers=shown)).status_code == 404
+    async with client(server) as browser:  # it keeps a cookie, and its address bar does not show the token
+        entered = await browser.get(server.entry, follow_redirects=True)
+        assert entered.status_code == 200 and "token" not in str(entered.url)
+        assert "quick-fox" in (await browser.get("/api/overview")).text
+
+
+async def test_the_note_of_a_page_is_for_its_user_only_and_has_the_token(serve: Serve, tmp_path: Path) -> None:
+    await serve(Scene(NOW, []), token="abc")
+    [note] = (tmp_path / "pages").iterdir()
+    assert note.stat().st_mode & 0o077 == 0
+    assert pages(tmp_path / "pages")[0]["token"] == "abc"
+
+
 async def test_only_what_changed_is_sent_and_another_worker_begins_anew(serve: Serve) -> None:
     scene = crowd(5, NOW)
     async with client(await serve(scene)) as ask:

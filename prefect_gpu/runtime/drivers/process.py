@@ -36,6 +36,7 @@ class ProcessDriver(Driver):
         after_fork: ``"module:function"``, called without arguments in a warm run once its environment is set and
             before its own module runs; for state that was loaded ahead and depends on the environment.
         environ: The environment that most runs will have: what is loaded ahead sees it; None: the worker's own.
+        umask: That of runs; -1: the worker's own.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told which runs start cold, and why.
 
@@ -53,10 +54,12 @@ class ProcessDriver(Driver):
         preload: Sequence[str] = (),
         after_fork: str | None = None,
         environ: Mapping[str, str] | None = None,
+        umask: int = -1,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
-        self._warm = WarmInterpreter(preload, after_fork, logger, environ) if warm else None
+        self._warm = WarmInterpreter(preload, after_fork, logger, environ, umask) if warm else None
+        self._umask = umask
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
         self._handles: set[ProcessHandle] = set()
@@ -79,7 +82,7 @@ class ProcessDriver(Driver):
         try:
             facts = await self._start_warm(spec, name, run_dir, job)
             if facts is None:
-                facts = await asyncio.to_thread(_start_cold, {"id": 0, **job})
+                facts = await asyncio.to_thread(_start_cold, {"id": 0, **job}, self._umask)
         except Interrupted as interrupted:
             # Nobody is left who could still start it. If it has begun, its handle ends and reports what is there.
             facts = await asyncio.to_thread(_find_or_revoke, run_dir)
@@ -159,13 +162,14 @@ def _job(spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
     }
 
 
-def _start_cold(job: dict[str, Any]) -> dict[str, Any]:
+def _start_cold(job: dict[str, Any], umask: int) -> dict[str, Any]:
     """Start a supervisor of its own for this run, and wait until it says that the run exists."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", supervisor.__file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
+        umask=umask,
     )
     assert process.stdin is not None and process.stdout is not None
     with process.stdin, process.stdout:

@@ -34,6 +34,7 @@ class WarmInterpreter:
         after_fork: ``"module:function"``, called in each fork before the run's own module; or None.
         logger: Told when warm starts are not to be had, and why.
         environ: Its environment; None: the worker's own.
+        umask: Its umask; -1: the worker's own.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class WarmInterpreter:
         after_fork: str | None,
         logger: Logger | LoggerAdapter[Any],
         environ: Mapping[str, str] | None = None,
+        umask: int = -1,
     ) -> None:
         self._task = json.dumps({"preload": list(preload), "after_fork": after_fork})
         # Copied, since what the worker imports for itself may change it later.
         self._environ = dict(os.environ if environ is None else environ)
+        self._umask = umask
         self._logger = logger
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -133,6 +136,7 @@ class WarmInterpreter:
                 env={**self._environ, PLACEHOLDER: " " * 128},
                 start_new_session=True,  # Ctrl-C is for the worker
                 limit=1 << 20,
+                umask=self._umask,
             )  # fmt: skip
         except OSError as error:
             self._logger.warning("The warm interpreter could not be started: %s", error)

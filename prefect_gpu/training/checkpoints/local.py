@@ -64,7 +64,7 @@ class CheckpointStore:
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._pool and self.made_for() != self._pool:
             self._replace(_POOL, self._pool)
         final = self._free_name(step)
