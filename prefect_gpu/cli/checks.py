@@ -48,6 +48,7 @@ def check_everything() -> Examination:
     findings += check_warm_start(settings)
     findings += check_state_folder(settings.resolved_state_dir)
     findings += check_history(settings.resolved_history_url)
+    findings += check_spool(settings.resolved_state_dir)
     findings += check_server()
     return Examination(tuple(findings), node)
 
@@ -142,6 +143,23 @@ def check_history(url: str) -> list[Finding]:
             return [Finding("ok", "history", f"{masked(url)}, {plural(history.count(), 'finished run')}")]
     except HistoryError as error:
         return [Finding("error", "history", str(error))]
+
+
+def check_spool(state_dir: Path) -> list[Finding]:
+    """Whether rows wait on this disk for the history, or were refused by it."""
+    from prefect_gpu.storage.spool import REFUSED, spool_folder
+
+    folder, findings = spool_folder(state_dir), []
+    waiting, refused = len(list(folder.glob("*/*.json"))), len(list(folder.glob(f"*/*{REFUSED}")))
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        text = f"{plural(waiting, 'finished run')} {verb} in {folder} to be written."
+        remedy = "The worker writes them as soon as the history can be used: make sure that both are up."
+        findings.append(Finding("warning", "history", text, remedy))
+    if refused:
+        text = f"The history has refused {plural(refused, 'row')}, kept in {folder}."
+        findings.append(Finding("warning", "history", text, "The worker's log says why; delete what nobody needs."))
+    return findings
 
 
 def _importable(name: str) -> bool:

@@ -3,9 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine
-from typing import Any
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_own_thread(work: Callable[[], T], name: str) -> T:
+    """Do something in a thread of its own, which may die with the process: nothing that stops waits for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Callable[[], None]) -> None:
+        if not done.done():
+            result()
+
+    def target() -> None:
+        try:
+            found = work()
+            settled = partial(settle, partial(done.set_result, found))
+        except Exception as error:
+            settled = partial(settle, partial(done.set_exception, error))
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settled)
+
+    threading.Thread(target=target, name=name, daemon=True).start()
+    return await done
 
 
 class Tasks:

@@ -186,7 +186,7 @@ def _set_up_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
     # Python's module would begin transactions by itself, and too late; _begin_sqlite does it instead.
     connection.isolation_level = None
     _keep_a_log(connection)
-    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute("PRAGMA synchronous=FULL")  # a row that was taken is not lost with the power
 
 
 def _keep_a_log(connection: sqlite3.Connection) -> None:

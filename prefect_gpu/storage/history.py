@@ -6,14 +6,14 @@ What is learned is learned from here, and nothing else is kept.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, func, select, tuple_
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
 from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome, storable
@@ -27,9 +27,21 @@ from prefect_gpu.storage.schema import (
     runs_table,
 )
 
-__all__ = ["OUTCOMES", "ContentionRow", "History", "HistoryError", "HistoryRow", "Outcome", "masked", "sqlite_path"]
+__all__ = [
+    "OUTCOMES",
+    "ContentionRow",
+    "History",
+    "HistoryError",
+    "HistoryRow",
+    "Outcome",
+    "RowRefused",
+    "masked",
+    "sqlite_path",
+]
 
 
+T = TypeVar("T")
+_TRIES = 10  # to write a row that other processes write, too
 _BLOCK = 400  # rows read at once where some cannot be read
 
 logger = logging.getLogger("prefect_gpu.history")
@@ -84,15 +96,14 @@ class History:
         Returns:
             Whether it is new. False if this attempt of this run was recorded before.
         """
-        try:
-            with self._writing() as connection:
-                attempt = _free_attempt(connection, row)
-                if attempt is None:
-                    return False
+
+        def write(connection: Connection) -> bool:
+            attempt = _free_attempt(connection, row)
+            if attempt is not None:
                 connection.execute(runs_table.insert().values(row.as_columns() | {"attempt": attempt}))
-        except _Duplicate:
-            return False
-        return True
+            return attempt is not None
+
+        return self._write(write)
 
     def rows(
         self,
@@ -145,10 +156,13 @@ class History:
         table = contention_table
         columns = {item.name: storable(getattr(row, item.name)) for item in fields(row)}
         same = [column == columns[column.name] for column in table.primary_key.columns]
-        with self._writing() as connection:
+
+        def write(connection: Connection) -> None:
             if connection.execute(select(table).where(*same, table.c.measured_at > row.measured_at)).first() is None:
                 connection.execute(table.delete().where(*same))
                 connection.execute(table.insert().values(columns))
+
+        self._write(write)
 
     def contention(self, *, limit: int | None = None, flow_name: str | None = None) -> list[ContentionRow]:
         """What runs on several nodes did to each other, newest first. Rows without a sensible slowdown are left out.
@@ -166,7 +180,7 @@ class History:
             there = self._columns(connection, table)
             for columns in connection.execute(query).mappings() if there else ():
                 with suppress(ValueError, TypeError):  # somebody wrote a text there, which SQLite keeps
-                    found.append(ContentionRow(**columns))
+                    found.append(ContentionRow.from_columns(dict(columns)))
         return found
 
     def count(self) -> int:
@@ -219,10 +233,14 @@ class History:
                 error,
             )
 
-    def _writing(self) -> AbstractContextManager[Connection]:
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        """In a transaction that is begun anew if another process has written the same row meanwhile."""
         if self._read_only:
             raise ValueError("This history was opened with read_only=True: open it without, to write.")
-        return self._transaction(self._writer)
+        for _ in range(_TRIES):
+            with suppress(_Duplicate), self._transaction(self._writer) as connection:
+                return work(connection)
+        raise RowRefused(f"The history {masked(self._url)} holds another row under the key of this one.")
 
     @contextmanager
     def _transaction(self, engine: Engine) -> Iterator[Connection]:
@@ -232,9 +250,15 @@ class History:
         except IntegrityError as error:
             if _is_duplicate(error):
                 raise _Duplicate from error
-            raise explain(self._url, error) from error
+            raise RowRefused(str(explain(self._url, error))) from error
+        except DataError as error:
+            raise RowRefused(str(explain(self._url, error))) from error
         except (SQLAlchemyError, OSError, UnicodeError) as error:
             raise explain(self._url, error) from error
+
+
+class RowRefused(HistoryError):
+    """The database works, and does not take this row."""
 
 
 class _Duplicate(Exception):

@@ -140,11 +140,9 @@ class HistoryRow:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> HistoryRow:
-        """A row as it was read from the database."""
+        """A row as it was read from a database. Columns that only a newer version knows are ignored."""
         values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in columns.items()
-            if value is not None
+            name: tuple(value) if isinstance(value, list) else value for name, value in _known(cls, columns).items()
         }
         values["parts"] = tuple(
             Part(node=part["node"], devices=tuple(part["devices"]), role=part["role"])
@@ -186,6 +184,16 @@ class ContentionRow:
     def __post_init__(self) -> None:
         if not 0 < self.slowdown < math.inf:
             raise ValueError(f"slowdown={self.slowdown!r} must be a number above 0: speed alone ÷ speed beside others.")
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> ContentionRow:
+        """Likewise."""
+        return cls(**_known(cls, columns))
+
+
+def _known(row: type, columns: Mapping[str, Any]) -> dict[str, Any]:
+    names = {item.name for item in dataclasses.fields(row)}
+    return {name: value for name, value in columns.items() if name in names and value is not None}
 
 
 def storable(value: Any) -> Any:

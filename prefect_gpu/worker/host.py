@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,6 @@ from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.control import EngineControl
@@ -36,6 +35,7 @@ from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
+from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.stream import PoolStream
 
 
@@ -62,7 +62,6 @@ class PrefectHost:
         tasks: Keeps what goes on beside.
         controller, stream: Set by the session, which makes them know each other.
         page_url: Of the pool's page; empty: there is none.
-        recorded: Called when the history has got a row.
     """
 
     worker: BaseWorker[Any, Any, Any]
@@ -72,13 +71,12 @@ class PrefectHost:
     scope: str
     credentials: Mapping[str, str] | None
     control: EngineControl
-    history: History
+    recorder: Recorder
     leadership: Leadership
     lane: asyncio.Lock
     tasks: Tasks
     logger: logging.Logger
     page_url: str = ""
-    recorded: Callable[[], object] = lambda: None
     controller: Controller = field(init=False)
     stream: PoolStream = field(init=False)
 
@@ -258,12 +256,11 @@ class PrefectHost:
 
     def record_contention(self, row: ContentionRow) -> None:
         """See :class:`Host`."""
-        self.history.record_contention(row)
+        self.recorder.keep(row)
 
     def record_history(self, row: HistoryRow) -> None:
         """See :class:`Host`."""
-        self.history.record(row)
-        self.recorded()
+        self.recorder.keep(row)
 
     async def bury_orphans(self) -> None:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""

@@ -12,6 +12,7 @@ from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
+from prefect_gpu.runtime.tasks import in_own_thread
 from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.storage.finished import communication, finished_run, measured_pairs, newest_slowdowns
@@ -31,19 +32,20 @@ class PoolLearning:
     """Learns from the history whenever a run was added to it.
 
     Args:
+        opened: The history; called in threads. It raises what is wrong with a history that cannot be used now.
         renewed: Called with new estimates of runs that wait.
         lane: Held while Prefect is written to; see :class:`.RunDisplay`.
     """
 
     def __init__(
         self,
-        history: History,
+        opened: Callable[[], History],
         controller: Controller,
         renewed: Callable[[Sequence[ev.JobEstimated]], None],
         lane: asyncio.Lock,
         logger: logging.Logger,
     ) -> None:
-        self._history = history
+        self._opened = opened
         self._controller = controller
         self._renewed = renewed
         self._lane = lane
@@ -53,31 +55,38 @@ class PoolLearning:
         self._traffic: tuple[tuple[str, Traffic], ...] = ()  # how programs communicate
         self._accuracy = ""  # how good estimates have been, in Markdown
         self._news = asyncio.Event()
+        self._grown = asyncio.Event()
+        self._grown.set()
 
     async def run(self, artifact: PoolArtifact) -> None:
         """Learn, and keep the pool's page of estimates up to date, until cancelled."""
         await asyncio.gather(self._remember(), self._learner.run(), self._show_accuracy(artifact))
 
     def wake(self) -> None:
-        """A run was recorded."""
+        """A run was recorded, or the history can be used (again)."""
+        self._grown.set()
         self._learner.wake()
 
     async def _remember(self) -> None:
         """Tell the scheduler, once, what runs on several nodes did to each other; it is told later ones as they are."""
-        try:
-            pairs = await asyncio.to_thread(self._measured_pairs)
-        except Exception as error:
-            self._logger.warning("The slowdowns of runs on several nodes could not be read: %s.", error)
+        while True:
+            await self._grown.wait()
+            self._grown.clear()
+            try:
+                pairs = await in_own_thread(self._measured_pairs, "prefect-gpu-contention")
+            except Exception as error:
+                self._logger.warning("The slowdowns of runs on several nodes could not be read: %s.", error)
+                continue
+            if pairs:
+                self._controller.handle(ev.ContentionLearned(pairs))
             return
-        if pairs:
-            self._controller.handle(ev.ContentionLearned(pairs))
 
     def _measured_pairs(self) -> tuple[tuple[Key, Key, float], ...]:
-        return remembered(reversed(measured_pairs(self._history.contention(limit=_MOST_PAIRS))))
+        return remembered(reversed(measured_pairs(self._opened().contention(limit=_MOST_PAIRS))))
 
     def _finished_runs(self) -> list[FinishedRun]:
         """What the history holds, for the learner's thread."""
-        rows = self._history.newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS)
+        rows = self._opened().newest_of_each_flow(MOST_OF_EACH_FLOW, limit=MOST_ROWS)
         compared = comparisons(rows[:_JUDGED_RUNS])
         self._accuracy = accuracy_markdown(compared) if compared else ""
         self._company = newest_slowdowns(rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -34,7 +34,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.profiles import get_live_profile
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.storage.history import History
+from prefect_gpu.storage.spool import spool_folder
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
@@ -46,6 +46,7 @@ from prefect_gpu.worker.leftovers import PoolOwner
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
+from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.stream import PoolStream
 
 
@@ -63,7 +64,7 @@ class PoolSession:
 
     Raises:
         ValueError: The profile is not known, or not for runs of a pool.
-        HistoryError: The history cannot be opened.
+        HistoryError: The history's URL cannot be understood.
     """
 
     host: PrefectHost
@@ -83,9 +84,10 @@ class PoolSession:
         self._state_dir = settings.resolved_state_dir
         self._umask = umask
         self._state_dir.mkdir(parents=True, exist_ok=True)
-        self._history = History(settings.resolved_history_url)
         self._locks = Locks(self._state_dir, settings.lock_dir and settings.lock_dir.expanduser())
         self._logger = get_logger("worker.gpu")
+        spool = spool_folder(self._state_dir) / worker._work_pool_name
+        self._recorder = Recorder(settings.resolved_history_url, spool, self._logger)
         self._leadership = Leadership(self._locks, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
@@ -123,7 +125,7 @@ class PoolSession:
             scope=scope,
             credentials=chosen.credentials,
             control=self._control,
-            history=self._history,
+            recorder=self._recorder,
             leadership=self._leadership,
             lane=self._lane,
             tasks=self._tasks,
@@ -148,10 +150,13 @@ class PoolSession:
             self._make_cleaner().run(),
         ):
             self._tasks.start(work)
+        recorded = None
         if settings.learn:
-            learning = PoolLearning(self._history, self.controller, host.queue.estimated, self._lane, self._logger)
-            host.recorded = _from_a_thread(learning.wake)
+            opened = self._recorder.opened
+            learning = PoolLearning(opened, self.controller, host.queue.estimated, self._lane, self._logger)
+            recorded = learning.wake
             self._tasks.start(learning.run(accuracy_artifact(client, pool.name)))
+        self._tasks.start(self._recorder.run(recorded))
         self.is_open = True
 
     def _make_controller(self, place: Infrastructure, credentials: Mapping[str, str] | None) -> Controller:
@@ -297,18 +302,7 @@ class PoolSession:
         if hasattr(self, "controller"):
             await self.controller.close()
         await self._stack.aclose()
-        self._history.close()
+        await self._recorder.close()
         await self._leadership.release()
         self._locks.release()
         self.is_open = False
-
-
-def _from_a_thread(function: Callable[[], object]) -> Callable[[], None]:
-    """As that function, on the loop that runs now, whichever thread calls."""
-    loop = asyncio.get_running_loop()
-
-    def call() -> None:
-        with suppress(RuntimeError):  # the worker has stopped meanwhile
-            loop.call_soon_threadsafe(function)
-
-    return call

@@ -65,8 +65,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         have ended. A second one leaves at once: running trainings go on, and the next worker takes them over.
 
         Raises:
-            SystemExit: The settings or the blocks that they name are wrong, the history cannot be opened, or the
-                engine cannot be reached; the message says what to do.
+            SystemExit: The settings or the blocks that they name are wrong, or the engine cannot be reached; the
+                message says what to do.
         """
         self._run_once = run_once
         try:

@@ -71,7 +71,7 @@ async def test_a_nan_loss_fails_the_run_with_a_clear_message(served: LivePool) -
 @pytest.mark.parametrize(
     ("setting", "value", "words"),
     [
-        ("history_url", "sqlite:////proc/nowhere/history.db", ("history",)),
+        ("history_url", "mysql://me:geheim@host/runs", ("history", "does not work with")),
         ("virtual_devices", "-1", ("VIRTUAL_DEVICES", "-1")),
         ("profile", "fastest", ("fastest", "fifo")),
     ],

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from prefect_gpu.estimation.runs import FinishedRun
+from prefect_gpu.runtime.tasks import in_own_thread
 
 if TYPE_CHECKING:
     from prefect_gpu.estimation.estimator import Estimator
@@ -55,7 +56,7 @@ class Learner:
             self._news.clear()
             began = time.monotonic()
             try:
-                estimator = await _in_thread(self._learn)
+                estimator = await in_own_thread(self._learn, "prefect-gpu-learner")
             except Exception as error:
                 self._logger.warning("Nothing was learned from the history: %s. Estimates stay as they were.", error)
             else:
@@ -76,25 +77,3 @@ class Learner:
 
         with threadpool_limits(1):
             return Estimator(runs, before=self._estimator)
-
-
-async def _in_thread(work: Callable[[], Estimator | None]) -> Estimator | None:
-    """Run something in a thread of its own, which may die with the process: learning is never worth waiting for."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Estimator | None] = loop.create_future()
-
-    def settle(result: Estimator | None, error: Exception | None) -> None:
-        if not done.done():
-            done.set_result(result) if error is None else done.set_exception(error)
-
-    def target() -> None:
-        result, failed = None, None
-        try:
-            result = work()
-        except Exception as error:
-            failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, result, failed)
-
-    threading.Thread(target=target, name="prefect-gpu-learner", daemon=True).start()
-    return await done
