@@ -90,6 +90,11 @@ class GpuSettings(PrefectBaseSettings):
     docker_ca: Path | None = Field(default=None, description="Certificate of the Engines' authority.")
     docker_certificate: Path | None = Field(default=None, description="The worker's certificate for the Engines.")
     docker_key: Path | None = Field(default=None, description="The key of the worker's certificate.")
+    docker_plain_tcp: bool = Field(
+        default=False,
+        description="Ask Engines on other machines without TLS, if no docker_ca is set. Whoever is in the network in "
+        "between is then root on their machines.",
+    )
     docker_ssh_key: Path | None = Field(
         default=None,
         description="Private key for ssh://, without a passphrase. Default: as ssh does for this user, with "
@@ -103,7 +108,7 @@ class GpuSettings(PrefectBaseSettings):
     docker_node_url: str = Field(
         default="tcp://{address}:2376",
         description="Address of the Engines of a Swarm's nodes, with {address} or {name} in it. The label "
-        "prefect-gpu.endpoint of a node overrides it.",
+        "prefect-gpu.endpoint overrides it that a manager gives a node.",
     )
     image: str | None = Field(default=None, description="Image of the containers of runs that name none.")
     advertise: str | None = Field(

@@ -80,7 +80,7 @@ def infrastructure_of(
     told: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
     if settings.docker_host:
         told["url"] = settings.docker_host
-    endpoint = Endpoint(**told)
+    endpoint = Endpoint(**told, plain_tcp=settings.docker_plain_tcp)
     default = ContainerSpec(settings.image) if settings.image else None
     modules = (*PREFECT_MODULES, *completed(settings.preload))
     ahead = Ahead(modules, AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS) if settings.warm_start else None

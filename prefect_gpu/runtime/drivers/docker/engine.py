@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import docker
 import requests
@@ -70,11 +72,13 @@ class Endpoint:
     Attributes:
         url: ``unix:///var/run/docker.sock``, ``tcp://host:2376`` or ``ssh://user@host``, for which see :mod:`.ssh`.
             By default what ``DOCKER_HOST`` says, else the socket of this machine.
-        ca: File with the certificate of the authority that signed the engine's; None: no TLS.
+        ca: File with the certificate of the authority that signed the engine's; None: no TLS, but for ``https://``,
+            where the authorities of this machine count.
         certificate: File with our own certificate.
         key: File with its key; its path is all that is ever shown.
         ssh_key: File with the private key for ``ssh://``; None: as for any ``ssh`` of this user.
         ssh_known_hosts: File with the host keys that ``ssh://`` accepts; None: likewise.
+        plain_tcp: Whether an engine on another machine may be asked without TLS.
         timeout_s: Seconds after which a request is given up.
     """
 
@@ -84,14 +88,16 @@ class Endpoint:
     key: str | None = None
     ssh_key: str | None = None
     ssh_known_hosts: str | None = None
+    plain_tcp: bool = False
     timeout_s: float = 60.0
 
     def connect(self) -> docker.DockerClient:
         """A new connection.
 
         Raises:
-            EngineError: The engine cannot be reached, or refuses us.
+            EngineError: The engine cannot be reached, refuses us, or could be somebody else.
         """
+        self._must_be_safe()
         with explained(self, "be reached"):
             client = self._client()
             try:
@@ -122,10 +128,45 @@ class Endpoint:
         return client
 
     def _tls(self) -> TLSConfig | bool:
-        if self.ca is None and self.certificate is None:
+        if self.ca is None:
             return False
         own = (self.certificate, self.key) if self.certificate and self.key else None
-        return TLSConfig(client_cert=own, ca_cert=self.ca, verify=self.ca is not None)
+        return TLSConfig(client_cert=own, ca_cert=self.ca, verify=True)
+
+    def _must_be_safe(self) -> None:
+        """Nobody in between may read along, or pass for the engine: who has an engine is root on its machine."""
+        parts = urlsplit(self.url)
+        if parts.scheme in ("unix", "ssh", "npipe", "http+unix"):
+            return
+        given = {"ca": self.ca, "certificate": self.certificate, "key": self.key}
+        lacking = [name for name, value in given.items() if value is None]
+        if self.certificate is not None or self.key is not None:
+            if lacking:
+                raise EngineError(
+                    f"docker_{lacking[0]} is not set, and docker_{'key' if self.key else 'certificate'} is: "
+                    f"{_WHY[lacking[0]]} Set PREFECT_INTEGRATIONS_GPU_DOCKER_{lacking[0].upper()}, or "
+                    f"`{lacking[0]}` in the cluster's block."
+                )
+        elif self.ca is None and parts.scheme != "https" and not self.plain_tcp and not _is_here(parts.hostname or ""):
+            raise EngineError(
+                f"The engine at {self.url} would be asked without TLS: whoever is in between could do there what he "
+                "likes, as root. Set docker_ca, docker_certificate and docker_key, or use ssh://; in a network that "
+                "nobody else is in, PREFECT_INTEGRATIONS_GPU_DOCKER_PLAIN_TCP=true (docker_plain_tcp) allows it."
+            )
+
+
+_WHY = {
+    "ca": "nothing would tell the engine from somebody who pretends to be it.",
+    "certificate": "the engine could not know the worker.",
+    "key": "the certificate is of no use without it.",
+}
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @contextmanager

@@ -10,6 +10,10 @@ from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.units import parse_bytes
 
 PREFIX = "prefect-gpu."
+_OF_ITSELF = frozenset(
+    PREFIX + name for name in ("virtual-devices", "virtual-device-memory", "cores", "gpus", "gpu-memory", "gpu-kind")
+)
+"""What a node of a Swarm may say: what it has. Where it is, and at which address, its manager says."""
 GPU_RESOURCES = ("NVIDIA-GPU", "gpu", "GPU")  # the names that dockerd's node-generic-resources commonly has
 _DEFAULT_MEMORY = "8GiB"
 
@@ -62,10 +66,11 @@ class SwarmNode:
         address: Its address in the Swarm.
         up: Whether the manager hears from it.
         open: Whether it takes work; one that is drained or paused does not, and what runs there goes on.
-        labels: Those of its Engine, and over them those that the manager gave it.
+        labels: Those of its Engine, as far as they say what it has, and over them those that the manager gave it.
         cores: How many.
         memory_bytes: Main memory.
         gpus: Its GPUs, if its Engine declares them as generic resources, or once a probe has found them.
+        ignored: Names of labels that its Engine has and that only the manager may give.
         virtual: Labels of virtual devices that count where ``labels`` has none of their names, if it has no GPU.
     """
 
@@ -79,22 +84,26 @@ class SwarmNode:
     memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
     virtual: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> SwarmNode:
         """Read what the manager's API says of a node."""
         described, spec, status = told["Description"], told["Spec"], told["Status"]
         resources = described["Resources"]
+        own = described.get("Engine", {}).get("Labels") or {}
+        ignored = {name for name in own if name.startswith(PREFIX)} - _OF_ITSELF
         return cls(
             id=told["ID"],
             name=described["Hostname"],
             address=status.get("Addr", ""),
             up=status["State"] == "ready",
             open=spec["Availability"] == "active",
-            labels={**(described.get("Engine", {}).get("Labels") or {}), **(spec.get("Labels") or {})},
+            labels={name: own[name] for name in own.keys() - ignored} | (spec.get("Labels") or {}),
             cores=int(resources["NanoCPUs"] // 1_000_000_000),
             memory_bytes=int(resources["MemoryBytes"]),
             gpus=_declared(resources),
+            ignored=tuple(sorted(ignored - (spec.get("Labels") or {}).keys())),
         )
 
     def stated(self, labels: Mapping[str, str] | None) -> SwarmNode:

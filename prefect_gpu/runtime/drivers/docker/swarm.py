@@ -213,6 +213,13 @@ class SwarmDriver(Driver):
         return told
 
     async def _connect(self, node: SwarmNode) -> DockerDriver:
+        for name in node.ignored:
+            self._logger.warning(
+                "Node %s gives itself the label %s, which is not believed: let the Swarm's manager give it (`docker "
+                "node update --label-add`), or state it in the cluster's block.",
+                node.name,
+                name,
+            )
         url = node.label("endpoint") or self._node_url.format(address=node.address, name=node.name)
         driver = DockerDriver(
             replace(self._manager, url=url),
