@@ -54,20 +54,23 @@ class PoolView:
         self._deployments: dict[UUID, tuple[float, DeploymentResponse]] = {}
         self._flows: dict[UUID, Flow] = {}
 
-    async def waiting_runs(self, prefetch_s: float) -> AsyncIterator[FlowRun]:
-        """Every run that is scheduled to start within the prefetch time, page after page.
+    def due_until(self, prefetch_s: float) -> datetime:
+        """Until when runs must be due to be looked at now."""
+        return datetime.now(timezone.utc) + timedelta(seconds=prefetch_s)
+
+    def scheduled_runs(self, until: datetime, since: datetime | None = None) -> AsyncIterator[list[FlowRun]]:
+        """Every run that is scheduled to start by then, and not before ``since``, page after page.
 
         Prefect's own query for workers stops at one page and leaves out what a limit keeps back; a run that could
         start must not be hidden behind two hundred that could not.
         """
-        until = datetime.now(timezone.utc) + timedelta(seconds=prefetch_s)
-        selection = FlowRunFilter(
-            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-            next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=until),  # type: ignore[arg-type]
+        return self._pages(_scheduled(until, since))
+
+    async def count_scheduled(self, until: datetime) -> int:
+        """How many runs are scheduled to start by then."""
+        return await self._client.count_flow_runs(
+            flow_run_filter=_scheduled(until), work_pool_filter=self._is_ours, work_queue_filter=self._in_our_queues
         )
-        async for flow_run in self._pages(selection):
-            if is_waiting(flow_run):
-                yield flow_run
 
     async def runs_by_id(self, run_ids: Iterable[UUID]) -> list[FlowRun]:
         """The runs of those ids, as they are now; those that do not exist (any more) are left out."""
@@ -81,7 +84,7 @@ class PoolView:
     async def runs_in_state(self, *types: StateType) -> list[FlowRun]:
         """All runs of the pool in one of the state types."""
         selection = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types))))
-        return [flow_run async for flow_run in self._pages(selection)]
+        return [flow_run async for page in self._pages(selection) for flow_run in page]
 
     async def quotas(self, ours: Callable[[], set[str]], worker_limit: int | None) -> Quotas:
         """The limits of the pool and its queues.
@@ -139,25 +142,38 @@ class PoolView:
             self._flows[flow_id] = await self._client.read_flow(flow_id)
         return self._flows[flow_id]
 
-    async def _pages(self, selection: FlowRunFilter) -> AsyncIterator[FlowRun]:
-        queue_filter = WorkQueueFilter(name=WorkQueueFilterName(any_=self._queue_names)) if self._queue_names else None
+    @property
+    def _is_ours(self) -> WorkPoolFilter:
+        return WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool_name]))
+
+    @property
+    def _in_our_queues(self) -> WorkQueueFilter | None:
+        return WorkQueueFilter(name=WorkQueueFilterName(any_=self._queue_names)) if self._queue_names else None
+
+    async def _pages(self, selection: FlowRunFilter) -> AsyncIterator[list[FlowRun]]:
         offset, size = 0, page_size()
         while True:
             page = await self._client.read_flow_runs(
                 flow_run_filter=selection,
-                work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool_name])),
-                work_queue_filter=queue_filter,
+                work_pool_filter=self._is_ours,
+                work_queue_filter=self._in_our_queues,
                 # By id, which never changes: a run that leaves the selection meanwhile shifts no other run out of sight
                 # for longer than until the next look.
                 sort=FlowRunSort.ID_DESC,
                 limit=size,
                 offset=offset,
             )
-            for flow_run in page:
-                yield flow_run
+            yield page
             if len(page) < size:
                 return
             offset += size
+
+
+def _scheduled(until: datetime, since: datetime | None = None) -> FlowRunFilter:
+    return FlowRunFilter(
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+        next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=until, after_=since),  # type: ignore[arg-type]
+    )
 
 
 def is_waiting(flow_run: FlowRun) -> bool:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from heapq import nsmallest
 from typing import Any
 from uuid import UUID
@@ -26,7 +27,7 @@ from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
-from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import BadRequestError, read_request
@@ -41,6 +42,11 @@ _SHOW_WAITING_AFTER_S = 0.3
 _RENEWED_TOGETHER = 3
 # So many runs are read one by one, which is quicker; more are read with one query.
 _READ_SINGLY = 4
+# The part of the time that comparing the whole pool may take; a larger one if something was probably missed.
+_LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
+_OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
+_YIELD_AFTER = 20  # runs that are taken in before others have their turn
+_SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
 @dataclass
@@ -52,12 +58,14 @@ class _Seen:
         lock: Held while its state is changed in Prefect.
         hold: Why it waits, if that is still to be shown.
         shown: What its owner was told last.
+        taken_in: Of which versions of the run, its deployment and its pool the scheduler was told last.
     """
 
     flow_run: FlowRun | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     hold: Hold | None = None
     shown: Shown | None = None
+    taken_in: tuple[object, ...] | None = None
 
 
 class QueueSync:
@@ -95,28 +103,76 @@ class QueueSync:
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
         self._quotas_stale = True
+        self._looking = asyncio.Lock()
+        self._stale = True  # something may have been missed
+        self._looked_at, self._look_took_s = float("-inf"), 0.0  # at the whole pool; monotonic
+        self._due_until: datetime | None = None
+        self._others = 0  # scheduled runs that wait for nobody
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def look(self) -> list[FlowRun]:
-        """Compare the whole pool with what the scheduler believes.
+        """Compare the pool with what the scheduler believes.
+
+        The whole pool is compared as often as that takes little of the time. In between, only runs that have become due
+        are read, and the number of waiting ones is compared.
 
         Returns:
-            The runs that wait.
+            The waiting runs that were read.
         """
-        started = time.time()
+        async with self._looking:
+            started = time.time()
+            self._finalised_at = {
+                run_id: at for run_id, at in self._finalised_at.items() if at > started - _SETTLED_KEPT_S
+            }
+            await self._read_quotas()
+            share = _LOOK_SHARE_STALE if self._stale else _LOOK_SHARE
+            whole = time.monotonic() >= self._looked_at + self._look_took_s / share
+            waiting = await (self._look_at_all(started) if whole else self._look_at_due(started))
+            for flow_run in await self._pool.runs_in_state(StateType.CANCELLING):
+                await self._take_in(flow_run, started)
+            with suppress(httpx.HTTPError, ObjectNotFound):
+                await self._pool.mark_ready()
+        return waiting
+
+    async def _look_at_all(self, started: float) -> list[FlowRun]:
+        began, self._stale = time.monotonic(), False
+        until = self._pool.due_until(self._worker._prefetch_seconds)
         believed = {job.id for job in self.controller.scheduler.state.waiting()}
-        await self._read_quotas()
-        waiting = [run async for run in self._pool.waiting_runs(self._worker._prefetch_seconds)]
-        for flow_run in waiting:
-            await self._take_in(flow_run, started)
-        for flow_run in await self._pool.runs_in_state(StateType.CANCELLING):
-            await self._take_in(flow_run, started)
+        waiting, self._others = [], 0
+        async for page in self._pool.scheduled_runs(until):
+            here = [run for run in page if is_waiting(run)]
+            self._others += len(page) - len(here)
+            waiting += here
+            await self._take_in_all(here, started)
         # Those that were not among the pages are read singly: the pages may have shifted under our eyes.
         self.doubt(*(believed - {str(run.id) for run in waiting}))
-        with suppress(httpx.HTTPError, ObjectNotFound):
-            await self._pool.mark_ready()
+        self._due_until, self._looked_at = until, time.monotonic()
+        self._look_took_s = self._looked_at - began
         return waiting
+
+    async def _look_at_due(self, started: float) -> list[FlowRun]:
+        until = self._pool.due_until(self._worker._prefetch_seconds)
+        since = None if self._due_until is None else self._due_until - timedelta(seconds=_OVERLAP_S)
+        waiting = []
+        async for page in self._pool.scheduled_runs(until, since):
+            waiting += [run for run in page if is_waiting(run)]
+        await self._take_in_all(waiting, started)
+        self._due_until = until
+        count = await self._pool.count_scheduled(until)
+        jobs, moment = self.controller.scheduler.state.waiting(), until.timestamp()
+        self._stale = self._stale or count != self._others + sum(job.not_before <= moment for job in jobs)
+        return waiting
+
+    def missed(self) -> None:
+        """Events may have been missed: the next look is at the whole pool, as soon as that may be."""
+        self._stale = True
+
+    async def _take_in_all(self, flow_runs: Iterable[FlowRun], read_at: float) -> None:
+        for number, flow_run in enumerate(flow_runs, start=1):
+            await self._take_in(flow_run, read_at)
+            if number % _YIELD_AFTER == 0:
+                await asyncio.sleep(0)
 
     def doubt(self, *run_ids: str) -> None:
         """These runs may not be as they were: they are read again at once."""
@@ -161,8 +217,7 @@ class QueueSync:
                 if self._quotas_stale:
                     await self._read_quotas()
                 found = await self._read(run_ids)
-                for flow_run in found:
-                    await self._take_in(flow_run, started)
+                await self._take_in_all(found, started)
                 for run_id in run_ids - {str(run.id) for run in found}:
                     self.withdraw(run_id, "it was deleted")
             except httpx.HTTPError as error:
@@ -224,6 +279,10 @@ class QueueSync:
             return
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+            versions = _versions(flow_run, deployment, self._worker.work_pool)
+            job, seen = self.controller.scheduler.state.jobs.get(run_id), self._seen[run_id]
+            if job is not None and seen.taken_in == versions:
+                return
             request = read_request(flow_run, deployment, self._worker.work_pool, self._settings)
         except ObjectNotFound:
             message = f"Its deployment {flow_run.deployment_id} no longer exists."
@@ -237,18 +296,18 @@ class QueueSync:
         estimate = self.controller.estimates.submitted(run_id, known, request.max_gpus)
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
-        self._seen[run_id].flow_run = flow_run
-        self.controller.handle(
-            ev.JobSubmitted(
-                job=run_id,
-                request=replace(decided(request, estimate), kind=known.program),
-                queue=str(flow_run.work_queue_id),
-                submitted_at=_submitted_at(flow_run, read_at),
-                not_before=due.timestamp() if due else read_at,
-                name=flow_run.name,
-                estimate=estimate,
-            )
+        seen.flow_run, seen.taken_in = flow_run, versions
+        event = ev.JobSubmitted(
+            job=run_id,
+            request=replace(decided(request, estimate), kind=known.program),
+            queue=str(flow_run.work_queue_id),
+            submitted_at=_submitted_at(flow_run, read_at),
+            not_before=due.timestamp() if due else read_at,
+            name=flow_run.name,
+            estimate=estimate,
         )
+        if job is None or not _is_as_told(job, event):
+            self.controller.handle(event)
 
     async def _known_of(self, flow_run: FlowRun, request: Request) -> Known:
         """What is known of a run before it starts, to estimate it by."""
@@ -269,6 +328,7 @@ class QueueSync:
         for event in news:
             job = jobs.get(event.job)
             if job is not None and decided(job.request, event.estimate).exclusive != job.request.exclusive:
+                self._seen[event.job].taken_in = None
                 self.doubt(event.job)
 
     def exhausted(self, run_id: str) -> None:
@@ -407,6 +467,18 @@ def _away(nodes: Sequence[str]) -> str:
     """In words."""
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
     return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained or out of reach)"
+
+
+def _versions(flow_run: FlowRun, *others: Any) -> tuple[object, ...]:
+    """What changes with anything that the scheduler is told of a run, its deployment and its pool."""
+    return (flow_run.updated, flow_run.state_id, *(getattr(other, "updated", None) for other in others))
+
+
+def _is_as_told(job: Job, event: ev.JobSubmitted) -> bool:
+    """Whether the scheduler knows all of this already."""
+    known = (job.request, job.queue, job.submitted_at, job.not_before, job.name, job.estimate)
+    told = (event.request, event.queue, event.submitted_at, event.not_before, event.name, event.estimate)
+    return job.status is Status.WAITING and known == told
 
 
 def _submitted_at(flow_run: FlowRun, read_at: float) -> float:

@@ -244,7 +244,11 @@ class PoolSession:
         return await self.host.queue.look()
 
     def _on_connect(self) -> None:
-        """The event stream is open (again); events may have been missed until now: look at everything once."""
+        """The event stream is open (again); events may have been missed until now: look at everything once.
+
+        A stream that breaks again and again must not make looks pile up.
+        """
+        self.host.queue.missed()
 
         async def look() -> None:
             try:
@@ -252,7 +256,8 @@ class PoolSession:
             except httpx.HTTPError as error:
                 self._logger.debug("The pool could not be read: %r", error)
 
-        self._tasks.start(look())
+        if not self._tasks.has("look"):
+            self._tasks.start(look(), "look")
 
     async def _beat(self) -> None:
         """Send Prefect's heartbeats of warm runs, whose own are switched off (see ``run_start``), until cancelled."""

@@ -1,0 +1,45 @@
+"""What a waiting run costs: requests to Prefect and lines of the event log are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks._host.counting import CountingProxy, counting
+from tests.live.pool import LivePool, eventually
+
+
+async def test_an_unchanged_run_is_taken_in_once(pool: LivePool, tmp_path: Path, monkeypatch: Any) -> None:
+    """However often the worker looks at the pool, and whatever else is submitted meanwhile."""
+    with counting(pool.sandbox.port) as (proxy,):
+        monkeypatch.setitem(pool.sandbox.env, "PREFECT_API_URL", proxy.api_url)
+        pool.start_worker(virtual_devices="1", warm_start="false", learn="false")
+        runs = [await pool.submit("waits", hold=str(tmp_path / "go")) for _ in range(3)]
+        await asyncio.gather(*(pool.until(run, "AwaitingGpu") for run in runs[1:]))
+        await looked(proxy, 2)
+        proxy.seen.clear()
+        await looked(proxy, 2)
+        log = [json.loads(line) for line in (pool.state_dir / "events" / f"{pool.name}.jsonl").read_text().splitlines()]
+        writes = proxy.writes, proxy.seen
+        (tmp_path / "go").touch()
+        await asyncio.gather(*map(pool.until, runs))
+    told = Counter(event["job"] for event in log if event.get("event") == "JobSubmitted")
+    assert {told[str(run)] for run in runs[1:]} == {1}, [line for line in log if line.get("event") == "JobSubmitted"]
+    assert writes[0] == 0, writes[1]
+
+
+async def looked(proxy: CountingProxy, times: int) -> None:
+    """Wait until the worker has looked at its pool so often."""
+    before = polls(proxy)
+
+    async def enough() -> bool:
+        return polls(proxy) >= before + times
+
+    await eventually(enough, f"{times} looks at the pool")
+
+
+def polls(proxy: CountingProxy) -> int:
+    return sum(count for kind, count in proxy.seen.items() if kind.endswith("/get_scheduled_flow_runs"))
