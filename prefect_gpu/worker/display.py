@@ -20,6 +20,7 @@ from prefect_gpu.training import protocol
 from prefect_gpu.worker.artifacts import RunArtifacts
 from prefect_gpu.worker.estimate_words import drift_words, estimate_of
 from prefect_gpu.worker.expectations import at_gate, moved
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.states import show_phase
 
 _PREPARED = "prepared"  # not a phase of the protocol: a run that prepares no more, and waits for its devices
@@ -31,6 +32,7 @@ _NAMES = {
 }
 
 _SETTLED_AFTER_S = 0.25
+_BUSY_AGAIN_S = 1.0  # between two tries to show progress
 _AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
 
 
@@ -39,8 +41,7 @@ class RunDisplay(Follower):
 
     Args:
         warn: Writes a warning into the run's own log.
-        lane: Held while Prefect is written to. A server on SQLite takes one write at a time and grows many times
-            slower when several are tried at once; what is only for show must not be in the way of runs.
+        lane: Where it is written.
         waits_for: If the run is prepared: the name of the run that it waits for, and when that one is expected to train
             no more in Unix seconds; None for what is not known.
         story, page: See :class:`~prefect_gpu.worker.artifacts.RunArtifacts`.
@@ -52,7 +53,7 @@ class RunDisplay(Follower):
         run: Launch,
         estimates: Estimates,
         warn: Callable[[str], None],
-        lane: asyncio.Lock,
+        lane: Lane,
         logger: logging.Logger,
         *,
         story: Callable[[], Sequence[tuple[float, str]]] = tuple,
@@ -109,11 +110,18 @@ class RunDisplay(Follower):
     async def _try(self, measured: Mapping[str, float] | None = None) -> None:
         try:
             self._say_drift()
-            async with self._lane:
+            async with self._lane.reserved():
                 await self._show_phase()
-                if measured is None and self._over.is_set():
-                    return  # somebody waits to change the run's state
-                again_in = await self._artifacts.show(final=measured is not None, measured=measured)
+            if measured is None and self._over.is_set():
+                return  # somebody waits to change the run's state
+            if measured is not None:
+                async with self._lane.reserved():
+                    again_in = await self._artifacts.show(final=True, measured=measured)
+            elif self._lane.is_free:
+                async with self._lane.budgeted():
+                    again_in = await self._artifacts.show()
+            else:
+                again_in = max(_BUSY_AGAIN_S, self._lane.free_in_s)
             if self._shown_phase == _PREPARED:
                 again_in = min(again_in or _AT_GATE_AGAIN_S, _AT_GATE_AGAIN_S)
             if again_in and not self._over.is_set():

@@ -13,7 +13,7 @@ from prefect_gpu.scheduling.forecast import Outlook, Rehearsal
 
 # Times are told to so many runs, the first to start; the others are told about how many come first.
 TOLD_TIMES = 20
-_LEAST_S = 10.0  # between two messages to the same run; a server on SQLite takes few writes
+_LEAST_S = 20.0  # between two messages to the same run; a server on SQLite takes few writes
 _LEAST_UNKNOWN_S = 60.0  # if all that has changed is why its start is unknown
 _MOVED_S, _MOVED = 5.0, 0.2  # a time has moved if by more than so many seconds, and such a part of those left
 _SECONDS_MATTER_S = 600.0
@@ -49,25 +49,34 @@ class Expectations:
         """What is expected of a run; None if it is too new."""
         return self._outlooks.get(run_id)
 
-    async def refresh(self, scheduler: Scheduler, run_id: str | None = None) -> None:
+    def ahead_of(self, run_id: str) -> int:
+        """How many waiting runs are expected to start before it; of one that is too new, more than of the others."""
+        outlook = self._outlooks.get(run_id)
+        return len(self._outlooks) if outlook is None else outlook.ahead
+
+    async def refresh(self, scheduler: Scheduler, run_id: str | None = None) -> bool:
         """Look ahead again if the last look is old.
 
         Args:
             scheduler: Whose runs; its clock is Unix time.
             run_id: A run about which something is to be said now: if nothing is known of it, the look is made sooner.
+
+        Returns:
+            Whether it was.
         """
         age_s, least_s = time.monotonic() - self._at, self._took_s / _SHARE
         if age_s < (self._took_s if run_id is not None and run_id not in self._outlooks else max(_EVERY_S, least_s)):
-            return
+            return False
         try:
-            rehearsal = Rehearsal(scheduler, time.time())
             began = time.perf_counter()
+            rehearsal = Rehearsal(scheduler, time.time())
             self._outlooks = await asyncio.to_thread(rehearsal.play)
             self._took_s = time.perf_counter() - began
         except Exception:  # a bug; runs are started all the same, and shown as waiting
             self._logger.exception("The starts of waiting runs cannot be forecast")
             self._outlooks, self._took_s = {}, 60.0
         self._at = time.monotonic()
+        return True
 
 
 def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | None = None) -> str:

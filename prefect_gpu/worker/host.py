@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import time
@@ -31,6 +30,7 @@ from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.finalisation import Finalisation, persist
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.pool import PoolView
@@ -58,7 +58,7 @@ class PrefectHost:
         local: Whether runs are processes of this machine.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty if they are.
         credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
-        lane: Held while Prefect is written to for show: see :class:`.RunDisplay`.
+        lane: Where what is only shown is written.
         tasks: Keeps what goes on beside.
         controller, stream: Set by the session, which makes them know each other.
         page_url: Of the pool's page; empty: there is none.
@@ -73,7 +73,7 @@ class PrefectHost:
     control: EngineControl
     recorder: Recorder
     leadership: Leadership
-    lane: asyncio.Lock
+    lane: Lane
     tasks: Tasks
     logger: logging.Logger
     page_url: str = ""
@@ -119,7 +119,8 @@ class PrefectHost:
         """See :class:`Host`."""
         run.attach(_Prepared(self.stream.breaks))
         await self.leadership.must_hold()
-        return await self._launcher.prepare(run)
+        with self.lane.urgent():
+            return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:
         """See :class:`Host`."""
@@ -145,14 +146,15 @@ class PrefectHost:
             for warning in estimate.warnings:
                 logger.warning("About its estimate: %s", warning)
         with suppress(httpx.HTTPError, ObjectNotFound):
-            async with self.lane:
+            async with self.lane.reserved():
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
                 await self.worker._give_worker_labels_to_flow_run(UUID(run.run_id))
 
     async def unlaunched(self, run: Launch) -> None:
         """See :class:`Host`."""
         await self.leadership.must_hold()
-        await self._finalisation.give_back(run)
+        with self.lane.urgent():
+            await self._finalisation.give_back(run)
         self.queue.finalised(run.run_id)
 
     # -- following ------------------------------------------------------------------------------------------------
@@ -231,7 +233,8 @@ class PrefectHost:
             await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
         self.control.unregister(run.run_id)
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
-        outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
+        with self.lane.urgent():
+            outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
             self.queue.exhausted(run.run_id)
         self.queue.finalised(run.run_id)
@@ -243,7 +246,8 @@ class PrefectHost:
         display = run.attached(RunDisplay)
         if display is not None:
             await display.leave()
-        waiting = await self._finalisation.give_way(run, reason)
+        with self.lane.urgent():
+            waiting = await self._finalisation.give_way(run, reason)
         if waiting is None:
             return False
         self.control.unregister(run.run_id)

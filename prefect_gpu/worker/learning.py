@@ -18,6 +18,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.storage.finished import communication, finished_run, measured_pairs, newest_slowdowns
 from prefect_gpu.storage.history import History
 from prefect_gpu.worker.artifacts import PoolArtifact
+from prefect_gpu.worker.lane import Lane
 
 if TYPE_CHECKING:
     from prefect_gpu.estimation.estimator import Estimator
@@ -34,7 +35,7 @@ class PoolLearning:
     Args:
         opened: The history; called in threads. It raises what is wrong with a history that cannot be used now.
         renewed: Called with new estimates of runs that wait.
-        lane: Held while Prefect is written to; see :class:`.RunDisplay`.
+        lane: Where it is written to Prefect.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class PoolLearning:
         opened: Callable[[], History],
         controller: Controller,
         renewed: Callable[[Sequence[ev.JobEstimated]], None],
-        lane: asyncio.Lock,
+        lane: Lane,
         logger: logging.Logger,
     ) -> None:
         self._opened = opened
@@ -127,7 +128,7 @@ class PoolLearning:
             if not self._accuracy:
                 continue
             try:
-                async with self._lane:
+                async with self._lane.reserved():
                     await artifact.show(self._accuracy)
             except Exception as error:  # it is only for show
                 self._logger.debug("The accuracy of estimates could not be shown: %r", error)

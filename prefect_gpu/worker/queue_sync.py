@@ -33,6 +33,7 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
 
@@ -45,6 +46,7 @@ _READ_SINGLY = 4
 # The part of the time that comparing the whole pool may take; a larger one if something was probably missed.
 _LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
 _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
+_REST, _LONGEST_REST_S = 5.0, 1.0  # after reading what is new while runs wait: so many times what it took
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
 _SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
@@ -56,14 +58,12 @@ class _Seen:
     Attributes:
         flow_run: As it was read last.
         lock: Held while its state is changed in Prefect.
-        hold: Why it waits, if that is still to be shown.
         shown: What its owner was told last.
         taken_in: Of which versions of the run, its deployment and its pool the scheduler was told last.
     """
 
     flow_run: FlowRun | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    hold: Hold | None = None
     shown: Shown | None = None
     taken_in: tuple[object, ...] | None = None
 
@@ -73,7 +73,7 @@ class QueueSync:
 
     Args:
         cancel: Called with a launched run that its user has cancelled.
-        lane: Held while Prefect is written to for show: see :class:`~prefect_gpu.worker.display.RunDisplay`.
+        lane: Where what is shown of waiting runs is written.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class QueueSync:
         finalisation: Finalisation,
         *,
         cancel: Callable[[Launch], Awaitable[None]],
-        lane: asyncio.Lock,
+        lane: Lane,
         logger: logging.Logger,
         settings: GpuSettings | None = None,
     ) -> None:
@@ -98,6 +98,9 @@ class QueueSync:
         self._logger = logger
         self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._expectations = Expectations(logger)
+        self._forecast_is_new = False
+        self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
+        self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
         self._finalised_at: dict[str, float] = {}
         self._needs_all: set[str] = set()  # runs that have run out of the memory that they were granted
         self._doubtful: set[str] = set()
@@ -191,6 +194,8 @@ class QueueSync:
         job = self.controller.scheduler.state.jobs.get(what)
         if state_type == StateType.SCHEDULED.value:
             relevant = event.resource.get("prefect.state-name") != AWAITING_GPU and (job is None or not job.active)
+            if relevant and job is None:
+                self._lane.submission()
         elif state_type in (StateType.CANCELLING.value, StateType.CANCELLED.value):
             relevant = job is not None or state_type == StateType.CANCELLING.value
         else:
@@ -211,6 +216,7 @@ class QueueSync:
         while True:
             await self._news.wait()
             self._news.clear()
+            began = time.monotonic()
             run_ids, self._doubtful = self._doubtful, set()
             started = time.time()
             try:
@@ -224,6 +230,8 @@ class QueueSync:
                 self._logger.debug("Runs could not be read: %r", error)
                 await asyncio.sleep(1.0)
                 self.doubt(*run_ids)
+            if self.controller.scheduler.state.queue_of_waiting:  # one more can wait; the server has others to serve
+                await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began)))
 
     async def _read(self, run_ids: set[str]) -> list[FlowRun]:
         async def read_one(run_id: str) -> FlowRun | None:
@@ -368,6 +376,7 @@ class QueueSync:
         if run_id not in self.controller.runs:
             self.controller.estimates.forget(run_id)
         self._seen.pop(run_id, None)
+        self._holds.pop(run_id, None)
 
     async def refuse(self, flow_run: FlowRun, message: str) -> None:
         """The run cannot be run here: say why where its owner looks."""
@@ -381,20 +390,34 @@ class QueueSync:
         return self._expectations.of(run_id)
 
     def held(self, hold: Hold) -> None:
-        """Show in Prefect why the run waits: a little later, and only if it still does."""
-        if hold.code != "due":
-            self._seen[hold.job].hold = hold
+        """Show in Prefect why the run waits: some time later, and only if it still does."""
+        if hold.code == "never":
+            self._never[hold.job] = hold
+        elif hold.code != "due":
+            self._holds[hold.job] = hold
 
     async def show_holds(self) -> None:
         """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
         while True:
             await asyncio.sleep(_SHOW_WAITING_AFTER_S)
-            for run_id, seen in [(run_id, seen) for run_id, seen in self._seen.items() if seen.hold is not None]:
-                hold, seen.hold = seen.hold, None
-                if hold is not None:
-                    await self._try(run_id, self._show(run_id, hold))
-            for run_id, reason in await self._with_news():
-                await self._try(run_id, self._write(run_id, reason))
+            for run_id, hold in list(self._never.items()):
+                del self._never[run_id]
+                await self._try(run_id, self._show(run_id, hold))
+            if self.controller.scheduler.state.queue_of_waiting:
+                await self._look_ahead()
+            if self._forecast_is_new and self._lane.lets_through():
+                for run_id, reason in self._with_news():
+                    await self._try(run_id, self._write(run_id, reason))
+            while self._holds and self._lane.lets_through():
+                run_id = next(iter(self._holds))
+                await self._try(run_id, self._show(run_id, self._holds.pop(run_id)))
+
+    async def _look_ahead(self) -> None:
+        """Bring the forecast up to date. Those who are expected to start first are then shown first."""
+        if await self._expectations.refresh(self.controller.scheduler):
+            self._forecast_is_new = True
+            ahead = self._expectations.ahead_of
+            self._holds = dict(sorted(self._holds.items(), key=lambda held: ahead(held[0])))
 
     async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> None:
         try:
@@ -411,7 +434,7 @@ class QueueSync:
             return
         away = self.controller.nodes_away if hold.code == "never" else ()
         if away:
-            seen.hold = seen.hold or hold  # to be looked at again, until all nodes are there
+            self._never.setdefault(run_id, hold)  # to be looked at again, until all nodes are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
@@ -422,25 +445,22 @@ class QueueSync:
         await self._expectations.refresh(self.controller.scheduler, run_id)
         await self._write(run_id, hold.reason)
 
-    async def _with_news(self) -> list[tuple[str, str]]:
+    def _with_news(self) -> list[tuple[str, str]]:
         """Runs that are shown as waiting and of which something else is expected by now: few, the first to start.
 
         Returns:
             (run, why it waits).
         """
-        shown_runs = [(run_id, seen.shown) for run_id, seen in self._seen.items() if seen.shown is not None]
-        if not shown_runs:
-            return []
-        await self._expectations.refresh(self.controller.scheduler)
+        self._forecast_is_new = False
         now, changed = time.time(), []
-        for run_id, shown in shown_runs:
-            outlook = self._expectations.of(run_id)
-            if outlook is not None and worth_saying(shown, outlook, now):
-                changed.append((outlook.ahead, run_id, shown.reason))
+        for run_id, seen in self._seen.items():
+            outlook = None if seen.shown is None else self._expectations.of(run_id)
+            if outlook is not None and seen.shown is not None and worth_saying(seen.shown, outlook, now):
+                changed.append((outlook.ahead, run_id, seen.shown.reason))
         return [(run_id, reason) for _, run_id, reason in nsmallest(_RENEWED_TOGETHER, changed)]
 
     async def _write(self, run_id: str, reason: str) -> None:
-        async with self._lane, self.lock(run_id):
+        async with self._lane.budgeted(), self.lock(run_id):
             job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self.flow_run(run_id)
             if job is None or job.active or flow_run is None:
                 return

@@ -40,6 +40,7 @@ from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
 from prefect_gpu.worker.infrastructure import Infrastructure, infrastructure_of
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
 from prefect_gpu.worker.leftovers import PoolOwner
@@ -91,7 +92,7 @@ class PoolSession:
         self._leadership = Leadership(self._locks, printer, self._stand_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
-        self._lane = asyncio.Lock()  # for writing to Prefect what is only for show: see RunDisplay
+        self._lane = Lane()
         self._page: PageServer | None = None
         self._tasks = Tasks(self._logger)
         self.is_open = False
@@ -209,7 +210,7 @@ class PoolSession:
         host = socket.gethostname()
         text = f"[The pool's page]({url}) shows its devices and why runs wait, while its worker runs on {host}."
         try:
-            async with self._lane:
+            async with self._lane.reserved():
                 await artifact.show(text)
         except Exception as error:  # it is only for show
             self._logger.debug("The pool's page could not be linked: %r", error)

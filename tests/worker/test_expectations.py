@@ -22,6 +22,7 @@ from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.worker import expectations, queue_sync
 from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import LOGGER, OneRun
 
@@ -159,13 +160,14 @@ class Waits:
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
-        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=asyncio.Lock(), logger=LOGGER)
+        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=Lane(), logger=LOGGER)
         self.queue.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
         self.queue._seen[self.run_id].flow_run = self.prefect.as_read()
 
     async def look(self) -> None:
         """What the worker does every now and then."""
-        for run_id, reason in await self.queue._with_news():
+        await self.queue._look_ahead()
+        for run_id, reason in self.queue._with_news():
             await self.queue._write(run_id, reason)
 
     @property
@@ -191,7 +193,8 @@ async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.Mo
     await waits.queue._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
     waits.now += 30
     waits.scheduler.handle(ev.JobEstimated("first", Estimate(500.0)), waits.now)
-    [news] = await waits.queue._with_news()
+    await waits.queue._look_ahead()
+    [news] = waits.queue._with_news()
     async with waits.queue.lock(waits.run_id):  # whoever claims it holds this
         renaming = asyncio.create_task(waits.queue._write(*news))
         await asyncio.sleep(0)

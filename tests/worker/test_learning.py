@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Part
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.learning import PoolLearning
 from tests.worker.prefect_stand_in import LOGGER
 
@@ -34,7 +35,7 @@ class Learning:
             estimates=Estimates(),
             scheduler=Scheduler("deepshare"),
         )
-        self.learning = PoolLearning(lambda: history, controller, lambda news: None, asyncio.Lock(), LOGGER)
+        self.learning = PoolLearning(lambda: history, controller, lambda news: None, Lane(), LOGGER)
 
 
 async def test_what_runs_did_to_each_other_is_told_once_at_the_start(tmp_path: Path) -> None:

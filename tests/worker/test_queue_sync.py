@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +16,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
@@ -28,7 +28,7 @@ def a_sync(prefect: OneRun) -> QueueSync:
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
     finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER, HOST_PREFIX)
-    queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=asyncio.Lock(), logger=LOGGER)
+    queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=Lane(), logger=LOGGER)
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
     queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
     return queue
@@ -148,7 +148,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
     await queue._show(run_id, hold)
     assert refused == [] and "n2 cannot be used now" in written[0]
-    assert seen.hold == hold, "it is looked at again"
+    assert queue._never == {run_id: hold}, "it is looked at again"
     controller.nodes_away = ()
     await queue._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
