@@ -35,6 +35,7 @@ OnEvent = Callable[[str, str, float, dict[str, Any]], Awaitable[None] | None]
 OnSession = Callable[[str, str], Awaitable[None] | None]
 
 HELLO_SECONDS = 10.0
+_TRY_AGAIN_LATER = 1013  # WebSocket's own
 
 
 def new_token() -> str:
@@ -104,6 +105,7 @@ class ChannelServer:
         self._logger = logger or logging.getLogger("prefect_gpu.channel")
         self._hello_seconds = hello_seconds
         self._runs: dict[str, _Run] = {}
+        self._put_off: set[str] = set()
         self._server: Server | None = None
         self._closing = False
         self._opened = asyncio.Event()
@@ -182,8 +184,13 @@ class ChannelServer:
             self.revoke(run_id)
         self._runs[run_id] = _Run(token, session)
 
+    def put_off(self, run_id: str) -> None:
+        """Tell a run whose token is not known to try again later. It goes on, unheard, and another worker may know."""
+        self._put_off.add(run_id)
+
     def revoke(self, run_id: str) -> None:
         """The run is over: end its connection and let it in no more. An unknown run is no error."""
+        self._put_off.discard(run_id)
         run = self._runs.pop(run_id, None)
         if run is not None and run.connection is not None:
             self._hang_up(run.connection, CLOSE_OVER, "the run is over")
@@ -288,6 +295,8 @@ class ChannelServer:
 
     def _authenticate(self, run_id: str, token: str, session: str, connection: ServerConnection) -> _Run:
         run = self._runs.get(run_id)
+        if run is None and run_id in self._put_off:
+            raise _Rejected(_TRY_AGAIN_LATER, "its record cannot be read, so its token is not known")
         if run is None:
             raise _Rejected(CLOSE_OVER, "the run is over, or was never known here")
         if not hmac.compare_digest(run.token.encode(), token.encode()):

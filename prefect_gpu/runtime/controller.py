@@ -94,7 +94,7 @@ class Controller:
         self._host = host
         self._driver = driver
         driver.may_start = leads
-        self._records = RecordStore(state_dir, pool)
+        self._records = RecordStore(state_dir, pool, self._logger)
         place = checkpoints or str(state_dir / "checkpoints")
         self.checkpoints = RunCheckpoints(place, self._logger, credentials, pool_id)
         self._log = EventLog(state_dir / "events" / f"{pool}.jsonl", profile, abilities)
@@ -152,8 +152,7 @@ class Controller:
             self.fleet.change(nodes, self._driver.closed_nodes)
         await asyncio.to_thread(self._records.clean_up)
         self.handle(ev.NodesChanged(self.fleet.nodes))
-        for folder, record in self._records:
-            await self._launches.adopt(folder, record)
+        await self._launches.adopt_all()
         self._channel.open()  # not before: whoever comes back must not be told that nobody knows it
         await self._driver.sweep()
         self._tasks.start(self._driver.watch_nodes(self._change_nodes), "nodes")
@@ -306,6 +305,8 @@ class Controller:
 
     def _save(self, run: Launch) -> None:
         """Bring the record up to date. The run must not suffer if the disk is full: an older record will do."""
+        if run.damaged:
+            return
         try:
             self._records.write(run.folder, run.record)
         except OSError as error:

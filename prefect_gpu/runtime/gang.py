@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import signal
 from collections.abc import Sequence
 from logging import Logger, LoggerAdapter
@@ -76,6 +77,11 @@ def instance_id(run_id: str, rank: int) -> str:
 def instance_folder(folder: Path, rank: int) -> Path:
     """The folder of an instance's launch."""
     return folder if rank == 0 else folder / f"{folder.name}.{rank}"
+
+
+def instances_in(folder: Path) -> int:
+    """How many instances of a launch have a folder."""
+    return next(rank for rank in itertools.count(1) if not instance_folder(folder, rank).exists())
 
 
 async def launch_together(

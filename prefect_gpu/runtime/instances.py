@@ -11,7 +11,14 @@ from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.drivers.base import Driver, LaunchSpec, RunHandle
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.gang import adopt_together, instance_environment, instance_folder, instance_id, launch_together
+from prefect_gpu.runtime.gang import (
+    adopt_together,
+    instance_environment,
+    instance_folder,
+    instance_id,
+    instances_in,
+    launch_together,
+)
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.run_environment import channel_environment, run_environment
 
@@ -68,12 +75,16 @@ class Instances:
 
     async def adopt(self, launch: Launch) -> RunHandle | None:
         """Find what an earlier worker started; see :func:`.adopt_together`."""
-        run_id, parts = launch.run_id, range(len(launch.record.placement.parts))
-        launched = [(instance_id(run_id, rank), instance_folder(launch.folder, rank)) for rank in parts]
+        run_id = launch.run_id
+        count = max(len(launch.record.placement.parts), instances_in(launch.folder))
+        launched = [(instance_id(run_id, rank), instance_folder(launch.folder, rank)) for rank in range(count)]
         handle = await adopt_together(self._driver, launched, self._logger)
         if handle is not None:
             await handle.give(CHANNEL_FILE, self._address)
-            self._channel.admit(run_id, launch.record.token, session=launch.record.session)
+            if launch.record.token:
+                self._channel.admit(run_id, launch.record.token, session=launch.record.session)
+            else:
+                self._channel.put_off(run_id)
         return handle
 
     def dismiss(self, launch: Launch) -> None:

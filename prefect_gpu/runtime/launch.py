@@ -115,6 +115,7 @@ class Launch:
     )  # runs that shared its devices, ended or not
     device_idle_s: float | None = None
     exhausted: bool = False  # it has run out of the memory that it was granted of a device that it shared
+    damaged: bool = False  # its record could not be read, and is left as it is: another version may read it
     followers: list[Follower] = field(default_factory=list, repr=False, compare=False)
     saving_share: float | None = None  # of the processor, if it was given one to save with
     slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import new_token
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
-from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError
+from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.gang import instances_in
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
-from prefect_gpu.runtime.records import RecordStore, RunRecord
+from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE
+from prefect_gpu.runtime.run_environment import devices_of_process
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
+from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.training import protocol
@@ -108,7 +111,7 @@ class Launches:
         for other in ahead:
             await other.gone.wait()
         try:
-            spec = await self.host.prepare(launch)
+            spec = await self._prepare(launch)
         except NotOursError as error:
             self._drop(launch, ev.JobEnded(launch.run_id, f"not launched: {error}"))
             return
@@ -148,18 +151,81 @@ class Launches:
         await self.host.launched(launch)
         await self._watch(launch)
 
-    async def adopt(self, folder: Path, record: RunRecord) -> None:
-        """Take over one launch of an earlier worker."""
-        launch = Launch(record, folder, cancelling=record.cancelled)
+    async def _prepare(self, launch: Launch) -> LaunchSpec:
+        try:
+            await asyncio.to_thread(self.records.sync, launch.folder)
+        except OSError as error:
+            raise LaunchError(f"it could not be recorded: {error}") from error
+        return await self.host.prepare(launch)
+
+    async def adopt_all(self) -> None:
+        """Take over the launches of an earlier worker. None keeps the others from it, whatever is wrong with it.
+
+        Those whose records cannot be read come last: they may have to be given what is left.
+
+        Raises:
+            LaunchError: All places where they may run are out of reach.
+        """
+        found = [(*one, False) for one in self.records]
+        for folder, record, damaged in (*found, *((*one, True) for one in self.records.damaged())):
+            launch = Launch(record, folder, cancelling=record.cancelled, damaged=damaged)
+            try:
+                await self._adopt(launch)
+            except Exception as error:
+                if isinstance(error, LaunchError):
+                    raise
+                self.logger.exception("Run %s could not be taken over", record.name)
+
+    async def _adopt(self, launch: Launch) -> None:
+        record = launch.record
         launch.attach(*self.followers())
         if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
             launch.eviction = do.Preempt(record.run_id, record.leaving)
-        handle = launch.handle = await self.instances.adopt(launch)
+        try:
+            handle = launch.handle = await self.instances.adopt(launch)
+        except Exception as error:
+            if isinstance(error, LaunchError) and error.away:  # not this run alone
+                raise
+            self.logger.exception("Run %s cannot be looked for now: it is tried again, and has its place", record.name)
+            self._take_over(launch, self._adopt_later(launch))
+            return
         if handle is None:
             self._follow(launch, self._return_unlaunched(launch))
             return
+        self.logger.info("Found run %s running (pid %s) and adopted it", record.name, handle.pid)
+        self._take_over(launch, self._follow_adopted(launch, handle))
+
+    async def _adopt_later(self, launch: Launch) -> None:
+        handle = None
+        while handle is None:
+            await asyncio.sleep(_RETRY_S)
+            try:
+                handle = launch.handle = await self.instances.adopt(launch)
+            except Exception as error:
+                self.logger.debug("Run %s still cannot be looked for: %r", launch.record.name, error)
+                continue
+            if handle is None:
+                self.tell(ev.JobEnded(launch.run_id, "it was never started"))
+                await self._return_unlaunched(launch)
+                return
+        self.logger.info("Found run %s running (pid %s) and adopted it", launch.record.name, handle.pid)
+        await self._follow_adopted(launch, handle)
+
+    async def _follow_adopted(self, launch: Launch, handle: RunHandle) -> None:
+        launch.record.warm = handle.warm  # the worker before us may have died before it knew
+        if launch.record.cancelled:  # the worker before us was about to stop it
+            self.tasks.start(handle.stop(_ADOPTED_GRACE_S), f"stop-{launch.run_id}")
+        await self._watch(launch)
+
+    def _take_over(self, launch: Launch, work: Coroutine[Any, Any, None]) -> None:
+        """From here on its place is its own, and it is followed by that work."""
+        record = launch.record
+        if record.placement == UNKNOWN_PLACE:
+            record.placement = self._likely_place(launch)
+        if launch.damaged:
+            taken = ", ".join(record.placement.all_devices) or "no device"
+            self.logger.error("Run %s goes on, and %s cannot be granted until it has ended", record.name, taken)
         self._meet(launch)
-        record.warm = handle.warm  # the worker before us may have died before it knew
         launch.phase = max(
             (phase for phase in protocol.PHASES if phase in record.times),
             key=lambda phase: (record.times[phase], protocol.PHASES.index(phase)),
@@ -169,10 +235,7 @@ class Launches:
             follower.adopted(launch, self.clock())
         status = STATUS_OF_PHASE.get(launch.phase, Status.LAUNCHING)
         submitted = record.times.get("submitted", 0.0)
-        self.logger.info("Found run %s running (pid %s) and adopted it", record.name, handle.pid)
-        self._follow(launch, self._watch(launch))
-        if record.cancelled:  # the worker before us was about to stop it
-            self.tasks.start(handle.stop(_ADOPTED_GRACE_S), f"stop-{record.run_id}")
+        self._follow(launch, work)
         self.tell(
             ev.JobAdopted(
                 record.run_id,
@@ -190,6 +253,18 @@ class Launches:
         self.adjuster.make_up(launch, behind=job.behind if job is not None else None)
         for event in self.estimates.adopted_anew(launch, self.fleet.kind):
             self.tell(event)
+
+    def _likely_place(self, launch: Launch) -> Placement:
+        """Where a launch is of which no record says it: where its process was told, or all that is free there."""
+        pid = launch.handle.pid if launch.handle is not None else None
+        alone, nodes, told = instances_in(launch.folder) == 1, self.fleet.nodes, tuple[str, ...]()
+        if alone and isinstance(pid, str):  # a container, `node:container`
+            nodes = tuple(node for node in nodes if node.id == pid.partition(":")[0])
+        elif alone and isinstance(pid, int):
+            told = devices_of_process(pid)
+        free = {node.id: tuple(device.id for device in self.state.free_devices(node.id)) for node in nodes}
+        parts = [Placement(node, told or devices, ()) for node, devices in free.items()]
+        return dataclasses.replace(parts[0], others=tuple(parts[1:])) if parts else UNKNOWN_PLACE
 
     async def _return_unlaunched(self, launch: Launch) -> None:
         self.instances.dismiss(launch)

@@ -1,23 +1,36 @@
 """What must outlive the worker: one small file for each launched run, written before anything is launched.
 
-A new worker finds here every run that the old one may have started: which process, which devices, which token.
+A new worker finds here every run that the old one may have started: which process, which devices, which token. That
+worker may be of another version, older or newer, and there may have been a power loss in between.
+
+===============  ==================================================================================================
+``record.json``  replaced in one step whenever something changes; its newest state may be lost with the power
+``first.json``   the same as it was at first, which is on the disk before anything is launched
+===============  ==================================================================================================
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from prefect_gpu.runtime import files
+from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.codec import build, plain
+from prefect_gpu.scheduling.model.codec import fields_of, plain
 from prefect_gpu.scheduling.model.jobs import Request
+
+RECORD, FIRST = "record.json", "first.json"
+_OURS = (RECORD, FIRST, supervisor.CLAIM, supervisor.PROCESS)
+UNKNOWN_PLACE = Placement("", (), ())
 
 
 @dataclass
@@ -66,7 +79,8 @@ class RecordStore:
     A folder appears and disappears in one step, whenever the worker is killed: it is made, and taken apart, aside.
     """
 
-    def __init__(self, state_dir: Path, pool: str) -> None:
+    def __init__(self, state_dir: Path, pool: str, logger: logging.Logger | None = None) -> None:
+        self._logger = logger or logging.getLogger("prefect_gpu.records")
         self._root = state_dir / "runs"
         self._aside = state_dir / "unfinished" / pool
         self._pool = pool
@@ -76,25 +90,39 @@ class RecordStore:
         shutil.rmtree(self._aside, ignore_errors=True)
 
     def create(self, record: RunRecord) -> Path:
-        """Make the folder of a launch and write its record."""
+        """Make the folder of a launch and write its record. It outlives this process, and once :meth:`sync` has
+        returned, a power loss, too.
+        """
         name = f"{record.run_id}-{time.time_ns():x}"
         making, folder = self._aside / name, self._root / name
         self._root.mkdir(parents=True, exist_ok=True)
         making.mkdir(parents=True, mode=0o700)
         try:
             self.write(making, record)
+            os.link(making / RECORD, making / FIRST)
             making.rename(folder)
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
             raise
         return folder
 
+    def sync(self, folder: Path) -> None:
+        """Bring a new folder to the disk. It may take as long as the disk does.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        with open(folder / FIRST, "rb") as file:
+            os.fsync(file.fileno())
+        supervisor.sync_folder(str(folder))
+        supervisor.sync_folder(str(self._root))
+
     def write(self, folder: Path, record: RunRecord) -> None:
         """Replace the record in one step, so that a reader sees the old one or the new one and never half of one."""
-        temporary = folder / "record.json.tmp"
+        temporary = folder / f"{RECORD}.tmp"
         temporary.write_text(json.dumps(record, default=plain))
         os.chmod(temporary, 0o600)  # it holds the token
-        temporary.replace(folder / "record.json")
+        temporary.replace(folder / RECORD)
 
     def remove(self, folder: Path) -> None:
         """The launch is finalised: remove everything about it.
@@ -118,12 +146,58 @@ class RecordStore:
 
     def __iter__(self) -> Iterator[tuple[Path, RunRecord]]:
         """(folder, record) of each launch of this pool that has not been finalised, oldest first."""
-        if not self._root.exists():
-            return
-        for folder in sorted(self._root.iterdir(), key=lambda path: path.name.rpartition("-")[2]):
-            try:
-                record: RunRecord = build(RunRecord, json.loads((folder / "record.json").read_text()))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
-                continue  # nothing that we have made: nothing was launched from it
-            if record.pool == self._pool:
+        for folder in self._folders():
+            record, _ = self._read(folder)
+            if record is not None and record.pool == self._pool:
                 yield folder, record
+
+    def damaged(self) -> Iterator[tuple[Path, RunRecord]]:
+        """(folder, stand-in) of each launch whose record cannot be read, and that may be of this pool.
+
+        The stand-in has what could be read of the record, field by field. If that is not the placement, it has
+        :data:`UNKNOWN_PLACE`, and without a token, it has an empty one.
+        """
+        for folder in self._folders():
+            record, why = self._read(folder)
+            if record is None and any((folder / name).exists() for name in _OURS):
+                found = _salvage(folder, self._pool)
+                if found.pool == self._pool:
+                    self._logger.error("The record of run %s cannot be read: %s", found.name, why)
+                    yield folder, found
+
+    def _folders(self) -> list[Path]:
+        if not self._root.exists():
+            return []
+        return sorted(self._root.iterdir(), key=lambda path: path.name.rpartition("-")[2])
+
+    def _read(self, folder: Path) -> tuple[RunRecord | None, str]:
+        """The record, or why there is none."""
+        why = []
+        for name in (RECORD, FIRST):
+            try:
+                record: RunRecord = files.build(RunRecord, files.load(folder / name))
+            except (FileNotFoundError, NotADirectoryError):
+                why.append(f"{folder / name} is gone")
+                continue
+            except files.UnreadableError as error:
+                why.append(f"{folder / name}: {error}")
+                continue
+            if why:
+                self._logger.error("The record of run %s is taken as it was at its launch: %s.", record.name, why[0])
+            return record, ""
+        return None, "; ".join(why)
+
+
+def _salvage(folder: Path, pool: str) -> RunRecord:
+    """What can be read of a record, field by field."""
+    run_id, hints = folder.name.rpartition("-")[0], get_type_hints(RunRecord)
+    found = fields_of(RunRecord(run_id, run_id, pool, "", "", Request(), UNKNOWN_PLACE))
+    for name in (FIRST, RECORD):
+        with contextlib.suppress(OSError, files.UnreadableError):
+            written = files.load(folder / name)
+            for field_name, value in written.items() if isinstance(written, dict) else ():
+                if field_name in hints:
+                    with contextlib.suppress(files.UnreadableError):
+                        found[field_name] = files.build(hints[field_name], value)
+    found["run_id"] = run_id
+    return RunRecord(**found)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from prefect_gpu.runtime.drivers.launched import environment
 from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.training import protocol
 
@@ -99,3 +100,13 @@ def mps_runs(environ: Mapping[str, str]) -> bool:
 
 def _file_name(device_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", device_id)
+
+
+def devices_of_process(pid: int) -> tuple[str, ...]:
+    """Ids of the devices that a process of this machine began with; none if that cannot be seen: it is a fork, say."""
+    mark = f"{protocol.ENV_DEVICES}=".encode()
+    told = next((one.removeprefix(mark) for one in environment(pid) if one.startswith(mark)), b"[]")
+    try:
+        return tuple(str(device["id"]) for device in json.loads(told))
+    except (ValueError, TypeError, KeyError):
+        return ()

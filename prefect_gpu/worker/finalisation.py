@@ -228,7 +228,10 @@ class Finalisation:
             return None
 
     async def give_back(self, run: Launch) -> None:
-        """Return a run to its queue that an earlier worker claimed but never started."""
+        """Return a run to its queue that an earlier worker claimed but never started.
+
+        If Prefect has seen it run, it was started: what its process and its supervisor wrote was lost with the power.
+        """
 
         async def work() -> None:
             flow_run = await self._client.read_flow_run(UUID(run.run_id))
@@ -239,6 +242,8 @@ class Finalisation:
                 await self._force(flow_run, Cancelled(message="Cancelled before it started."))
             elif state.type is StateType.PENDING and await self._claimed_in(flow_run.id, run.folder.name):
                 await self._give_back(flow_run, "The worker that had claimed it is gone; the run had not begun.")
+            elif state.type is StateType.RUNNING and await self._claimed_in(flow_run.id, run.folder.name):
+                await self._crash(flow_run, ExitReport(returncode=None))
 
         try:
             await persist(work, self._logger)

@@ -234,6 +234,9 @@ class Driver(abc.ABC):
         Returns:
             A handle (whose :meth:`RunHandle.wait` returns at once if the process has ended meanwhile), or None if the
             process never started. None is final: after it, that launch can never start any more.
+
+        Raises:
+            LaunchError: It cannot be looked for now; ``away``: nothing can be, anywhere.
         """
 
 

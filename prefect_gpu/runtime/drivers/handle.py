@@ -12,11 +12,12 @@ from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import priority, supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
+from prefect_gpu.runtime.drivers.launched import Ended, Started, marked
 from prefect_gpu.runtime.drivers.output import OutputTail, tail_lines
 from prefect_gpu.runtime.drivers.throttle import Throttle
-from prefect_gpu.training.protocol import ENV_RUN_ID
 
 _POLL_SECONDS = 0.2  # only where the kernel has no pidfd
 _HUNG_SECONDS = 5.0  # a supervisor with nothing left to watch over reports within milliseconds
@@ -29,7 +30,7 @@ class ProcessHandle(RunHandle):
     Args:
         run_id: The flow run's id.
         run_dir: The folder of the launch.
-        facts: The contents of ``process.json``.
+        started: The contents of ``process.json``.
         echo: Given each line of output from ``offset`` on, or None.
         offset: Bytes of output that have been repeated before.
         logger: Told of what went wrong.
@@ -39,16 +40,16 @@ class ProcessHandle(RunHandle):
         self,
         run_id: str,
         run_dir: Path,
-        facts: dict[str, Any],
+        started: Started,
         echo: Callable[[str], None] | None,
         offset: int,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
-        self.run_id, self.pid, self.warm = run_id, facts["pid"], facts["warm"]
+        self.run_id, self.pid, self.warm = run_id, started.pid, started.warm
         self._dir, self._logger = run_dir, logger
-        same_boot = facts["boot"] == supervisor.boot_id()  # otherwise the numbers are those of strangers
-        self._main = (facts["pid"], facts["start_ticks"]) if same_boot else None
-        self._supervisor = (facts["supervisor_pid"], facts["supervisor_start_ticks"]) if same_boot else None
+        same_boot = started.boot == supervisor.boot_id()  # otherwise the numbers are those of strangers
+        self._main = (started.pid, started.start_ticks) if same_boot else None
+        self._supervisor = (started.supervisor_pid, started.supervisor_start_ticks) if same_boot else None
         self._throttle = Throttle(self._main, self._supervisor) if self._main and self._supervisor else None
         self._tail = OutputTail(run_dir / supervisor.OUTPUT, offset, echo) if echo else None
         self._watcher = asyncio.create_task(self._watch(), name=f"run {run_id}")
@@ -95,8 +96,8 @@ class ProcessHandle(RunHandle):
             if self._supervisor is not None:
                 await gone(*self._supervisor)
                 reap(self._supervisor[0])
-            report = supervisor.read_json(str(self._dir / supervisor.EXIT))
-            if report is None:
+            ended = files.read(Ended, self._dir / supervisor.EXIT, self._logger.error)
+            if ended is None:
                 self._logger.warning("Run %s: its supervisor vanished; ending what is left of the run.", self.run_id)
                 await self._sweep()
             if following is not None and self._tail is not None:
@@ -110,13 +111,11 @@ class ProcessHandle(RunHandle):
             if following is not None:
                 following.cancel()
         tail = tail_lines(self._dir / supervisor.OUTPUT)
-        if report is None:
+        if ended is None:
             return ExitReport(None, tail=tail)
-        if report["left"]:
-            self._logger.error("Run %s left processes that this user may not end: %s", self.run_id, report["left"])
-        return ExitReport(
-            report["returncode"], report["max_rss_bytes"], report["cpu_seconds"], tail, report["ended_at"]
-        )
+        if ended.left:
+            self._logger.error("Run %s left processes that this user may not end: %s", self.run_id, ended.left)
+        return ExitReport(ended.returncode, ended.max_rss_bytes, ended.cpu_seconds, tail, ended.ended_at)
 
     async def _kill(self) -> None:
         """SIGKILL everything of the run until the supervisor has reported, or has to be ended as well."""
@@ -163,10 +162,7 @@ class ProcessHandle(RunHandle):
             if leader is None or leader.start_ticks == self._main[1]:
                 found.update({p.pid: p for p in everything if p.session == self._main[0]})
         if with_marked:
-            mark = f"{ENV_RUN_ID}={self.run_id}".encode()
-            for process in everything:
-                if process.pid != os.getpid() and mark in _environment(process.pid):
-                    found[process.pid] = process
+            found.update({p.pid: p for p in marked(self.run_id) if p.pid != os.getpid()})
         for pid in list(found):
             found.update({p.pid: p for p in supervisor.descendants(pid, everything)})
         return list(found.values())
@@ -205,11 +201,3 @@ async def _within(seconds: float, waiting: Any) -> bool:
     except asyncio.TimeoutError:
         return False
     return True
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []

@@ -12,19 +12,18 @@ import functools
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.fork_compatibility import unlike_warm
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
+from prefect_gpu.runtime.drivers.launched import Started, find_or_revoke
 from prefect_gpu.runtime.drivers.warm import Declined, Interrupted, WarmInterpreter
-
-_LOOK_AGAIN_SECONDS = 0.02
 
 
 class ProcessDriver(Driver):
@@ -80,35 +79,37 @@ class ProcessDriver(Driver):
         name = spec.label or spec.run_id
         job = _job(spec, run_dir)
         try:
-            facts = await self._start_warm(spec, name, run_dir, job)
-            if facts is None:
-                facts = await asyncio.to_thread(_start_cold, {"id": 0, **job}, self._umask)
-        except Interrupted as interrupted:
+            said = await self._start_warm(spec, name, run_dir, job)
+            if said is None:
+                said = await asyncio.to_thread(_start_cold, {"id": 0, **job}, self._umask)
+            started: Started | None = files.build(Started, said)
+        except (Interrupted, files.UnreadableError) as interrupted:
             # Nobody is left who could still start it. If it has begun, its handle ends and reports what is there.
-            facts = await asyncio.to_thread(_find_or_revoke, run_dir)
-            if facts is None:
+            started = await self._find_or_revoke(run_dir)
+            if started is None:
                 raise LaunchError(f"{name} could not be started: {interrupted}") from interrupted
         except (OSError, RuntimeError) as error:
             raise LaunchError(f"{name} could not be started: {error}") from error
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(spec.run_id, run_dir))
             raise
-        return self._handle(spec.run_id, run_dir, facts, 0, name, spec.stream_output)
+        assert started is not None
+        return self._handle(spec.run_id, run_dir, started, 0, name, spec.stream_output)
 
     async def adopt(self, run_id: str, run_dir: Path) -> ProcessHandle | None:
         run_dir = _own_folder(run_dir)
-        facts = await asyncio.to_thread(_find_or_revoke, run_dir)
-        if facts is None:
+        started = await self._find_or_revoke(run_dir)
+        if started is None:
             return None
         output = run_dir / supervisor.OUTPUT
         offset = output.stat().st_size if output.exists() else 0
-        return self._handle(run_id, run_dir, facts, offset, run_id, True)
+        return self._handle(run_id, run_dir, started, offset, run_id, True)
 
     def _handle(
-        self, run_id: str, run_dir: Path, facts: dict[str, Any], offset: int, label: str, stream: bool
+        self, run_id: str, run_dir: Path, started: Started, offset: int, label: str, stream: bool
     ) -> ProcessHandle:
         echo = functools.partial(self._echo, label) if stream else None
-        handle = ProcessHandle(run_id, run_dir, facts, echo, offset, self._logger)
+        handle = ProcessHandle(run_id, run_dir, started, echo, offset, self._logger)
         self._handles.add(handle)
         handle.when_over(lambda: self._handles.discard(handle))
         return handle
@@ -141,9 +142,12 @@ class ProcessDriver(Driver):
         getattr(self._logger, level)("Run %s is started cold: %s.", name, reason)
 
     async def _abandon(self, run_id: str, run_dir: Path) -> None:
-        facts = await asyncio.to_thread(_find_or_revoke, run_dir)
-        if facts is not None:
-            await ProcessHandle(run_id, run_dir, facts, None, 0, self._logger).stop(0)
+        started = await self._find_or_revoke(run_dir)
+        if started is not None:
+            await ProcessHandle(run_id, run_dir, started, None, 0, self._logger).stop(0)
+
+    async def _find_or_revoke(self, run_dir: Path) -> Started | None:
+        return await asyncio.to_thread(find_or_revoke, run_dir, self._logger.error)
 
 
 def _own_folder(run_dir: Path) -> Path:
@@ -187,22 +191,3 @@ def _start_cold(job: dict[str, Any], umask: int) -> dict[str, Any]:
         raise RuntimeError(answer["error"])
     process.returncode = 0  # it is reaped by its pid when it ends (handle.reap), also by a later driver
     return answer["started"]
-
-
-def _find_or_revoke(run_dir: Path) -> dict[str, Any] | None:
-    """The contents of ``process.json``; None if the launch has not begun, and then it never will."""
-    process_json = str(run_dir / supervisor.PROCESS)
-    while True:
-        facts = supervisor.read_json(process_json)
-        if facts is not None:
-            return facts
-        if supervisor.claim(str(run_dir), {"revoked": True}):
-            return None
-        claimed = supervisor.read_json(str(run_dir / supervisor.CLAIM)) or {}
-        if claimed.get("revoked"):
-            return None
-        here = claimed.get("boot") == supervisor.boot_id()
-        if not (here and supervisor.alive(claimed["pid"], claimed["start_ticks"])):
-            # Its run may only begin once process.json is there: look a last time, now that nobody writes it.
-            return supervisor.read_json(process_json)
-        time.sleep(_LOOK_AGAIN_SECONDS)

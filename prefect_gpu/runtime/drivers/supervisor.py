@@ -136,20 +136,21 @@ def boot_id() -> str:
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
-    """Write a file that is either absent or whole, whenever one looks."""
+    """Write a file that is either absent or whole, whenever one looks, and after a power loss, too."""
     temporary = f"{path}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    with open(temporary, "w") as file:
-        json.dump(content, file)
+    _write_through(temporary, content)
     os.replace(temporary, path)
+    sync_folder(os.path.dirname(path))
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """Read what :func:`write_json` wrote; None if it is not there."""
+    """Read what :func:`write_json` wrote; None if it is not there, or is nothing of the kind."""
     try:
         with open(path) as file:
-            return json.load(file)
-    except (FileNotFoundError, NotADirectoryError):
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return None
+    return content if isinstance(content, dict) else None
 
 
 def claim(run_dir: str, content: dict[str, Any]) -> bool:
@@ -159,15 +160,34 @@ def claim(run_dir: str, content: dict[str, Any]) -> bool:
     it always learns who won.
     """
     temporary = f"{run_dir}/{CLAIM}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    with open(temporary, "w") as file:
-        json.dump(content, file)
+    _write_through(temporary, content)
     try:
         os.link(temporary, f"{run_dir}/{CLAIM}")
     except FileExistsError:
         return False
     finally:
         os.unlink(temporary)
+    sync_folder(run_dir)
     return True
+
+
+def sync_folder(folder: str) -> None:
+    """Let the names in a folder survive a power loss, as far as its file system can."""
+    handle = os.open(folder or ".", os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems know no such thing
+            raise
+    finally:
+        os.close(handle)
+
+
+def _write_through(path: str, content: dict[str, Any]) -> None:
+    with open(path, "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 # ---- one run --------------------------------------------------------------------------------------------

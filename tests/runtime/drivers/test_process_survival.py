@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.runtime.drivers import handle as handles
-from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers import launched, supervisor
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.drivers.conformance import LEAVE_GRANDCHILDREN, MakeSpec, alive, until
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -148,7 +148,7 @@ async def test_a_launch_that_is_cancelled_leaves_nothing(
     with pytest.raises(asyncio.CancelledError):
         await launching
     mark = f"PREFECT_GPU_RUN_ID={spec.run_id}".encode()
-    assert not [p for p in supervisor.processes() if mark in handles._environment(p.pid)]
+    assert not [p for p in supervisor.processes() if mark in launched.environment(p.pid)]
     later = ProcessDriver(warm=False, logger=LOGGER)
     adopted = await later.adopt(spec.run_id, spec.run_dir)
     assert adopted is None or (await adopted.wait()).returncode == -9

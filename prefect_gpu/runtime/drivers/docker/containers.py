@@ -231,6 +231,28 @@ def has_begun(client: DockerClient, container: str) -> bool:
     return True
 
 
+def seen(client: DockerClient, name: str) -> dict[str, Any] | None:
+    """What an engine shows of a container of ours: ``container`` (its id), ``mark``, ``cores`` and ``warm``.
+
+    Returns:
+        None if there is no such container.
+
+    Raises:
+        docker.errors.DockerException: The engine does not say.
+    """
+    try:
+        told = client.api.inspect_container(name)
+    except NotFound:
+        return None
+    labels, cores = told["Config"]["Labels"], told["HostConfig"].get("CpusetCpus")
+    return {
+        "container": told["Id"],
+        "mark": labels[f"{LABEL}.mark"],
+        "cores": len(cores.split(",")) if cores else 0,
+        "warm": f"{LABEL}.warm" in labels,
+    }
+
+
 def job_of(spec: LaunchSpec, image: Image, access: GpuAccess, mark: str, cores: bool) -> bytes:
     """What :mod:`.inside` is to start.
 

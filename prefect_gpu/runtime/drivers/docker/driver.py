@@ -141,9 +141,9 @@ class DockerDriver(Driver):
     async def launch(self, spec: LaunchSpec) -> RunHandle:
         name = spec.label or spec.run_id
         run_dir = _own_folder(spec.run_dir)
-        if not supervisor.claim(str(run_dir), {"container": containers.container_name(spec.run_id, run_dir)}):
-            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
         container = containers.container_name(spec.run_id, run_dir)
+        if not await asyncio.to_thread(supervisor.claim, str(run_dir), {"container": container}):
+            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
         self._ours.add(container)
         making = asyncio.ensure_future(asyncio.to_thread(self._make, spec, run_dir))
         handle = None
@@ -167,12 +167,19 @@ class DockerDriver(Driver):
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
         run_dir = _own_folder(run_dir)
-        made = read_made(run_dir)
-        report = read_report(run_dir)
+        name = containers.container_name(run_id, run_dir)
+        self._ours.add(name)  # should this fail, it is tried again, and the container must still be there
+        handle = await self._adopt(run_id, run_dir, name)
+        if not isinstance(handle, ContainerHandle):
+            self._ours.discard(name)
+        return handle
+
+    async def _adopt(self, run_id: str, run_dir: Path, name: str) -> RunHandle | None:
+        made = await self.find(run_id, run_dir)
+        report = read_report(run_dir, self._logger.error)
         if made is None:
-            if not supervisor.claim(str(run_dir), {"revoked": True}):
+            if not await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True}):
                 # Whoever claimed it may have made a container, but cannot have started it.
-                name = containers.container_name(run_id, run_dir)
                 with explained(self._endpoint, "remove a container"):
                     await asyncio.to_thread(containers.remove, self._engine, name)
             return None
@@ -184,6 +191,19 @@ class DockerDriver(Driver):
         if self._contacts:
             await handle.give(fencing.FILE, self._contacts)  # the worker before us may not have known all
         return handle
+
+    async def find(self, run_id: str, run_dir: Path) -> Made | None:
+        """The container of a launch, from its folder or, if that was torn, from the engine; None if none was noted.
+
+        Raises:
+            EngineError: It cannot be asked.
+        """
+        made = read_made(run_dir, self._logger.error)
+        if made is not None or not (run_dir / supervisor.PROCESS).exists():
+            return made
+        with explained(self._endpoint, "look for a container"):
+            seen = await asyncio.to_thread(containers.seen, self._engine, containers.container_name(run_id, run_dir))
+        return Made(node=self._node, **seen) if seen is not None else None
 
     def _follow(
         self, run_id: str, run_dir: Path, made: Made, label: str, stream: bool, since: float | None

@@ -19,10 +19,12 @@ import requests
 from docker.errors import APIError, DockerException, NotFound
 from urllib3.exceptions import HTTPError
 
+from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
 from prefect_gpu.runtime.drivers.docker import containers, inside, intent
 from prefect_gpu.runtime.drivers.docker.said import Lines
+from prefect_gpu.runtime.drivers.launched import Say
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -127,7 +129,7 @@ class ContainerHandle(RunHandle):
         self.warm = said["started"]["warm"]
         if self.warm != self._made.warm:
             self._made = dataclasses.replace(self._made, warm=self.warm)
-            write_made(self._dir, self._made)
+            await asyncio.to_thread(write_made, self._dir, self._made)
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
@@ -243,7 +245,8 @@ class ContainerHandle(RunHandle):
         if self._lost:
             self._released = True  # its thread ends when it is next heard from
             report = ExitReport(None, tail=tuple(self._tail), cause=self._lost, lost=True)
-        supervisor.write_json(str(self._dir / supervisor.EXIT), dataclasses.asdict(report))
+        written = dataclasses.asdict(report)
+        await asyncio.to_thread(supervisor.write_json, str(self._dir / supervisor.EXIT), written)
         if not self._lost:
             await asyncio.to_thread(self._remove)  # what it said is safe now
         self._changes.shutdown(wait=False, cancel_futures=True)
@@ -312,7 +315,8 @@ class ContainerHandle(RunHandle):
         tail = tuple(self._tail)
         if state is None and self._ended is None:
             # Another handle of the run, of the worker before us perhaps, notes the end before it removes the container.
-            return read_report(self._dir) or ExitReport(None, tail=tail, cause="Somebody has removed its container.")
+            noted = read_report(self._dir, self._logger.error)
+            return noted or ExitReport(None, tail=tail, cause="Somebody has removed its container.")
         state = state or {}
         cause = ""
         if state.get("OOMKilled"):
@@ -372,16 +376,22 @@ class _Ended(RunHandle):
         return
 
 
-def read_report(run_dir: Path) -> ExitReport | None:
-    """The report that an earlier worker wrote down; None if it saw no end."""
-    written = supervisor.read_json(str(run_dir / supervisor.EXIT))
-    return ExitReport(**{**written, "tail": tuple(written["tail"])}) if written is not None else None
+def read_report(run_dir: Path, say: Say) -> ExitReport | None:
+    """The report that an earlier worker wrote down; None if it saw no end.
+
+    Args:
+        say: Told of a file that cannot be read.
+    """
+    return files.read(ExitReport, run_dir / supervisor.EXIT, say)
 
 
-def read_made(run_dir: Path) -> Made | None:
-    """The container of a launch; None if none was made."""
-    written = supervisor.read_json(str(run_dir / supervisor.PROCESS))
-    return Made(**written) if written is not None else None
+def read_made(run_dir: Path, say: Say) -> Made | None:
+    """The container of a launch; None if none was made, or if that cannot be read any more.
+
+    Args:
+        say: Told of a file that cannot be read.
+    """
+    return files.read(Made, run_dir / supervisor.PROCESS, say)
 
 
 def write_made(run_dir: Path, made: Made) -> None:

@@ -21,7 +21,7 @@ from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, ExitReport, 
 from prefect_gpu.runtime.drivers.docker import containers
 from prefect_gpu.runtime.drivers.docker.driver import SWEEP_S, DockerDriver, ask_once, short
 from prefect_gpu.runtime.drivers.docker.engine import Endpoint, EngineError, explained
-from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, read_made, read_report
+from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made, read_made, read_report
 from prefect_gpu.runtime.drivers.docker.nodes import SwarmNode
 from prefect_gpu.runtime.drivers.docker.warm import Ahead
 from prefect_gpu.scheduling.model.cluster import Node
@@ -155,12 +155,17 @@ class SwarmDriver(Driver):
         return await driver.launch(spec)
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
-        made = read_made(run_dir)
+        made = read_made(run_dir, self._logger.error)
+        if made is None:  # noted and torn, or not noted: then nobody has one
+            found = [await driver.find(run_id, run_dir) for driver in self._drivers.values()]
+            made = next((one for one in found if one is not None), None)
         if made is not None and made.node not in self._drivers:
-            return self._gone(run_id, run_dir)
+            return self._gone(run_id, run_dir, made)
         driver = self._drivers.get(made.node if made is not None else "") or next(iter(self._drivers.values()), None)
         if driver is None:
-            raise EngineError("No node of the Swarm takes work: nothing can be adopted")
+            nowhere = EngineError("No node of the Swarm takes work: nothing can be adopted")
+            nowhere.away = True
+            raise nowhere
         return await driver.adopt(run_id, run_dir)
 
     def _meet(self, known: Sequence[SwarmNode]) -> None:
@@ -185,12 +190,10 @@ class SwarmDriver(Driver):
             self._told[name] = "unknown"
             self._logger.warning("Node %s is stated, but the Swarm has no such node (see `docker node ls`).", name)
 
-    def _gone(self, run_id: str, run_dir: Path) -> RunHandle:
+    def _gone(self, run_id: str, run_dir: Path, made: Made) -> RunHandle:
         """A launch on a node that is not there: when that comes back, it is swept."""
-        made, report = read_made(run_dir), read_report(run_dir)
-        assert made is not None
         lost = ExitReport(None, cause=f"Its node {made.node} is gone.", lost=True)
-        return ContainerHandle.of_ended(run_id, made, report or lost)
+        return ContainerHandle.of_ended(run_id, made, read_report(run_dir, self._logger.error) or lost)
 
     async def _admit(self, node: SwarmNode) -> Node | None:
         """Make sure of a node's own Engine. None if the node cannot be used."""

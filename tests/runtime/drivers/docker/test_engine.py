@@ -11,6 +11,7 @@ import pytest
 from docker import DockerClient
 
 from prefect_gpu.demo.lab.checkout import IMAGE
+from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
@@ -141,6 +142,21 @@ class TestOneEngine(DriverConformance):
         self.client.api.remove_container(str(handle.pid).partition(":")[2], force=True)
         report = await handle.wait()
         assert report.returncode in (None, -9)
+
+    async def test_a_container_whose_note_a_power_loss_has_torn_goes_on(
+        self, driver: Driver, make_driver: MakeDriver, make_spec: MakeSpec
+    ) -> None:
+        """The worker's machine lost its power, the node did not."""
+        spec = make_spec("import os, time\nwhile not os.path.exists('end'):\n    time.sleep(0.02)\nraise SystemExit(5)")
+        handle = await driver.launch(spec)
+        (spec.run_dir / supervisor.PROCESS).write_bytes(b"")
+        later = make_driver(lambda label, line: None)
+        await later.start()
+        adopted = await later.adopt(spec.run_id, spec.run_dir)
+        assert adopted is not None and adopted.pid == handle.pid
+        (spec.cwd / "end").touch()
+        assert (await adopted.wait()).returncode == 5
+        await later.close()
 
 
 def with_container(spec: LaunchSpec, *, tmp_path: Path, image: str = IMAGE, pull: str = "missing",
