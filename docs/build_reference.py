@@ -233,6 +233,7 @@ def driver_page() -> str:
 def history_page() -> str:
     """The history's columns, its classes, its tables."""
     from prefect_gpu.storage.history import History
+    from prefect_gpu.storage.migrations import REVISIONS, revision_table
     from prefect_gpu.storage.row import ContentionRow, HistoryRow
     from prefect_gpu.storage.schema import SCHEMA_VERSION, contention_table, runs_table, version_table
 
@@ -252,7 +253,8 @@ def history_page() -> str:
         "History",
         f"One row for each attempt of each finished run, in the table `{runs_table.name}`. Times are Unix seconds, "
         "durations seconds, sizes bytes. Unknown values are empty. The description of a group of columns is repeated "
-        f"for each. The table `{version_table.name}` holds the schema's version, {SCHEMA_VERSION} in this release.",
+        f"for each. The table `{revision_table.name}` holds the schema's revision, {REVISIONS[-1]} in this release, "
+        f"and `{version_table.name}` the oldest one, {SCHEMA_VERSION}, whose prefect-gpu can use the tables.",
         columns(HistoryRow, runs_table),
         f"## `{contention_table.name}`\n\n{prose((ContentionRow.__doc__ or '').partition('Attributes:')[0])}",
         columns(ContentionRow, contention_table),

@@ -278,6 +278,7 @@ class Launch:
             outcome=outcome,
             ended_at=ended_at,
             attempt=record.attempt,
+            launch=self.folder.name.rpartition("-")[2] or None,
             run_name=record.name,
             deployment=known.get("deployment"),
             pool=record.pool,

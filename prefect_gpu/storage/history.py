@@ -267,11 +267,15 @@ class _Duplicate(Exception):
 
 def _free_attempt(connection: Connection, row: HistoryRow) -> int | None:
     """The number that a row gets: its own, or if another attempt has that, the next; None if it is there already."""
-    known = select(runs_table.c.attempt, runs_table.c.granted_at).where(runs_table.c.run_id == row.run_id)
-    granted_at = {found.attempt: found.granted_at for found in connection.execute(known)}
+    table = runs_table.c
+    known = select(table.attempt, table.granted_at, table.launch).where(table.run_id == row.run_id)
+    recorded = {found.attempt: found for found in connection.execute(known)}
+    if row.launch is not None and any(found.launch == row.launch for found in recorded.values()):
+        return None
     attempt = row.attempt
-    while attempt in granted_at:
-        if granted_at[attempt] == row.granted_at:
+    while (found := recorded.get(attempt)) is not None:
+        # Of a row without a launch, which an older version has written, the time of the grant must do.
+        if found.granted_at == row.granted_at and None in (found.launch, row.launch):
             return None
         attempt += 1
     return attempt

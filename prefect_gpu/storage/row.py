@@ -65,6 +65,8 @@ class HistoryRow:
         demoted_s: Seconds for which it trained with less than a full share.
         cores: Cores that it had when it ended.
         parts: Of a gang, where each instance was, in the order of their numbers; else empty.
+        launch: Names the launch that the row is of: what is recorded again, as the worker was killed meanwhile, is
+            known by it.
 
     Raises:
         ValueError: The outcome is none of the four, or `run_id` is empty.
@@ -120,6 +122,7 @@ class HistoryRow:
     demoted_s: float | None = None
     cores: int | None = None
     parts: tuple[Part, ...] = ()
+    launch: str | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

@@ -1,4 +1,4 @@
-"""The history's tables, made from the rows' own fields; and how an older database becomes one of today's."""
+"""The history's tables, made from the rows' own fields; older databases become today's by ``migrations``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.schema import CreateColumn
 
+from prefect_gpu.storage.migrations import REVISIONS, migrate, read_revision, revision_table
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 SCHEMA_VERSION = 5
-"""To be raised with each new field of a row: an older database is given the columns that it lacks."""
+"""The revision from which on a prefect-gpu can use today's tables, if it ignores what it does not know.
+
+A new column does not raise it. A migration that older versions could not work with does, here and in the database.
+"""
 
 _TYPES: dict[Any, Any] = {bool: Boolean, int: BigInteger, float: Double, str: Text, Outcome: Text}  # else: JSON
 
@@ -77,7 +80,7 @@ _ADVISORY_LOCK = 0x67707568  # "gpuh": one number that all workers agree on
 
 
 class NewerSchema(Exception):
-    """The database was written by a newer version of prefect-gpu."""
+    """The database was written by a newer version of prefect-gpu, and cannot be used by this one."""
 
     def __init__(self, version: int) -> None:
         super().__init__(version)
@@ -85,27 +88,31 @@ class NewerSchema(Exception):
 
 
 def bring_up_to_date(connection: Connection) -> None:
-    """Create the tables, or what an older version lacks of them, in the open writing transaction of `connection`.
+    """Create the tables, or migrate those of an older version, in the open writing transaction of `connection`.
+
+    A database of a newer version is left as it is, if that has only added to the tables: its columns are ignored.
 
     Workers that start at the same time take turns: on SQLite by the write lock that the transaction already holds,
     on PostgreSQL by an advisory lock that ends with it.
 
     Raises:
-        NewerSchema: The database was written by a newer version; nothing was changed.
+        NewerSchema: The database was written by a newer version, and cannot be used by this one; nothing was changed.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-    if check_version(connection) == SCHEMA_VERSION:
+    version = check_version(connection)
+    if version is None:
+        metadata.create_all(connection)
+        revision_table.create(connection, checkfirst=True)
+        connection.execute(version_table.insert().values(version=SCHEMA_VERSION))
+        connection.execute(revision_table.delete())
+        connection.execute(revision_table.insert().values(version_num=REVISIONS[-1]))
         return
-    metadata.create_all(connection)
-    for table in (runs_table, contention_table):
-        there = columns_there(connection, table)
-        for column in table.columns:
-            if column not in there:
-                added = CreateColumn(column).compile(dialect=connection.dialect)
-                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
-    connection.execute(version_table.delete())
-    connection.execute(version_table.insert().values(version=SCHEMA_VERSION))
+    # Versions before Alembic counted by themselves, and knew nothing of revisions.
+    stamped, counted = read_revision(connection), f"{version:04}"
+    found = max(stamped or counted, counted)
+    if found in REVISIONS and stamped != REVISIONS[-1]:
+        migrate(connection, found)
 
 
 def check_version(connection: Connection) -> int | None:

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, inspect, text
 from prefect_gpu.cli.checks import check_history
 from prefect_gpu.storage.engine import parse_url, sqlite_path
 from prefect_gpu.storage.history import History
+from prefect_gpu.storage.migrations import REVISIONS, migrate
 from tests.cli.conftest import InProcess
 from tests.reporting.rows import finished
 
@@ -34,10 +35,7 @@ def old(history_url: str) -> str:
         for at, name in enumerate("abc"):
             history.record(finished(name, 10 * at))
         with history._writer.begin() as connection:
-            for column in ("slowdowns", "parts", "cores"):
-                connection.execute(text(f"ALTER TABLE prefect_gpu_runs DROP COLUMN {column}"))
-            connection.execute(text("DROP TABLE prefect_gpu_contention"))
-            connection.execute(text("UPDATE prefect_gpu_schema SET version = 2"))
+            migrate(connection, REVISIONS[-1], to="0002")
     return history_url
 
 

@@ -10,6 +10,7 @@ import pytest
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import HistoryRow, Outcome
@@ -174,6 +175,14 @@ def test_only_a_run_that_failed_ran_out_of_memory(outcome: Outcome, expected: bo
     report = ExitReport(1, tail=("MemoryError",))
     values = a_launch().history_row(outcome=outcome, message="", report=report, devices=(), ended_at=ENDED)
     assert values.out_of_memory is expected
+
+
+def test_each_launch_of_a_run_has_a_name_of_its_own_that_a_later_worker_finds(tmp_path: Path) -> None:
+    store, run = RecordStore(tmp_path, "gpus"), a_launch()
+    run.record.pool = "gpus"
+    names = [row(Launch(run.record, store.create(run.record))).launch for _ in range(2)]
+    found = [row(Launch(record, folder)).launch for folder, record in store]
+    assert names[0] != names[1] and found == names
 
 
 def test_a_restored_run_notes_the_steps_that_it_had_done() -> None:

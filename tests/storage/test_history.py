@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, inspect, select, text
+from sqlalchemy import create_engine, select, text
 
 from prefect_gpu.storage import schema
 from prefect_gpu.storage.engine import parse_url
@@ -184,40 +184,6 @@ def test_a_newer_database_is_refused_and_left_alone(history_url: str) -> None:
     engine.dispose()
 
 
-ADDED_SINCE_VERSION_1 = [
-    *("device_util_std", "out_of_memory", "neighbours", "estimate", "pace", "prepared_behind", "gate_wait_s"),
-    *("device_idle_s", "slowdowns", "demoted_s", "cores", "parts"),
-]
-
-
-def make_old(history: History) -> None:
-    """The tables as version 1 had them."""
-    with history._writer.begin() as connection:
-        for name in ADDED_SINCE_VERSION_1:
-            connection.execute(text(f"ALTER TABLE prefect_gpu_runs DROP COLUMN {name}"))
-        connection.execute(text("DROP TABLE prefect_gpu_contention"))
-        connection.execute(schema.version_table.update().values(version=1))
-
-
-def test_rows_of_version_1_are_kept_with_what_was_not_known_then(history_url: str) -> None:
-    with History(history_url) as history:
-        history.record(row())
-        make_old(history)
-    with History(history_url) as history:
-        [old] = history.rows()
-        assert old.parts == () and old.places == (((old.node or ""), old.devices),)
-        assert (old.out_of_memory, old.neighbours, dict(old.estimate), old.device_util_std) == (False, (), {}, None)
-        assert (dict(old.pace), old.prepared_behind, old.gate_wait_s, dict(old.slowdowns)) == ({}, False, None, {})
-        new = row("run-2", out_of_memory=True, neighbours=("bert",), estimate={"training_s": [1.0, 0.5, 2.0]})
-        history.record(new)
-        assert history.rows()[-1] == new or history.rows()[0] == new
-        history.record_contention(contended())
-        assert history.contention() == [contended()]
-        with history._writer.begin() as connection:
-            assert schema.read_version(connection) == schema.SCHEMA_VERSION
-            schema.bring_up_to_date(connection)  # there is nothing left to do
-
-
 def test_every_later_column_can_be_added_to_a_table_with_rows() -> None:
     assert all(column.nullable or column.server_default is not None for column in runs_table.columns
                if column.name not in ("run_id", "attempt", "flow_name", "outcome", "ended_at"))  # fmt: skip
@@ -249,18 +215,6 @@ def test_a_row_that_cannot_be_read_is_left_out_with_one_warning(
         for _ in range(2):
             assert {found.run_id for found in history.rows()} == {"run-1", "run-3"}
     assert [record.args[0] for record in caplog.records if "cannot be read" in record.message] == ["run-2"]
-
-
-def test_a_migration_that_fails_changes_nothing(history_url: str) -> None:
-    with History(history_url) as history:
-        make_old(history)
-        with pytest.raises(RuntimeError), history._writer.begin() as connection:
-            schema.bring_up_to_date(connection)
-            raise RuntimeError("power cut")
-        there = {column["name"] for column in inspect(history._engine).get_columns("prefect_gpu_runs")}
-        assert there.isdisjoint(ADDED_SINCE_VERSION_1)
-        with history._engine.connect() as connection:
-            assert schema.read_version(connection) == 1
 
 
 def test_sqlite_readers_do_not_wait_for_a_writer(tmp_path: Path) -> None:
@@ -310,12 +264,3 @@ def test_a_slowdown_that_is_none_is_refused_and_left_out(tmp_path: Path) -> None
         with history._writer.begin() as connection:
             connection.execute(text("UPDATE prefect_gpu_contention SET slowdown = 'much' WHERE run_id = 'run-1'"))
         assert [one.run_id for one in history.contention()] == ["run-2"]
-
-
-def test_a_database_of_version_4_learns_to_keep_contention(history_url: str) -> None:
-    with History(history_url) as history, history._writer.begin() as connection:
-        connection.execute(text("DROP TABLE prefect_gpu_contention"))
-        connection.execute(schema.version_table.update().values(version=4))
-    with History(history_url) as history:
-        history.record_contention(contended())
-        assert history.contention() == [contended()]
