@@ -97,7 +97,7 @@ def test_the_pictures_have_them(another: None, tmp_path: Path, monkeypatch: pyte
 
 def test_the_commands_tables_have_them(another: None) -> None:
     told = Scene(10.0, [a_run(1, 0.0, over=False)]).overview(0)
-    shown = drawn(status_view.screen_of({**told, "pool": "gpus", "url": ""}, 10.0))
+    shown = drawn(status_view.screen_of({**told, "pool": "gpus", "url": "", "now": 10.0}))
     assert f"\x1b[1;38;2;171;205;239m{WORD.lower()}" in shown
     assert PAST.capitalize() in drawn(history_table([finished("one", 0.0)], 200))
     estimate = RunEstimate({TRAINING_S: Interval(1.0, 0.5, 2.0)})

@@ -38,13 +38,13 @@ def status(
     screen = common.console()
     if once or not screen.is_terminal:
         for one in told:
-            screen.print(screen_of(one, time.time()))
+            screen.print(screen_of(one))
         return
     from rich.console import Group
     from rich.live import Live
 
     def view(told: list[dict[str, Any]]) -> Group:
-        return Group(*(screen_of(one, time.time()) for one in told))
+        return Group(*(screen_of(one) for one in told))
 
     try:
         with Live(view(told), console=screen, screen=True, auto_refresh=False) as live:

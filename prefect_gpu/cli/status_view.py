@@ -23,13 +23,13 @@ _TITLE: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
 _CURVE = 16  # characters
 
 
-def screen_of(told: dict[str, Any], now: float) -> RenderableType:
+def screen_of(told: dict[str, Any]) -> RenderableType:
     """One pool.
 
     Args:
-        told: See :func:`prefect_gpu.runtime.overview.overview`; with ``pool`` and ``url``.
-        now: Unix seconds.
+        told: See :func:`prefect_gpu.runtime.overview.overview`; with ``pool``, ``ahead_s`` and ``url``.
     """
+    now, ahead_s = told["now"], told.get("ahead_s", 0.0)
     active = [run for run in told["runs"] if run["outcome"] is None]
     over = sorted((run for run in told["runs"] if run["outcome"] is not None), key=lambda run: -run["ended"])
     nodes = ", ".join(_node_words(node) for node in told["nodes"]) or "no node"
@@ -37,9 +37,9 @@ def screen_of(told: dict[str, Any], now: float) -> RenderableType:
     head.append(told["url"], "underline")
     if told["draining"]:
         head.append("  draining: no run is started any more", "yellow")
-    parts: list[RenderableType] = [head, _devices(told, active, now), _queue(told, now)]
+    parts: list[RenderableType] = [head, _devices(told, active, now), _queue(told, now, ahead_s)]
     if over:
-        parts += [_finished(over)]
+        parts += [_finished(over, ahead_s)]
     return Group(*parts)
 
 
@@ -126,7 +126,7 @@ def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
     return [name, words, done, to_go, share, cores, Text(loss)]
 
 
-def _queue(told: dict[str, Any], now: float) -> RenderableType:
+def _queue(told: dict[str, Any], now: float, ahead_s: float) -> RenderableType:
     if not told["queued"]:
         return Text("\nNo run waits.", "bright_black")
     columns = [("#", FIGURES), ("Run", WHOLE), ("Why it waits", WORDS), ("Expected start", FIGURES)]
@@ -134,7 +134,8 @@ def _queue(told: dict[str, Any], now: float) -> RenderableType:
     for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
         start = run["expected_start"]
         reason = run["reason"] or "it has just arrived"
-        when = _clock(start) if start is not None else f"due {_clock(run['due'])}" if run["due"] else "unknown"
+        due = f"due {_clock(run['due'] - ahead_s)}" if run["due"] else "unknown"
+        when = due if start is None else _clock(start - ahead_s)
         if start is not None and start > now:
             when += f", in {format_seconds(start - now)}"
         table.add_row(str(position), Text(run["name"]), Text(reason[0].upper() + reason[1:]), when)
@@ -143,7 +144,7 @@ def _queue(told: dict[str, Any], now: float) -> RenderableType:
     return table
 
 
-def _finished(over: list[dict[str, Any]]) -> Table:
+def _finished(over: list[dict[str, Any]], ahead_s: float) -> Table:
     columns = each(FIGURES, PHASES["training"].past.capitalize(), "Device idle before", "Best loss")
     title = f"\nFinished: {plural(len(over), 'run')}"
     table = plain_table(*each(WHOLE, "Ended", "Run", "Outcome"), *columns, title=title, **_TITLE)
@@ -152,7 +153,7 @@ def _finished(over: list[dict[str, Any]]) -> Table:
         trained = [(end or run["ended"]) - start for phase, start, end in run["spans"] if phase == "training"]
         idle, best = run["idle_before_s"], run["best_loss"]
         table.add_row(
-            _clock(run["ended"]),
+            _clock(run["ended"] - ahead_s),
             Text(run["name"]),
             Text(run["outcome"], "" if good else "red"),
             _short(sum(trained)) if trained else "–",

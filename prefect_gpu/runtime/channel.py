@@ -17,11 +17,12 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from prefect_gpu.runtime.clock import CLOCK, Clock
 from prefect_gpu.training.protocol import (
     CLOSE_FORGED,
     CLOSE_MALFORMED,
@@ -56,6 +57,8 @@ class _Run:
     session: str | None
     acked: int = 0
     connection: ServerConnection | None = None
+    ahead_s: float | None = None  # how far our clock is ahead of the run's; None: it has shown none
+    newest_at: float = -math.inf  # our time of its newest event
     instructions: dict[str, str] = field(default_factory=dict)  # not yet heard: id to frame, in order
     newest: dict[str, str] = field(default_factory=dict)  # by kind: the id of its newest instruction
     # Held while an event is handled and acknowledged: a second connection of the run waits for that.
@@ -66,14 +69,15 @@ class ChannelServer:
     """Serves the channel of every run that was admitted.
 
     Args:
-        on_event: Called with run id, kind, time (Unix seconds, the run's clock) and data of each event, in order
-            for each run. What it raises is logged; the event counts as handled.
+        on_event: Called with run id, kind, time (by our clock, never earlier than that of the event before) and data of
+            each event, in order for each run. What it raises is logged; the event counts as handled.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         logger: Where refused connections and errors are logged.
         on_session: Called with run id and session when a process has shown a token for the first time. Stored and
             handed to :meth:`admit` by a later worker, it keeps every other process out.
         hello_seconds: Time a connection has to say who it is.
+        clock: The worker's time.
 
     Example:
         >>> async def main():
@@ -96,7 +100,9 @@ class ChannelServer:
         on_session: OnSession | None = None,
         hello_seconds: float = HELLO_SECONDS,
         advertise: str | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
+        self._clock = clock
         self._on_event = on_event
         self._on_session = on_session
         self._host = host
@@ -257,6 +263,8 @@ class ChannelServer:
             hello = _parse(await asyncio.wait_for(connection.recv(), self._hello_seconds))
         except asyncio.TimeoutError:
             raise _Rejected(CLOSE_MALFORMED, "no hello in time") from None
+        shown = hello.get("clock")
+        ahead_s = self._clock() - shown if _is_time(shown) else None
         if hello.get("type") != "hello":
             raise _Rejected(CLOSE_MALFORMED, "the first frame must be a hello")
         if hello.get("protocol") != PROTOCOL_VERSION:
@@ -290,6 +298,7 @@ class ChannelServer:
                     sent.add(number)
                     if number in run.instructions:  # not given up for a newer one meanwhile
                         await connection.send(run.instructions[number])
+            run.ahead_s = ahead_s
             run.connection = connection  # from here on, instruct() sends at once
         return run_id, run
 
@@ -313,17 +322,20 @@ class ChannelServer:
             return
         if frame.get("type") != "event":
             _malformed(f"a frame of type {str(frame.get('type'))[:20]!r}")
-        seq, at, data = frame.get("seq"), frame.get("at"), frame.get("data")
+        seq, at, shown, data = frame.get("seq"), frame.get("at"), frame.get("clock"), frame.get("data")
         kind = _text(frame, "kind")
         if type(seq) is not int or seq < 1:
             _malformed("seq is no whole number above 0")
-        if not isinstance(at, (int, float)) or isinstance(at, bool) or not math.isfinite(at):
-            _malformed("at is no time")
+        if not _is_time(at) or not (shown is None or _is_time(shown)):
+            _malformed("at or clock is no time")
         if not isinstance(data, dict):
             _malformed("data is no object")
         if seq > run.acked:  # else it was sent again because its acknowledgement was lost
+            # The clock of a run's machine may be set, and a run may claim anything.
+            told = self._clock.of(at) if shown is None or run.ahead_s is None else shown + run.ahead_s
+            run.newest_at = min(self._clock(), max(run.newest_at, told))
             try:
-                await _call(self._on_event, run_id, kind, float(at), data)
+                await _call(self._on_event, run_id, kind, run.newest_at, data)
             except Exception:
                 # Refusing it would only bring the same event back, for ever.
                 self._logger.exception("Handling event %d (%s) of run %s failed.", seq, kind, run_id)
@@ -358,6 +370,10 @@ def _parse(text: str | bytes) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _text(frame: dict[str, Any], name: str) -> str:

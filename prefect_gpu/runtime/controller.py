@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from prefect_gpu.runtime.activity_log import ActivityLog
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.clock import CLOCK, Clock
 from prefect_gpu.runtime.drivers.base import Driver
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.eviction import Eviction
@@ -61,7 +62,7 @@ class Controller:
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
         credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
-        clock: Unix seconds; tests may replace it.
+        clock: The worker's time; tests may replace it.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Controller:
         checkpoints: str | None = None,
         leads: Callable[[], bool] = lambda: True,
         credentials: Mapping[str, str] | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Clock = CLOCK,
         logger: logging.Logger | None = None,
     ) -> None:
         self.scheduler = Scheduler(profile, abilities)
@@ -107,6 +108,7 @@ class Controller:
             logger=self._logger,
             on_session=self._on_session,
             advertise=advertise,
+            clock=clock,
         )
         self._adjuster = Adjuster(self._channel, self.fleet, self.runs, self._save, clock)
         self._eviction = Eviction(self._channel, self._save, self._logger)
@@ -291,7 +293,8 @@ class Controller:
 
         async def write() -> None:
             try:
-                await asyncio.to_thread(self._host.record_contention, row)
+                dated = replace(row, measured_at=self._clock.unix(row.measured_at))
+                await asyncio.to_thread(self._host.record_contention, dated)
             except Exception as error:  # the scheduler has been told: only the next worker will not know
                 self._logger.warning("The slowdown of run %s could not be recorded: %s", row.run_id, error)
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import new_token
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
+from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
@@ -30,6 +30,7 @@ from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
@@ -47,7 +48,7 @@ class Launches:
         tell: Tells the scheduler what happened.
         save: Brings a launch's record up to date.
         leads: Whether this worker may decide now.
-        clock: Unix seconds.
+        clock: The worker's time.
         idle: Set while nothing is launched.
     """
 
@@ -64,7 +65,7 @@ class Launches:
     tell: Callable[[ev.Event], None]
     save: Callable[[Launch], None]
     leads: Callable[[], bool]
-    clock: Callable[[], float]
+    clock: Clock
     tasks: Tasks
     logger: logging.Logger
     idle: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -81,6 +82,7 @@ class Launches:
             record.placement = grant.placement
             record.behind, record.gated = grant.behind, grant.behind is not None
             record.token = new_token()
+            record.known["clock"] = self.clock.identity
             record.times["granted"] = now
             record.known["estimate"] = as_row(self.estimates.of(grant.job))
             record.speeds = self.estimates.speeds(grant.job)
@@ -178,6 +180,9 @@ class Launches:
 
     async def _adopt(self, launch: Launch) -> None:
         record = launch.record
+        later_s = self.clock.after(record.known.get("clock"))
+        record.times = {name: at + later_s for name, at in record.times.items()}
+        record.known["clock"] = self.clock.identity
         launch.attach(*self.followers())
         if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
             launch.eviction = do.Preempt(record.run_id, record.leaving)
@@ -264,7 +269,7 @@ class Launches:
             told = devices_of_process(pid)
         free = {node.id: tuple(device.id for device in self.state.free_devices(node.id)) for node in nodes}
         parts = [Placement(node, told or devices, ()) for node, devices in free.items()]
-        return dataclasses.replace(parts[0], others=tuple(parts[1:])) if parts else UNKNOWN_PLACE
+        return replace(parts[0], others=tuple(parts[1:])) if parts else UNKNOWN_PLACE
 
     async def _return_unlaunched(self, launch: Launch) -> None:
         self.instances.dismiss(launch)
@@ -284,7 +289,8 @@ class Launches:
 
     async def _end(self, launch: Launch, report: ExitReport) -> None:
         """The process is gone: free its devices first, then make everybody know."""
-        ended_at = report.ended_at or self.clock()
+        ended_at = self._ended_at(launch, report)
+        report = replace(report, ended_at=ended_at)
         self.instances.dismiss(launch)
         for follower in launch.followers:
             follower.ended(launch, ended_at)
@@ -301,10 +307,24 @@ class Launches:
                 row = launch.history_row(
                     outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at
                 )
-                await asyncio.to_thread(self.host.record_history, row)
+                await asyncio.to_thread(self.host.record_history, self._dated(row))
             except Exception:
                 self.logger.exception("The history row of run %s could not be written", launch.record.name)
         self._release(launch)
+
+    def _ended_at(self, launch: Launch, report: ExitReport) -> float:
+        """The worker's time of a run's end. Whoever saw it had only the machine's clock, which may have been set."""
+        now = self.clock()
+        if report.ended_at is None:
+            return now
+        return min(now, max([self.clock.of(report.ended_at), *launch.record.times.values()]))
+
+    def _dated(self, row: HistoryRow) -> HistoryRow:
+        """With its moments in Unix seconds."""
+        moments = ("submitted_at", "granted_at", "started_at", "ended_at")
+        at = {name: getattr(row, name) for name in moments}
+        dated: dict[str, Any] = {name: self.clock.unix(one) for name, one in at.items() if one is not None}
+        return replace(row, **dated)
 
     async def _carries_on(self, launch: Launch, report: ExitReport, ended_at: float) -> bool:
         """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""

@@ -20,11 +20,11 @@ MOST_QUEUED = 200  # waiting runs that are listed; of the others only the number
 def overview(
     controller: Controller, now: float, *, since: int = 0, expected: Callable[[str], Outlook | None] = lambda _: None
 ) -> dict[str, Any]:
-    """What the worker's devices do, who runs, and who waits. Times are Unix seconds, sizes bytes.
+    """What the worker's devices do, who runs, and who waits. Times are the worker's, sizes bytes.
 
     Args:
         controller: Whose runs. Call this on its event loop.
-        now: The present.
+        now: The present, by the controller's clock.
         since: A ``version`` that the caller has seen: only runs that changed after it are listed.
         expected: What is expected of a waiting run; None: nothing is known.
 

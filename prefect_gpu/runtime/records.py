@@ -41,8 +41,9 @@ class RunRecord:
         run_id: The flow run's id.
         token: What the run shows on the channel; made for this launch alone.
         session: The process that the token is bound to, once it has connected.
-        known: What was known at submission (flow, deployment, parameters, ...), for the history.
-        times: Unix seconds of ``submitted``, ``granted``, ``launched`` and of each phase entered.
+        known: What was known at submission (flow, deployment, parameters, ...), for the history; and ``clock``, by
+            which ``times`` are told: see :meth:`.Clock.identity`.
+        times: The worker's time of ``submitted``, ``granted``, ``launched`` and of each phase entered.
         attempt: 1 for the first launch of the flow run.
         gated: Whether it was launched behind another run, and so waits at its gate until that is opened.
         behind: The run that it waits for; None once its gate is open.

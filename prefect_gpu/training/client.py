@@ -256,6 +256,7 @@ class ChannelClient:
                 "run": self.run_id,
                 "token": self._token,
                 "session": self.session,
+                "clock": time.monotonic(),
             }
             wire.send(json.dumps(hello))
             deadline = time.monotonic() + WELCOME_SECONDS

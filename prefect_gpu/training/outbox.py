@@ -39,7 +39,8 @@ class Outbox:
         """Number an event and queue it. Its time is now."""
         with self._changed:
             self._seq += 1
-            frame = _encode({"type": "event", "seq": self._seq, "at": time.time(), "kind": kind, "data": data})
+            when = {"at": time.time(), "clock": time.monotonic()}
+            frame = _encode({"type": "event", "seq": self._seq, **when, "kind": kind, "data": data})
             self._events.append(_Event(self._seq, kind, frame))
             if len(self._events) > MAX_EVENTS:
                 for event in self._events:

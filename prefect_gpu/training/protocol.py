@@ -5,13 +5,16 @@ Every frame is one JSON object with a ``type``:
 =============  =========  ==========================================================================
 type           sent by    other fields
 =============  =========  ==========================================================================
-hello          run        ``protocol``, ``run`` (id), ``token``, ``session`` (one per process)
+hello          run        ``protocol``, ``run`` (id), ``token``, ``session`` (one per process), ``clock``
 welcome        controller ``acked``: the last event number that the controller has handled, 0 if none
-event          run        ``seq`` (1, 2, ...), ``at`` (Unix seconds), ``kind`` and ``data``
+event          run        ``seq`` (1, 2, ...), ``at`` (Unix seconds), ``clock``, ``kind`` and ``data``
 ack            controller ``seq``: every event up to this number has been handled
 instruction    controller ``id``, ``kind`` and ``data``
 heard          run        ``id``: this instruction has arrived, and need not be sent again
 =============  =========  ==========================================================================
+
+``clock`` is when that happened in seconds, by a clock of the run that nobody sets: so the controller knows how long ago
+it was, whatever the clock of the run's machine shows. It may be left out.
 
 Events are numbered by the run, with gaps where a newer event made an older one pointless. The run sends again
 whatever was not acknowledged; the controller skips the numbers that it has handled. Instructions are idempotent,

@@ -12,6 +12,7 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from prefect.utilities.slugify import slugify
 
 from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.worker.estimate_words import estimate_markdown, estimate_of, to_go
@@ -67,7 +68,7 @@ class RunArtifacts:
         return min((wait for wait in waits if wait), default=0.0)
 
     def _story_markdown(self) -> str:
-        return story_markdown(self._run, self._story_of(), now=time.time(), page=self._page)
+        return story_markdown(self._run, self._story_of(), now=CLOCK(), page=self._page)
 
     def _percent(self) -> float | None:
         progress = self._run.record.progress
@@ -77,7 +78,7 @@ class RunArtifacts:
         return round(min(100.0, 100.0 * step / steps), 1)
 
     def _description(self) -> str:
-        progress, now = self._run.record.progress, time.time()
+        progress, now = self._run.record.progress, CLOCK()
         said = [f"step {progress.get('step')} of {progress.get('steps')}"]
         if progress.get("steps_per_s"):
             said.append(f"{progress['steps_per_s']:.3g} steps/s")
@@ -98,7 +99,7 @@ class RunArtifacts:
         return f"`{sparkline([loss for _, loss in points])}`  best {best:.6g}\n\n| step | loss |\n|---:|---:|\n{rows}\n"
 
     def _estimate_markdown(self, measured: Mapping[str, float] | None) -> str:
-        run_id, now = self._run.run_id, time.time()
+        run_id, now = self._run.run_id, CLOCK()
         speeds, own = self._estimates.throughput(run_id)
         return estimate_markdown(
             estimate_of(self._run.record.known.get("estimate", {}), self._estimates.of(run_id)),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
 
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
@@ -132,7 +132,7 @@ class RunDisplay(Follower):
             self._logger.debug("Run %s could not be shown: %r", self._run.record.name, error)
 
     async def _show_phase(self) -> None:
-        phase, words, now = self._run.phase, None, time.time()
+        phase, words, now = self._run.phase, None, CLOCK()
         if self._run.waiting:
             phase, told = _PREPARED, self._waits_for()
             if phase == self._shown_phase and (told[0] == self._told[0] and not moved(self._told[1], told[1], now)):
@@ -154,7 +154,7 @@ class RunDisplay(Follower):
 
 def _measured(run: Launch, report: ExitReport, devices: Sequence[Device]) -> Mapping[str, float]:
     """By target, what a run that is over needed, as the history will have it; of one that broke off, until then."""
-    ended_at = report.ended_at or time.time()
-    row = run.history_row(outcome="completed", message="", report=report, devices=devices, ended_at=ended_at)
+    at = report.ended_at or CLOCK()
+    row = run.history_row(outcome="completed", message="", report=report, devices=devices, ended_at=at)
     finished = finished_run(row)
     return {} if finished is None else finished.measured

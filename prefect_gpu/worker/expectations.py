@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.forecast import Outlook, Rehearsal
 
@@ -28,7 +29,7 @@ class Shown:
     Attributes:
         reason: Why it waits.
         outlook: What was expected of it then; None: nothing was known yet.
-        at: Unix seconds.
+        at: The worker's time.
     """
 
     reason: str
@@ -58,7 +59,7 @@ class Expectations:
         """Look ahead again if the last look is old.
 
         Args:
-            scheduler: Whose runs; its clock is Unix time.
+            scheduler: Whose runs; its clock is the worker's.
             run_id: A run about which something is to be said now: if nothing is known of it, the look is made sooner.
 
         Returns:
@@ -69,7 +70,7 @@ class Expectations:
             return False
         try:
             began = time.perf_counter()
-            rehearsal = Rehearsal(scheduler, time.time())
+            rehearsal = Rehearsal(scheduler, CLOCK())
             self._outlooks = await asyncio.to_thread(rehearsal.play)
             self._took_s = time.perf_counter() - began
         except Exception:  # a bug; runs are started all the same, and shown as waiting
@@ -85,7 +86,7 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
     Args:
         reason: Why it waits.
         outlook: What is expected of it, if anything is.
-        now: Unix seconds.
+        now: The worker's time.
         zone: Whose time is meant; None: that of this machine.
 
     Example:
@@ -101,7 +102,7 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
     if outlook.start is None:
         return said if outlook.reason == reason else f"{said} Its start is unknown: {outlook.reason}."
     start, end = time_of_day(outlook.start, now, zone), "; its end is unknown"
-    name = datetime.fromtimestamp(outlook.start, zone).astimezone(zone).tzname()
+    name = datetime.fromtimestamp(CLOCK.unix(outlook.start), zone).astimezone(zone).tzname()
     if outlook.end is not None:
         end = f" and to end at {time_of_day(outlook.end, now, zone)}"
     return f"{said} Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
@@ -112,8 +113,8 @@ def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo |
 
     Args:
         ahead: Name of the run that it waits for; None: it only waits for its devices.
-        ends_at: When that one is expected to train no more, Unix seconds; None: nobody knows.
-        now: Unix seconds.
+        ends_at: When that one is expected to train no more, by the worker's time; None: nobody knows.
+        now: The worker's time.
         zone: Whose time is meant; None: that of this machine.
 
     Example:
@@ -127,7 +128,7 @@ def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo |
     if ends_at is None:
         return f"{said}."
     ends_at = max(ends_at, now)
-    name = datetime.fromtimestamp(ends_at, zone).astimezone(zone).tzname()
+    name = datetime.fromtimestamp(CLOCK.unix(ends_at), zone).astimezone(zone).tzname()
     return f"{said}: expected at {time_of_day(ends_at, now, zone)} {name} ({_wait(ends_at - now)})."
 
 
@@ -137,7 +138,7 @@ def worth_saying(shown: Shown, outlook: Outlook | None, now: float) -> bool:
     Args:
         shown: What they were told last.
         outlook: What is expected now.
-        now: Unix seconds.
+        now: The worker's time.
     """
     before, since_s = shown.outlook, now - shown.at
     if outlook is None or (before is not None and since_s < _LEAST_S):
@@ -154,15 +155,15 @@ def worth_saying(shown: Shown, outlook: Outlook | None, now: float) -> bool:
 
 
 def moved(before: float | None, after: float | None, now: float) -> bool:
-    """Whether a moment has moved so much that it is worth telling; all in Unix seconds."""
+    """Whether a moment has moved so much that it is worth telling; all by the worker's time."""
     if before is None or after is None:
         return before is not after
     return abs(after - before) > max(_MOVED_S, _MOVED * (after - now))
 
 
 def time_of_day(moment: float, now: float, zone: tzinfo | None) -> str:
-    """The time of day, with the date if it is not today's, and with seconds if it is soon; all in Unix seconds."""
-    local, today = (datetime.fromtimestamp(at, zone) for at in (moment, now))
+    """The time of day, with the date if it is not today's, and with seconds if it is soon; all by the worker's time."""
+    local, today = (datetime.fromtimestamp(CLOCK.unix(at), zone) for at in (moment, now))
     date = "" if local.date() == today.date() else f"{local:%Y-%m-%d} "
     return date + f"{local:%H:%M:%S}" if moment - now < _SECONDS_MATTER_S else date + f"{local:%H:%M}"
 

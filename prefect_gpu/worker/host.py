@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseWorker
 
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.launch import Follower, Launch, died_of_its_limit
@@ -188,7 +188,7 @@ class PrefectHost:
         return display
 
     def _waits_for(self, run: Launch) -> tuple[str | None, float | None]:
-        ahead, now = self.controller.runs.get(run.record.behind or ""), time.time()
+        ahead, now = self.controller.runs.get(run.record.behind or ""), CLOCK()
         outlook = self.controller.estimates.outlook(ahead.run_id, now) if ahead is not None else None
         ends_at = None if outlook is None else now + outlook.remaining_s.median
         return (None if ahead is None else ahead.record.name), ends_at

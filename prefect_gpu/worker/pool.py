@@ -27,6 +27,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import get_current_settings
 
 from prefect_gpu.scheduling.model.cluster import Queue, Quotas
+from prefect_gpu.worker.server_clock import ServerClock
 
 _PAGE = 200
 _CACHED_S = 10.0
@@ -45,9 +46,15 @@ class PoolView:
 
     Args:
         queue_names: The work queues that the worker serves; empty for all.
+
+    Attributes:
+        clock: The server's.
     """
 
-    def __init__(self, client: PrefectClient, pool_name: str, queue_names: Iterable[str]) -> None:
+    def __init__(
+        self, client: PrefectClient, pool_name: str, queue_names: Iterable[str], clock: ServerClock | None = None
+    ) -> None:
+        self.clock = clock or ServerClock()
         self._client = client
         self._pool_name = pool_name
         self._queue_names = sorted(queue_names)
@@ -56,7 +63,7 @@ class PoolView:
 
     def due_until(self, prefetch_s: float) -> datetime:
         """Until when runs must be due to be looked at now."""
-        return datetime.now(timezone.utc) + timedelta(seconds=prefetch_s)
+        return self.clock.now() + timedelta(seconds=prefetch_s)
 
     def scheduled_runs(self, until: datetime, since: datetime | None = None) -> AsyncIterator[list[FlowRun]]:
         """Every run that is scheduled to start by then, and not before ``since``, page after page.

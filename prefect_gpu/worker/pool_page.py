@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from prefect.utilities.urls import url_for
 
 from prefect_gpu.page.server import PageServer
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.scheduling.forecast import Outlook
 
@@ -33,13 +33,16 @@ class PoolSource:
         self._controller, self._pool, self._expected = controller, pool, expected
 
     def overview(self, since: int) -> dict[str, Any]:
-        """See :func:`prefect_gpu.runtime.overview.overview`; with the name of the ``pool``."""
-        told = overview(self._controller, time.time(), since=since, expected=self._expected)
-        return {"pool": self._pool, **told}
+        """See :func:`prefect_gpu.runtime.overview.overview`; with the name of the ``pool``, and ``ahead_s``.
+
+        That is how far all its times are ahead of the machine's clock, in seconds: it may have been set.
+        """
+        told = overview(self._controller, CLOCK(), since=since, expected=self._expected)
+        return {"pool": self._pool, "ahead_s": CLOCK.ahead_s, **told}
 
     def details(self, number: int) -> dict[str, Any] | None:
         """See :func:`prefect_gpu.runtime.overview.details`; with the run's page in Prefect, if there is one."""
-        told = details(self._controller, number, time.time())
+        told = details(self._controller, number, CLOCK())
         return None if told is None else {**told, "prefect": url_for("flow-run", obj_id=told["id"])}
 
 

@@ -22,6 +22,7 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.estimation.runs import Known
 from prefect_gpu.estimation.submission import known_of
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.forecast import Outlook
@@ -124,7 +125,7 @@ class QueueSync:
             The waiting runs that were read.
         """
         async with self._looking:
-            started = time.time()
+            started = CLOCK()
             self._finalised_at = {
                 run_id: at for run_id, at in self._finalised_at.items() if at > started - _SETTLED_KEPT_S
             }
@@ -163,7 +164,7 @@ class QueueSync:
         await self._take_in_all(waiting, started)
         self._due_until = until
         count = await self._pool.count_scheduled(until)
-        jobs, moment = self.controller.scheduler.state.waiting(), until.timestamp()
+        jobs, moment = self.controller.scheduler.state.waiting(), self._pool.clock.of(until)
         self._stale = self._stale or count != self._others + sum(job.not_before <= moment for job in jobs)
         return waiting
 
@@ -218,7 +219,7 @@ class QueueSync:
             self._news.clear()
             began = time.monotonic()
             run_ids, self._doubtful = self._doubtful, set()
-            started = time.time()
+            started = CLOCK()
             try:
                 if self._quotas_stale:
                     await self._read_quotas()
@@ -309,13 +310,19 @@ class QueueSync:
             job=run_id,
             request=replace(decided(request, estimate), kind=known.program),
             queue=str(flow_run.work_queue_id),
-            submitted_at=_submitted_at(flow_run, read_at),
-            not_before=due.timestamp() if due else read_at,
+            submitted_at=self._submitted_at(flow_run, read_at),
+            not_before=self._pool.clock.of(due) if due else read_at,
             name=flow_run.name,
             estimate=estimate,
         )
         if job is None or not _is_as_told(job, event):
             self.controller.handle(event)
+
+    def _submitted_at(self, flow_run: FlowRun, read_at: float) -> float:
+        """The worker's time since when the run waits: a later try waits since the end of the one before."""
+        if flow_run.run_count and flow_run.state is not None:
+            return self._pool.clock.of(flow_run.state.timestamp)
+        return self._pool.clock.of(flow_run.created) if flow_run.created else read_at
 
     async def _known_of(self, flow_run: FlowRun, request: Request) -> Known:
         """What is known of a run before it starts, to estimate it by."""
@@ -345,12 +352,12 @@ class QueueSync:
 
     def finalised(self, run_id: str) -> None:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""
-        self._finalised_at[run_id] = time.time()
+        self._finalised_at[run_id] = CLOCK()
         self._forget(run_id)
 
     def waits_again(self, flow_run: FlowRun) -> None:
         """A launch is over, and the run waits as it was read just now."""
-        self._finalised_at[str(flow_run.id)] = time.time()
+        self._finalised_at[str(flow_run.id)] = CLOCK()
         self._seen[str(flow_run.id)].flow_run = flow_run
 
     def flow_run(self, run_id: str) -> FlowRun | None:
@@ -452,7 +459,7 @@ class QueueSync:
             (run, why it waits).
         """
         self._forecast_is_new = False
-        now, changed = time.time(), []
+        now, changed = CLOCK(), []
         for run_id, seen in self._seen.items():
             outlook = None if seen.shown is None else self._expectations.of(run_id)
             if outlook is not None and seen.shown is not None and worth_saying(seen.shown, outlook, now):
@@ -465,7 +472,7 @@ class QueueSync:
             if job is None or job.active or flow_run is None:
                 return
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
-            shown = Shown(reason, self._expectations.of(run_id), time.time())
+            shown = Shown(reason, self._expectations.of(run_id), CLOCK())
             words = message(reason, shown.outlook, shown.at)
             if await show_waiting(self._client, flow_run.id, words, due):
                 if self._seen[run_id].shown is None:  # once where its owner looks first
@@ -499,10 +506,3 @@ def _is_as_told(job: Job, event: ev.JobSubmitted) -> bool:
     known = (job.request, job.queue, job.submitted_at, job.not_before, job.name, job.estimate)
     told = (event.request, event.queue, event.submitted_at, event.not_before, event.name, event.estimate)
     return job.status is Status.WAITING and known == told
-
-
-def _submitted_at(flow_run: FlowRun, read_at: float) -> float:
-    """Unix seconds since when the run waits: a later try waits since the end of the one before."""
-    if flow_run.run_count and flow_run.state is not None:
-        return flow_run.state.timestamp.timestamp()
-    return flow_run.created.timestamp() if flow_run.created else read_at

@@ -48,6 +48,7 @@ from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
+from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
 
 
@@ -93,6 +94,7 @@ class PoolSession:
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = Lane()
+        self._server_clock = ServerClock()
         self._page: PageServer | None = None
         self._tasks = Tasks(self._logger)
         self.is_open = False
@@ -104,6 +106,7 @@ class PoolSession:
     async def open(self) -> None:
         """Become the pool's worker here: wait for the leadership, claim devices, adopt what runs, listen to Prefect."""
         worker, pool, client = self._worker, self._worker.work_pool, self._worker.client
+        self._server_clock.listen(client)
         await self._leadership.claim(pool.name)
         self._start_once("beat", self._leadership.beat(pool.name))
         chosen = await read_blocks(self._settings, client)
@@ -120,7 +123,7 @@ class PoolSession:
         await self._control.open(self._stack)
         host = self.host = PrefectHost(
             worker,
-            PoolView(client, pool.name, worker._work_queues),
+            PoolView(client, pool.name, worker._work_queues, self._server_clock),
             settings,
             local=place.driver.local,
             scope=scope,
@@ -310,5 +313,6 @@ class PoolSession:
         await self._stack.aclose()
         await self._recorder.close()
         await self._leadership.release()
+        self._server_clock.leave()
         self._locks.release()
         self.is_open = False

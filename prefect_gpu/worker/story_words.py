@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.launch import WAITING, Launch
 from prefect_gpu.training import protocol
 from prefect_gpu.units import format_seconds
@@ -23,8 +24,8 @@ def story_markdown(
     """The story of a run, with times relative to its submission; empty if there is none.
 
     Args:
-        story: (Unix seconds, sentence) in order.
-        now: Unix seconds.
+        story: (worker's time, sentence) in order.
+        now: The worker's time.
         page: Address of the pool's page; empty if there is none.
         zone: Whose time is meant; None: that of this machine.
     """
@@ -35,7 +36,7 @@ def story_markdown(
     if len(lines) > _MOST:
         left_out = len(lines) - _MOST
         lines[_MOST // 2 : -_MOST // 2] = [f"| … | {left_out} more |"]
-    said = [f"Submitted {datetime.fromtimestamp(begin, zone):%Y-%m-%d %H:%M:%S}."]
+    said = [f"Submitted {datetime.fromtimestamp(CLOCK.unix(begin), zone):%Y-%m-%d %H:%M:%S}."]
     said += _summary(run, now)
     if page:
         said.append(

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
@@ -432,7 +433,7 @@ class Worker:
             state_dir=world.folder,
             pool="pool",
             profile="adaptive",
-            clock=lambda: world.now,
+            clock=Clock(lambda: world.now, lambda: world.now),
             logger=_Logger(world),
         )
         self.channel = _Channel(self)

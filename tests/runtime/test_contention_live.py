@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.interference.sensitivity import Key
@@ -57,7 +58,7 @@ class Bench:
             state_dir=folder,
             pool="pool",
             profile="deepshare",
-            clock=lambda: self.now,
+            clock=Clock(lambda: self.now, lambda: self.now),
         )
 
     async def launch(self, job: str, program: str, gpus: int = 2, workers: int = 3) -> None:

@@ -15,6 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
@@ -33,11 +34,18 @@ NODE = Node("here", (Device("GPU-1", "H200", 8 << 30), Device("virtual-0", "virt
 
 
 class Bench:
-    """A controller on stand-ins, with a clock that the test turns."""
+    """A controller on stand-ins, with a time that the test lets pass.
 
-    def __init__(self, folder: Path, world: dict[Path, MemoryHandle] | None = None) -> None:
+    Attributes:
+        now: Seconds since the machine started.
+        shown: How much more than that the machine's clock shows.
+    """
+
+    def __init__(
+        self, folder: Path, world: dict[Path, MemoryHandle] | None = None, now: float = 1000.0, shown: float = 0.0
+    ) -> None:
         self.folder = folder
-        self.now = 1000.0
+        self.now, self.shown = now, shown
         self.host, self.driver = RecordingHost(), MemoryDriver(world)
         self.controller = Controller(
             self.host,
@@ -46,7 +54,7 @@ class Bench:
             state_dir=folder,
             pool="pool",
             profile="fifo",
-            clock=lambda: self.now,
+            clock=Clock(lambda: self.now + self.shown, lambda: self.now),
         )
 
     def submit(self, *jobs: str, due: float = 0.0) -> None:
@@ -79,8 +87,8 @@ def read_json(path: str) -> Any:
 
 
 @asynccontextmanager
-async def running(folder: Path, world: dict[Path, MemoryHandle] | None = None) -> AsyncIterator[Bench]:
-    bench = Bench(folder, world)
+async def running(folder: Path, world: dict[Path, MemoryHandle] | None = None, **clock: float) -> AsyncIterator[Bench]:
+    bench = Bench(folder, world, **clock)
     await bench.controller.start()
     try:
         yield bench
@@ -478,6 +486,7 @@ async def report(bench: Bench, *events: tuple[str, float, dict[str, Any]], job: 
         await client.send(json.dumps({**hello, "token": env[protocol.ENV_TOKEN]}))
         acked = json.loads(await client.recv())["acked"]
         for number, (kind, at, data) in enumerate(events, start=acked + 1):
+            bench.now = max(bench.now, at)
             await client.send(json.dumps({"type": "event", "seq": number, "at": at, "kind": kind, "data": data}))
             assert json.loads(await client.recv()) == {"type": "ack", "seq": number}
 

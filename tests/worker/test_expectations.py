@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prefect.states import Pending, Scheduled
 
+from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model import events as ev
@@ -153,9 +154,10 @@ class Waits:
         self.prefect.states.pop(0)
         self.run_id = self.prefect.run_id
         self.now = NOON
-        clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now, perf_counter=lambda: 0.0)
+        clock = SimpleNamespace(monotonic=lambda: self.now, perf_counter=lambda: 0.0)
         monkeypatch.setattr(expectations, "time", clock)
-        monkeypatch.setattr(queue_sync, "time", clock)
+        for module in (expectations, queue_sync):
+            monkeypatch.setattr(module, "CLOCK", Clock(lambda: self.now, lambda: self.now))
         self.scheduler = one_device("first", self.run_id, at=NOON)
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)

@@ -18,6 +18,7 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
+from prefect_gpu.worker.server_clock import ServerClock
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
 
 
@@ -81,7 +82,7 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     async def deployment(_: object) -> None:
         return None
 
-    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment))
+    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock()))
     queue._worker = cast(Any, SimpleNamespace(work_pool=None))
     await queue._take_in(prefect.as_read(), time.time())
     queue.exhausted(prefect.run_id)
@@ -108,7 +109,7 @@ async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCa
         return None
 
     template: dict[str, Any] = {"variables": {"properties": {}}, "job_configuration": {}}
-    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment))
+    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock()))
     queue._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
     await queue._take_in(prefect.as_read(), time.time())
     assert not told and "could not be taken in" in caplog.text

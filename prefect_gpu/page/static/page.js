@@ -3,7 +3,7 @@
 import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
 import { PAST, PHASES } from "./phases.js";
-import { bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, seconds, sentence, spent } from "./words.js";
+import { aheadBy, bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25;
 const $ = (id) => document.getElementById(id);
@@ -27,6 +27,7 @@ async function learn() {
   const { runs: _, ...rest } = told;
   Object.assign(pool, rest);
   skew = told.now - Date.now() / 1000;
+  aheadBy(told.ahead_s ?? 0);
   const over = [...pool.runs.values()].filter((run) => run.outcome);
   if (over.length > pool.most_finished) {
     over.sort((one, other) => one.ended - other.ended);

@@ -22,8 +22,13 @@ export function seconds(value) {
   return `${Math.round(whole / 86400)} days`;
 }
 
+let ahead = 0; // seconds
+
+/** The times that the worker tells are so far ahead of its machine's clock, which was set meanwhile. */
+export function aheadBy(seconds) { ahead = seconds; }
+
 export function clock(moment, exact = true) {
-  return new Date(moment * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, hour12: false });
+  return new Date((moment - ahead) * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: exact ? "2-digit" : undefined, hour12: false });
 }
 
 export function bytes(value) {

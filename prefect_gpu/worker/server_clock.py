@@ -1,0 +1,76 @@
+"""What Prefect's server takes for the time: it may be another machine, whose clock shows something else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+
+import httpx
+from prefect.client.orchestration import PrefectClient
+
+from prefect_gpu.runtime.clock import CLOCK, Clock
+
+_ASKED = "prefect_gpu.asked_at"
+_QUICK_S = 2.0  # an answer that took longer says little
+_RESOLUTION_S = 1.0  # of an answer's date
+
+
+class ServerClock:
+    """Brings times that the server gives to the worker's time, and the other way round.
+
+    The answers' dates tell the server's clock to a second. As long as they agree with the machine's own clock, as they
+    do on one machine, that is more exact.
+
+    Args:
+        clock: The worker's time.
+    """
+
+    def __init__(self, clock: Clock = CLOCK) -> None:
+        self._clock = clock
+        self._before_s: float | None = None  # the server's clock before the worker's time; None: as the machine's own
+        self._client: httpx.AsyncClient | None = None
+
+    def listen(self, client: PrefectClient) -> None:
+        """Look at the dates of what the server answers to this client."""
+        self.leave()
+        self._client = client._client
+        self._client.event_hooks["request"].append(self._asked)
+        self._client.event_hooks["response"].append(self._answered)
+
+    def leave(self) -> None:
+        """Look no more."""
+        if self._client is not None:
+            self._client.event_hooks["request"].remove(self._asked)
+            self._client.event_hooks["response"].remove(self._answered)
+            self._client = None
+
+    @property
+    def before_s(self) -> float:
+        """By how many seconds the server's clock is before the worker's time."""
+        return -self._clock.ahead_s if self._before_s is None else self._before_s
+
+    def now(self) -> datetime:
+        """What the server's clock shows."""
+        return datetime.fromtimestamp(self._clock() + self.before_s, timezone.utc)
+
+    def of(self, moment: datetime) -> float:
+        """The worker's time of a moment that the server gives."""
+        return moment.timestamp() - self.before_s
+
+    async def _asked(self, request: httpx.Request) -> None:
+        request.extensions[_ASKED] = self._clock()
+
+    async def _answered(self, response: httpx.Response) -> None:
+        now, asked = self._clock(), response.request.extensions.get(_ASKED)
+        try:
+            date = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
+        except (TypeError, ValueError):
+            return
+        if asked is None or now - asked > _QUICK_S:
+            return
+        # It answered between the two, and its date leaves out what is less than a second.
+        least, most = date - now, date + _RESOLUTION_S - asked
+        if least <= -self._clock.ahead_s <= most:
+            self._before_s = None
+        elif self._before_s is None or not least <= self._before_s <= most:
+            self._before_s = round((least + most) / 2, 3)
