@@ -39,7 +39,8 @@ async def test_runs_are_followed_and_take_as_long_as_they_take(
     path = os.pathsep.join([str(Path(__file__).with_name("set_clock")), str(ROOT)])
     pool.state_dir = pool.folder / "only"
     began = time.monotonic()
-    worker = start_leased(pool, "only", PYTHONPATH=path, SET_CLOCK=str(clock))
+    told_runs = {"PREFECT_INTEGRATIONS_GPU_PASS_ENVIRONMENT": "NOTES,PYTHONPATH,SET_CLOCK"}
+    worker = start_leased(pool, "only", PYTHONPATH=path, SET_CLOCK=str(clock), **told_runs)
     parameters = {"trace": str(tmp_path / "trace"), "steps": 5000, "hurry": str(hurry)}
     run_id = await pool.submit("carries_on", **parameters)
     log = pool.state_dir / "events" / f"{pool.name}.jsonl"

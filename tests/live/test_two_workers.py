@@ -82,6 +82,7 @@ def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__
         "PREFECT_INTEGRATIONS_GPU_WARM_START": "false",  # so that a run's environment shows what it is
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "NOTES": str(pool.notes),
+        "PREFECT_INTEGRATIONS_GPU_PASS_ENVIRONMENT": "NOTES",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
         **more,
     }
