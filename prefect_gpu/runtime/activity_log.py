@@ -23,6 +23,7 @@ NOT_STARTED = "not started"  # an outcome: the launch was taken back before ther
 
 MOST_FINISHED = 1000
 CURVE_POINTS = 100
+MOST_SPANS = 100  # of one launch, and so of its weights and cores
 
 
 @dataclass
@@ -33,7 +34,8 @@ class Entry:
         number: 1 for the first launch that the activity log heard of, and so on.
         run: What the controller knows of it; None once it is over.
         version: Of the activity log, when the entry changed last.
-        spans: [phase, start, end], in order; the end of the last is None while it lasts.
+        spans: [phase, start, end], in order; the end of the last is None while it lasts. Of more than
+            :data:`MOST_SPANS` the oldest are joined, under the name of the longer one.
         weights: [since, weight] whenever its share of its devices changed.
         cores: [since, how many] whenever that changed; those of all instances.
         behind: Name of the run that it was prepared behind.
@@ -63,6 +65,10 @@ class Entry:
         """A phase begins, and the one before it ends."""
         self.close(at)
         self.spans.append([phase, at, None])
+        if len(self.spans) > MOST_SPANS:  # the first one stays: it is the launch itself
+            one, other = self.spans[1:3]
+            longer = max(one, other, key=lambda span: span[2] - span[1])
+            self.spans[1:3] = [[longer[0], one[1], other[2]]]
 
     def close(self, at: float) -> None:
         """The phase that lasts ends."""
@@ -176,7 +182,7 @@ class ActivityLog(Follower):
             case SetCores():
                 self._follow_cores(entry, at)
             case SetShare(_, weight):
-                entry.weights.append([at, weight])
+                entry.weights = [*entry.weights[1 - MOST_SPANS :], [at, weight]]
             case Finish(_, reason):
                 entry.finishing = reason
         self._changed(entry)
@@ -256,7 +262,7 @@ class ActivityLog(Follower):
         parts = entry.run.record.placement.parts if entry.run is not None else ()
         count = sum(len(part.cpus) for part in parts)
         if not entry.cores or entry.cores[-1][1] != count:
-            entry.cores.append([at, count])
+            entry.cores = [*entry.cores[1 - MOST_SPANS :], [at, count]]
 
     def _changed(self, entry: Entry) -> None:
         self.version += 1

@@ -29,6 +29,7 @@ from prefect_gpu.runtime.launches import Launches
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.pressure_watch import PressureWatch
 from prefect_gpu.runtime.records import RecordStore
+from prefect_gpu.runtime.report_schema import checked, checked_time
 from prefect_gpu.runtime.reports import Measurements, Phases
 from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.runtime.tasks import Tasks
@@ -268,13 +269,14 @@ class Controller:
     # -- what runs report -----------------------------------------------------------------------------------------
 
     async def _on_run_event(self, run_id: str, kind: str, at: float, data: dict[str, Any]) -> None:
-        launch = self.runs.get(run_id)
-        if launch is None or not launch.note(kind, at, data):
+        launch, report = self.runs.get(run_id), checked(kind, data)
+        at = checked_time(at, self._clock())
+        if launch is None or report is None or not launch.note(kind, at, report):
             return
         if kind == protocol.OUT_OF_MEMORY:
             self._exhausted(launch)
         for follower in launch.followers:
-            for event in follower.reported(launch, kind, at, data):
+            for event in follower.reported(launch, kind, at, report):
                 self.handle(event)
         self._host.reported(launch, kind)
 

@@ -288,15 +288,30 @@ class Launches:
         await self._end(launch, await launch.handle.wait())
 
     async def _end(self, launch: Launch, report: ExitReport) -> None:
-        """The process is gone: free its devices first, then make everybody know."""
+        """The process is gone: free its devices first, then make everybody know.
+
+        Whatever goes wrong on the way, the devices are free afterwards. If the run could not be settled, its record
+        stays, and the next worker tries again.
+        """
         ended_at = self._ended_at(launch, report)
         report = replace(report, ended_at=ended_at)
         self.instances.dismiss(launch)
-        for follower in launch.followers:
-            follower.ended(launch, ended_at)
-        if await self._carries_on(launch, report, ended_at):
-            return
+        self._each(launch, lambda follower: follower.ended(launch, ended_at))
+        try:
+            if await self._carries_on(launch, report, ended_at):
+                return
+        except Exception:
+            self.logger.exception("Run %s cannot carry on elsewhere, and so has ended", launch.record.name)
         self.tell(ev.JobEnded(launch.run_id, _exit_words(report)))
+        settled = False
+        try:
+            await self._settle(launch, report, ended_at)
+            settled = True
+        except Exception:
+            self.logger.exception("Run %s could not be settled; the next worker tries again", launch.record.name)
+        self._release(launch, settled=settled)
+
+    async def _settle(self, launch: Launch, report: ExitReport, ended_at: float) -> None:
         outcome, message = await self.host.finalise(launch, report)
         self._over(launch, ended_at, outcome, message)
         if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
@@ -310,7 +325,6 @@ class Launches:
                 await asyncio.to_thread(self.host.record_history, self._dated(row))
             except Exception:
                 self.logger.exception("The history row of run %s could not be written", launch.record.name)
-        self._release(launch)
 
     def _ended_at(self, launch: Launch, report: ExitReport) -> float:
         """The worker's time of a run's end. Whoever saw it had only the machine's clock, which may have been set."""
@@ -349,18 +363,29 @@ class Launches:
         self._release(launch, carries_on=not isinstance(event, ev.JobEnded))
 
     def _over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
-        for follower in launch.followers:
-            follower.over(launch, at, outcome, message)
+        self._each(launch, lambda follower: follower.over(launch, at, outcome, message))
 
-    def _release(self, launch: Launch, *, carries_on: bool = False) -> None:
-        """Nothing is left of the launch; from here on the run may be submitted again, or carries on as it is."""
-        self.records.remove(launch.folder)
+    def _each(self, launch: Launch, tell: Callable[[Follower], None]) -> None:
+        """Tell all that are attached to a launch; an error of one keeps nothing from the others."""
+        for follower in launch.followers:
+            try:
+                tell(follower)
+            except Exception:
+                self.logger.exception("%s failed on run %s", type(follower).__name__, launch.record.name)
+
+    def _release(self, launch: Launch, *, carries_on: bool = False, settled: bool = True) -> None:
+        """Nothing is left of the launch; from here on the run may be submitted again, or carries on as it is.
+
+        Args:
+            settled: Whether its record is needed no more.
+        """
+        if settled:
+            self.records.remove(launch.folder)
         if self.runs.get(launch.run_id) is launch:
             del self.runs[launch.run_id]
         if not self.runs:
             self.idle.set()
-        for follower in launch.followers:
-            follower.released(launch, self.clock(), carries_on)
+        self._each(launch, lambda follower: follower.released(launch, self.clock(), carries_on))
         self.host.released(launch)
 
 

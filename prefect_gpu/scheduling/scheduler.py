@@ -29,6 +29,7 @@ class SchedulingError(RuntimeError):
         self.job = None if decision.about is None else decision.about.id
 
 
+_LONGEST_STORY = 500  # sentences, from which on phases are not told any more
 _PHASES = (Status.PREPARING, Status.TRAINING, Status.SAVING)
 
 
@@ -267,7 +268,8 @@ class Scheduler:
         if job is None or not job.active or status not in _PHASES or job.status is status:
             return False, False
         before, job.status = job.status, status
-        job.story.append((decision.now, f"is {within(status.value)}"))
+        if len(job.story) < _LONGEST_STORY:  # a run may enter its phases as often as it likes
+            job.story.append((decision.now, f"is {within(status.value)}"))
         if job.behind is not None and status in (Status.TRAINING, Status.SAVING):
             # It trains although its gate is closed: its worker was away for too long. What is, is.
             self.state.pass_gate(job, decision.now)

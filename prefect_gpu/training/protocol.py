@@ -20,6 +20,10 @@ Events are numbered by the run, with gaps where a newer event made an older one 
 whatever was not acknowledged; the controller skips the numbers that it has handled. Instructions are idempotent,
 so that they are merely sent again until they are heard.
 
+Of an event's data the controller takes the fields named below, as far as their values make sense: numbers are finite
+and within their range, texts and tables of bounded length. It leaves out the rest, and events of other kinds, without
+a word: another version of the run side may say more.
+
 This module is shared by both sides and imports nothing.
 """
 

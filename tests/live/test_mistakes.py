@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.pool import COLD, LivePool
+from tests.live.pool import ALL, COLD, LivePool
 
 
 async def refusal(pool: LivePool, **job_variables: object) -> str:
@@ -93,3 +93,36 @@ async def test_a_server_that_is_not_there(pool: LivePool, tmp_path: Path) -> Non
     finally:
         pool.sandbox.env["PREFECT_API_URL"] = kept
     assert "127.0.0.1:9" in said and "Traceback" not in said
+
+
+async def test_nonsense_that_a_run_reports_harms_neither_the_worker_nor_other_runs(
+    served: LivePool, tmp_path: Path
+) -> None:
+    """Raw frames: our own run side would not send them. The run ends, its device is free again, and all stays small."""
+    many = ", ".join(f'"key {number}": 1' for number in range(5_000))
+    says = [
+        f'"kind": "phase", "data": {{"phase": "training", "steps": 1e999, "step": 1e999, "features": {{{many}}}}}',
+        '"kind": "progress", "data": {"step": 1e999, "steps": -1e999, "loss": 1e999, "steps_per_s": 1e999}',
+        '"kind": "progress", "data": {"step": 3, "steps": 4, "losses": [[1e999, 1], [1, 1e999], [2], 3, [2, 1e308]]}',
+        '"kind": "usage", "data": {"rss_bytes": 1e999, "device_memory_bytes": 1e999, "cpu_fraction": -1e999}',
+        '"kind": "usage", "data": {"rss_bytes": %s, "device_util": 1e300}' % ("9" * 400),
+        '"kind": "checkpoint", "data": {"step": [], "error": {"a": 1}}',
+        f'"kind": "never heard of", "data": {{{many}}}',
+    ]
+    says += [
+        f'"kind": "progress", "data": {{"step": 3, "metric {n}": {{{many}}}, "metrics": {{{many}}}}}' for n in range(5)
+    ]
+    for _ in range(100):
+        says += [f'"kind": "phase", "data": {{"phase": "{phase}"}}' for phase in ("preparing", "training", "saving")]
+    frames = tmp_path / "frames"
+    frames.write_text("\n".join(says))
+    run_id = await served.submit("babbles", frames=str(frames), hold=str(tmp_path / "go"))
+    await served.until_noted(run_id, "said")
+    [record] = (served.state_dir / "runs").glob(f"{run_id}-*/record.json")
+    assert record.stat().st_size < 50_000
+    (tmp_path / "go").touch()
+    await served.until(run_id, "Completed")
+    [row] = await served.rows([run_id])
+    assert row.steps_done == 3 and row.features.get("steps") is None
+    await served.until(await served.submit("plain", job_variables=ALL), "Completed")
+    assert "Traceback" not in served.workers[0].output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from prefect_gpu import training_run
+from prefect_gpu.training import protocol
 
 
 def note(word: str) -> None:
@@ -293,3 +295,22 @@ def saves_and_fails() -> None:
         for _ in run.steps():
             run.report(loss=1.0, checkpoint=lambda path: path.write_text("weights"))
     raise ValueError("on purpose")
+
+
+@flow
+def babbles(frames: str, hold: str) -> None:
+    """Says on its channel what a file holds, the rest of an event on each line, and waits until there is `hold`."""
+    from websockets.sync.client import connect
+
+    hello = {"type": "hello", "protocol": protocol.PROTOCOL_VERSION, "session": "babbler"}
+    hello |= {"run": os.environ[protocol.ENV_RUN_ID], "token": os.environ[protocol.ENV_TOKEN]}
+    with connect(os.environ[protocol.ENV_CHANNEL], proxy=None) as channel:
+        channel.send(json.dumps(hello))
+        channel.recv()
+        for number, line in enumerate(Path(frames).read_text().splitlines(), start=1):
+            channel.send(f'{{"type": "event", "seq": {number}, "at": {time.time()}, {line}}}')
+            while f'"seq": {number}}}' not in str(channel.recv()):
+                pass
+        note("said")
+        while not Path(hold).exists():
+            time.sleep(0.05)

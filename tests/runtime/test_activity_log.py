@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import json
 import weakref
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.activity_log import NOT_STARTED, ActivityLog
+from prefect_gpu.runtime.activity_log import MOST_SPANS, NOT_STARTED, ActivityLog
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.overview import details, overview
@@ -50,6 +51,22 @@ def test_a_run_passes_its_phases() -> None:
     told = row(activity)
     assert told["spans"][3:] == [["saving", 20.0, 21.0], ["ending", 21.0, 22.0]]
     assert told["outcome"] == "completed" and told["phase"] is None and told["ended"] == 22.0
+
+
+def test_a_run_that_trains_thousands_of_times_stays_small() -> None:
+    """Its first spans are joined, without a gap; the newest are all there."""
+    activity, run = ActivityLog(), a_run()
+    activity.granted(run, 0.0)
+    for at in range(1, 9_998, 3):
+        enter(activity, run, protocol.PREPARING, at)
+        enter(activity, run, protocol.TRAINING, at + 1)
+        enter(activity, run, protocol.SAVING, at + 2)
+        activity.adjusted(run, SetShare("a", at % 2 / 2, "a test"), at)
+    told = row(activity)
+    spans = told["spans"]
+    assert len(spans) == MOST_SPANS and len(told["weights"]) == MOST_SPANS
+    assert spans[0] == ["launching", 0.0, 1] and spans[-1] == ["saving", 9_999, None] and spans[1][1] == 1
+    assert all(one[2] == other[1] for one, other in itertools.pairwise(spans))
 
 
 def test_a_gate_is_waited_at_and_opened() -> None:

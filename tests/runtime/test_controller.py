@@ -19,6 +19,7 @@ from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.host import NotOursError
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.model import events as ev
@@ -539,6 +540,42 @@ async def test_odd_reports_harm_nothing(tmp_path: Path) -> None:
         handle.end()
         await until(lambda: bench.host.rows)
         assert bench.host.rows[0].outcome == "completed"
+
+
+async def test_what_goes_wrong_at_a_runs_end_keeps_no_device(tmp_path: Path, caplog: Any) -> None:
+    class Broken(Follower):
+        """Has a bug in each method."""
+
+        def ended(self, launch: Launch, at: float) -> None:
+            raise OverflowError("cannot convert float infinity to integer")
+
+        def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
+            raise OverflowError
+
+        def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+            raise OverflowError
+
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        bench.controller.runs["a"].followers.insert(0, Broken())
+        settle, bench.host.finalise = bench.host.finalise, fail  # type: ignore[method-assign]
+        handle.end(0)
+        await bench.controller.wait_idle()
+        assert bench.places == {} and len(bench.folders) == 1
+        assert "float infinity" in caplog.text and "could not be settled" in caplog.text
+        bench.host.finalise = settle  # type: ignore[method-assign]
+        (await bench.launch("b")).end(0)
+        await until(lambda: "finalise b" in bench.host.said)
+        await bench.controller.wait_idle()
+    async with running(tmp_path, bench.driver.world) as second:
+        await until(lambda: "finalise a" in second.host.said)
+        await second.controller.wait_idle()
+        assert second.folders == []
+
+
+async def fail(*_: object) -> Any:
+    """A host with a bug."""
+    raise RuntimeError("a bug in the host")
 
 
 async def test_an_adopted_run_goes_on_reporting_from_where_it_was(tmp_path: Path) -> None:
