@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-V_BOUND = 0.5
-"""Slowdowns lie in [0, 1], so their variance never exceeds 0.25, and the thesis' bound never binds."""
 LEAST_GAIN_STEPS_PER_S = 1.0
 """By how much the throughput sum must rise, if nobody new starts."""
 PROTECTED_LAUNCHES = 3.0
@@ -47,59 +45,12 @@ class ElasticJob:
         return self.throughput[gpus] if accepted else 0.0
 
 
-class _Ladder:
-    """The GPU counts that are worth giving to a job, in order: each is faster than all that are smaller.
-
-    With f = (0, 5, 4, 7) these are 1 and 3: a second GPU would slow the job down.
-    """
-
-    __slots__ = ("at", "counts", "rates", "whole")
-
-    def __init__(self, job: ElasticJob, gpus: int) -> None:
-        self.counts: list[int] = []
-        self.rates: list[float] = []
-        self.at = 0
-        best = 0.0
-        for count in range(job.minimum, min(job.maximum, gpus) + 1):
-            rate = job.f(count)
-            if rate > best:
-                best = rate
-                self.counts.append(count)
-                self.rates.append(rate)
-        self.whole = best  # f(U): the best rate on all of the cluster
-
-    @property
-    def slowdown(self) -> float:
-        return self.rates[self.at] / self.whole
-
-
-def slowdown(job: ElasticJob, gpus: int, total_gpus: int) -> float:
-    """S_M(R) = f_M(R) / f_M(U) (§3.1): 1 is as good as alone on the cluster.
-
-    f_M(U) is the best rate within U, which need not be the one on all of its GPUs.
-
-    Raises:
-        ValueError: The job cannot run on the cluster at all.
-    """
-    whole = _Ladder(job, total_gpus).whole
-    if whole == 0:
-        raise ValueError(f"job {job.id!r} cannot run on {total_gpus} GPUs: leave it out")
-    return job.f(gpus) / whole
-
-
-def assign(
-    jobs: Sequence[ElasticJob],
-    gpus: int,
-    v_bound: float = V_BOUND,
-    *,
-    total_gpus: int | None = None,
-    others: Sequence[float] = (),
-) -> dict[str, int]:
+def assign(jobs: Sequence[ElasticJob], gpus: int) -> dict[str, int]:
     """Listing 1: GPUs for each job that can be admitted; the others wait.
 
     Every job in order gets its minimum, if that many are left. Then, GPU by GPU, the step that raises the throughput
-    sum most among those that keep the variance of the slowdowns under ``v_bound``; if none does, the step that leaves
-    the variance lowest.
+    sum most. The listing also bounds the variance of slowdowns by 0.5; they lie in [0, 1], so their variance is 0.25 at
+    most, and the bound keeps nothing from happening.
 
     Unlike the listing, a step never slows a job down or leaves it as fast as before: it goes to the next count that is
     faster, and steps of several GPUs compare by their gain per GPU. A GPU that would make nobody faster stays idle.
@@ -107,83 +58,53 @@ def assign(
     Args:
         jobs: In the order in which they are admitted: running jobs first, lest a waiting one displaces them.
         gpus: GPUs to hand out (those of jobs that may not be resized now are not among them).
-        v_bound: Upper bound on the variance.
-        total_gpus: U, all GPUs of the cluster; ``gpus`` if not given.
-        others: Slowdowns of running jobs that keep what they have; they count in the variance.
 
     Returns:
         GPUs by job id, of the admitted jobs in their order.
 
     Raises:
-        ValueError: A negative number of GPUs, fewer in total than to hand out, or an id that occurs twice.
+        ValueError: A negative number of GPUs, or an id that occurs twice.
     """
-    total = gpus if total_gpus is None else total_gpus
-    if not 0 <= gpus <= total:
-        raise ValueError(f"gpus is {gpus} of {total}: give a number from 0 to all GPUs of the cluster")
-    ladders: dict[str, _Ladder] = {}
-    for job in jobs:
-        if job.id in ladders:
-            raise ValueError(f"job {job.id!r} is given twice: give each job once")
-        ladders[job.id] = _Ladder(job, total)
+    if gpus < 0:
+        raise ValueError(f"gpus is {gpus}: give 0 or more")
+    if len({job.id for job in jobs}) < len(jobs):
+        raise ValueError(f"jobs are {[job.id for job in jobs]}: give each job once")
     left = gpus
-    admitted: dict[str, _Ladder] = {}
-    for name, ladder in ladders.items():
-        if ladder.counts and ladder.counts[0] <= left:
-            admitted[name] = ladder
-            left -= ladder.counts[0]
-    _hand_out(list(admitted.values()), left, v_bound, others)
-    return {name: ladder.counts[ladder.at] for name, ladder in admitted.items()}
+    admitted: dict[str, list[tuple[int, float]]] = {}  # the steps that a job has not taken yet, below the one it is on
+    for job in jobs:
+        steps = _steps(job, gpus)
+        if steps and steps[-1][0] <= left:
+            admitted[job.id] = steps
+            left -= steps[-1][0]
+    heap: list[tuple[float, int, str]] = []
 
+    def offer(number: int, name: str) -> None:
+        *_, (more, faster), (count, rate) = [(0, 0.0), *admitted[name]]
+        if more:
+            heapq.heappush(heap, ((rate - faster) / (more - count), number, name))
 
-def _hand_out(ladders: list[_Ladder], left: int, v_bound: float, others: Sequence[float]) -> None:
-    # The variance from two running sums: a step changes one slowdown, so each candidate costs O(1), and in the usual
-    # case, where the largest gain is fair, a step costs only the heap's O(log jobs).
-    number = len(ladders) + len(others)
-    total = sum(ladder.slowdown for ladder in ladders) + sum(others)
-    squares = sum(ladder.slowdown**2 for ladder in ladders) + sum(value**2 for value in others)
-
-    def after(ladder: _Ladder) -> tuple[float, float, float]:
-        """Sum, sum of squares and variance of the slowdowns once the ladder has gone one step up."""
-        old, new = ladder.slowdown, ladder.rates[ladder.at + 1] / ladder.whole
-        new_total, new_squares = total + new - old, squares + new**2 - old**2
-        return new_total, new_squares, max(0.0, new_squares / number - (new_total / number) ** 2)
-
-    heap: list[tuple[float, int]] = []
-
-    def offer(index: int) -> None:
-        ladder = ladders[index]
-        if ladder.at + 1 < len(ladder.counts):
-            wide = ladder.counts[ladder.at + 1] - ladder.counts[ladder.at]
-            gain = (ladder.rates[ladder.at + 1] - ladder.rates[ladder.at]) / wide
-            heapq.heappush(heap, (-gain, index))
-
-    for index in range(len(ladders)):
-        offer(index)
+    for number, name in enumerate(admitted):
+        offer(number, name)
     while left and heap:
-        unfair: list[tuple[float, int]] = []
-        chosen: int | None = None
-        while heap and chosen is None:
-            entry = heapq.heappop(heap)
-            ladder = ladders[entry[1]]
-            if ladder.counts[ladder.at + 1] - ladder.counts[ladder.at] > left:
-                continue  # GPUs only get fewer: this step will never fit
-            if after(ladder)[2] < v_bound:
-                chosen = entry[1]
-            else:
-                unfair.append(entry)
-        if chosen is None:
-            if not unfair:
-                return
-            entry = min(unfair, key=lambda entry: (after(ladders[entry[1]])[2], entry))
-            unfair.remove(entry)
-            chosen = entry[1]
-        for entry in unfair:
-            heapq.heappush(heap, entry)
-        ladder = ladders[chosen]
-        total, squares, _ = after(ladder)
-        left -= ladder.counts[ladder.at + 1] - ladder.counts[ladder.at]
-        ladder.at += 1
-        offer(chosen)
+        _, number, name = heapq.heappop(heap)
+        wide = admitted[name][-2][0] - admitted[name][-1][0]
+        if wide <= left:  # else it will never fit: GPUs only get fewer
+            admitted[name].pop()
+            left -= wide
+            offer(number, name)
+    return {name: steps[-1][0] for name, steps in admitted.items()}
+
+
+def _steps(job: ElasticJob, gpus: int) -> list[tuple[int, float]]:
+    """The counts that are worth giving to a job, with their rates, the largest first: each is faster than all smaller.
+
+    With f = (0, 5, 4, 7) these are 3 and 1: a second GPU would slow the job down.
+    """
+    found = [(0, 0.0)]
+    for count in range(job.minimum, min(job.maximum, gpus) + 1):
+        if job.f(count) > found[-1][1]:
+            found.append((count, job.f(count)))
+    return found[:0:-1]
 
 
 def worth_applying(jobs: Sequence[ElasticJob], before: Mapping[str, int], after: Mapping[str, int]) -> bool:

@@ -12,7 +12,6 @@ from prefect_gpu.scheduling.elastic.listing1 import (
     PROTECTED_LAUNCHES,
     ElasticJob,
     assign,
-    slowdown,
     throughput,
     worth_applying,
 )
@@ -41,7 +40,6 @@ class _Plan:
     Attributes:
         free: Devices that nobody is on.
         resizable: Elastic jobs that run there and may get another number of devices now.
-        fixed: Slowdowns of the elastic jobs there that keep what they have.
         left: Devices that are left if each of ``resizable`` and ``admitted`` has its minimum.
         kept: Devices that are left to waiting jobs that are not elastic.
     """
@@ -49,7 +47,6 @@ class _Plan:
     node: Node
     free: int
     resizable: list[Job] = field(default_factory=list)
-    fixed: list[float] = field(default_factory=list)
     left: int = 0
     kept: int = 0
     admitted: list[Job] = field(default_factory=list)
@@ -100,16 +97,13 @@ class Resize(Action):
             plan = plans.get(job.placement.node) if job.placement else None
             if plan is None or not set(job.placement.devices) <= {device.id for device in plan.node.devices}:  # type: ignore[union-attr]
                 continue
-            one = _elastic_job(job, plan.node)
             if (
-                one.f(_count(job)) > 0
+                _elastic_job(job, plan.node).f(_count(job)) > 0
                 and any_will_do(job, plan.node)
                 and decision.may_stop(job)
                 and self._resizable(job, decision)
             ):
                 plan.resizable.append(job)
-            elif one.f(_count(job)) > 0:
-                plan.fixed.append(slowdown(one, _count(job), len(plan.node.devices)))
         for plan in plans.values():
             least = sum(_minimum(job, plan.node) or 0 for job in plan.resizable)
             plan.left = plan.room - least
@@ -196,25 +190,21 @@ class Resize(Action):
 
     def _assign(self, jobs: list[ElasticJob], before: dict[str, int], plan: _Plan) -> dict[str, int]:
         """Listing 1; then jobs that keep what they have if the others can do nearly as well without their restart."""
-        total = len(plan.node.devices)
-        after = assign(jobs, plan.room, total_gpus=total, others=plan.fixed)
+        after = assign(jobs, plan.room)
         if not plan.admitted or len(after) < len(jobs) or not self._spare:
             return after
         free, kept, by_id = plan.room, dict[str, int](), {job.id: job for job in jobs}
-        fixed = list(plan.fixed)
         for name in sorted(before, key=lambda name: by_id[name].f(before[name]), reverse=True):
             one = by_id[name]
             rest = [job for job in jobs if job.id != name and job.id not in kept]
             if after[name] == before[name] or free - before[name] < sum(job.minimum for job in rest):
                 continue
-            others = [*fixed, slowdown(one, before[name], total)]
-            trial = assign(rest, free - before[name], total_gpus=total, others=others)
-            trial |= {**kept, name: before[name]}
+            trial = {**assign(rest, free - before[name]), **kept, name: before[name]}
             if len(trial) < len(jobs):
                 continue
             lost = throughput(by_id, after) - throughput(by_id, trial)
             if lost * PROTECTED_LAUNCHES < one.f(before[name]):
-                kept[name], after, fixed = before[name], trial, others
+                kept[name], after = before[name], trial
                 free -= before[name]
         return after
 

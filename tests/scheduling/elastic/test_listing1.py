@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign, slowdown, worth_applying
+from prefect_gpu.scheduling.elastic.listing1 import ElasticJob, assign, worth_applying
 
 
 def job(name: str, *rates: float, least: int = 1, most: int | None = None) -> ElasticJob:
@@ -21,64 +21,38 @@ def job(name: str, *rates: float, least: int = 1, most: int | None = None) -> El
 STEEP = job("steep", 4, 8, 12, 16, 20, 24)
 FLAT = job("flat", 6, 7, 8, 9, 10, 11)
 
-# jobs, GPUs, bound, GPUs by job. The variances are worked out by hand.
-TABLE: dict[str, tuple[list[ElasticJob], int, float, dict[str, int]]] = {
-    "a job alone gets all that make it faster": ([STEEP], 6, 0.5, {"steep": 6}),
-    # 0.5 never binds: each GPU goes to the steeper job.
-    "with a loose bound the throughput sum decides": ([STEEP, FLAT], 6, 0.5, {"steep": 5, "flat": 1}),
-    # From (1, 1) slowdowns are 4/24 and 6/11: variance ((0.5455 - 0.1667) / 2)^2 = 0.0359.
-    # steep 2: 8/24, variance ((0.5455 - 0.3333) / 2)^2 = 0.0113; steep 3: 12/24, 0.0005; steep 4: 16/24, 0.0037;
-    # steep 5: 20/24, ((0.8333 - 0.5455) / 2)^2 = 0.0207. Under 0.02 the last GPU so goes to flat: 7/11 and 16/24,
-    # variance ((0.6667 - 0.6364) / 2)^2 = 0.0002.
-    "a tight bound keeps the slowdowns together": ([STEEP, FLAT], 6, 0.02, {"steep": 4, "flat": 2}),
-    # No first step is fair under 0.01: steep 2 (0.0113) is less unfair than flat 2 ((0.6364 - 0.1667) / 2)^2 = 0.0552.
-    "when no step is fair the least unfair one is taken": ([STEEP, FLAT], 3, 0.01, {"steep": 2, "flat": 1}),
-    "a bound of nothing makes every step as fair as can be": ([STEEP, FLAT], 6, 0.0, {"steep": 4, "flat": 2}),
+# jobs, GPUs, GPUs by job
+TABLE: dict[str, tuple[list[ElasticJob], int, dict[str, int]]] = {
+    "a job alone gets all that make it faster": ([STEEP], 6, {"steep": 6}),
+    "each GPU goes to the job that gains most by it": ([STEEP, FLAT], 6, {"steep": 5, "flat": 1}),
     "minimums come first, in order, and the rest wait": (
         [job("a", 0, 5, 6, least=2), job("b", 0, 0, 9, least=3), job("c", 1)],
         3,
-        0.5,
         {"a": 2, "c": 1},
     ),
-    "a job that fits only with none left waits": ([job("a", 1), job("b", 1)], 1, 0.5, {"a": 1}),
-    "nobody gets more than its maximum": ([job("a", 1, 2, 3, 4, most=2)], 4, 0.5, {"a": 2}),
-    "a GPU that slows a job down stays idle": ([job("a", 5, 4, 3)], 3, 0.5, {"a": 1}),
-    "a GPU that helps nobody stays idle": ([job("a", 5, 5, 5)], 3, 0.5, {"a": 1}),
-    "a count that does not run is stepped over": ([job("a", 5, 0, 0, 9)], 4, 0.5, {"a": 4}),
-    "a step that does not fit any more is left out": ([job("a", 5, 0, 0, 9)], 3, 0.5, {"a": 1}),
+    "a job that fits only with none left waits": ([job("a", 1), job("b", 1)], 1, {"a": 1}),
+    "nobody gets more than its maximum": ([job("a", 1, 2, 3, 4, most=2)], 4, {"a": 2}),
+    "a GPU that slows a job down stays idle": ([job("a", 5, 4, 3)], 3, {"a": 1}),
+    "a GPU that helps nobody stays idle": ([job("a", 5, 5, 5)], 3, {"a": 1}),
+    "a count that does not run is stepped over": ([job("a", 5, 0, 0, 9)], 4, {"a": 4}),
+    "a step that does not fit any more is left out": ([job("a", 5, 0, 0, 9)], 3, {"a": 1}),
     "steps of several GPUs compare by their gain per GPU": (
         [job("a", 1, 0, 6), job("b", 1, 3, 5, 7)],  # a gains 5 on two GPUs; b gains 2 on each
         4,
-        0.5,
         {"a": 3, "b": 1},
     ),
-    "the smallest count that runs is the minimum": ([job("a", 0, 0, 4)], 3, 0.5, {"a": 3}),
-    "a job that runs on no count waits": ([job("a", 0, 0), job("b", 1)], 2, 0.5, {"b": 1}),
-    "of equal steps the first job's is taken": ([job("a", 1, 2), job("b", 1, 2)], 3, 0.5, {"a": 2, "b": 1}),
-    "without GPUs all wait": ([STEEP], 0, 0.5, {}),
-    "without jobs nothing is handed out": ([], 6, 0.5, {}),
+    "the smallest count that runs is the minimum": ([job("a", 0, 0, 4)], 3, {"a": 3}),
+    "a job that runs on no count waits": ([job("a", 0, 0), job("b", 1)], 2, {"b": 1}),
+    "of equal steps the first job's is taken": ([job("a", 1, 2), job("b", 1, 2)], 3, {"a": 2, "b": 1}),
+    "without GPUs all wait": ([STEEP], 0, {}),
+    "without jobs nothing is handed out": ([], 6, {}),
 }
 
 
 @pytest.mark.parametrize("case", TABLE)
 def test_assignments(case: str) -> None:
-    jobs, gpus, bound, expected = TABLE[case]
-    assert assign(jobs, gpus, bound, total_gpus=6) == expected
-
-
-def test_the_slowdown_is_the_rate_over_the_best_on_the_whole_cluster() -> None:
-    assert slowdown(STEEP, 3, 6) == 0.5
-    assert slowdown(job("a", 5, 4, 3), 1, 3) == 1.0
-    assert slowdown(job("a", 5, 4, 3), 2, 3) == 0.8
-    with pytest.raises(ValueError, match="cannot run"):
-        slowdown(job("a", 0, 0), 1, 2)
-
-
-def test_jobs_that_keep_what_they_have_count_in_the_variance() -> None:
-    # Beside a job at 1/6, slowdowns of 1/3, 1/2 and 2/3 have variances 0.0069, 0.0278 and 0.0625.
-    assert assign([STEEP], 6, 0.03, total_gpus=6) == {"steep": 6}
-    free = job("free", 4, 8, 12, 16, 20, 24)
-    assert assign([STEEP, free], 6, 0.03, total_gpus=12, others=[1.0]) == {"steep": 3, "free": 3}
+    jobs, gpus, expected = TABLE[case]
+    assert assign(jobs, gpus) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,8 +63,7 @@ def test_jobs_that_keep_what_they_have_count_in_the_variance() -> None:
         (lambda: ElasticJob("a", 1, 1, (5, 6)), "start with a 0"),
         (lambda: ElasticJob("a", 1, 1, ()), "start with a 0"),
         (lambda: assign([STEEP], -1), "gpus is -1"),
-        (lambda: assign([STEEP], 3, total_gpus=2), "gpus is 3 of 2"),
-        (lambda: assign([STEEP, STEEP], 3), "given twice"),
+        (lambda: assign([STEEP, STEEP], 3), "give each job once"),
     ],
 )
 def test_senseless_input_is_refused(wrong: object, message: str) -> None:
@@ -111,14 +84,14 @@ def job_lists(draw: st.DrawFn) -> list[ElasticJob]:
     return jobs
 
 
-@given(job_lists(), st.integers(0, 20), st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.5]))
+@given(job_lists(), st.integers(0, 20))
 def test_never_more_gpus_than_there_are_a_minimum_or_nothing_and_nobody_slowed_down(
-    jobs: list[ElasticJob], gpus: int, bound: float
+    jobs: list[ElasticJob], gpus: int
 ) -> None:
-    plan = assign(jobs, gpus, bound)
+    plan = assign(jobs, gpus)
     by_id = {job.id: job for job in jobs}
     assert sum(plan.values()) <= gpus
-    assert plan == assign(jobs, gpus, bound)
+    assert plan == assign(jobs, gpus)
     for name, count in plan.items():
         found = by_id[name]
         assert found.minimum <= count <= found.maximum
@@ -137,7 +110,7 @@ def test_never_more_gpus_than_there_are_a_minimum_or_nothing_and_nobody_slowed_d
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3), st.integers(1, 8))
-def test_for_diminishing_returns_and_a_loose_bound_the_greedy_sum_is_the_best_sum(
+def test_for_diminishing_returns_the_greedy_sum_is_the_best_sum(
     gains: list[list[int]], gpus: int
 ) -> None:
     jobs = []
