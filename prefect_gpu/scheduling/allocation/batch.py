@@ -10,7 +10,6 @@ from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.cluster_view import ClusterView
 from prefect_gpu.scheduling.placement.gangs import place_batch, suits_batch
-from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
@@ -25,16 +24,12 @@ class Batch(Action):
 
     Args:
         most_jobs: Jobs in a batch at most.
-        genetic: The algorithm and its settings.
-        seed: Of its chance.
     """
 
-    def __init__(self, most_jobs: int = 64, genetic: Genetic | None = None, seed: int = 0) -> None:
+    def __init__(self, most_jobs: int = 64) -> None:
         if most_jobs < 1:
             raise ValueError(f"most_jobs={most_jobs}: give 1 job or more")
         self._most_jobs = most_jobs
-        self._genetic = genetic or Genetic()
-        self._seed = seed
         self._view = ClusterView()
 
     def act(self, decision: Decision) -> bool:
@@ -45,7 +40,7 @@ class Batch(Action):
         jobs, impatient = batch_of(decision, self._most_jobs)
         if len(jobs) > 1 and not impatient:
             words = f"when {len(jobs)} runs are placed together"
-            for job, placement in place_batch(jobs, state, decision.sharing, self._view, self._genetic, self._seed):
+            for job, placement in place_batch(jobs, state, decision.sharing, self._view):
                 decision.launch(job, placement, f"{names(placement.all_devices)} suit it best {words}")
         return False
 

@@ -7,6 +7,9 @@ import math
 MOST_MEASUREMENTS = 4
 """Counts that are measured at most: as many as CODA reports for its search (§VI)."""
 
+NOISE = 0.03
+"""Part of the highest step rate by which another may be lower and still counts as the same."""
+
 
 class KneeTuner:
     """Searches the knee of a run's step rate over its cores.
@@ -19,14 +22,13 @@ class KneeTuner:
     Args:
         start: Core count to begin with, N_start.
         most: Most cores that the run can be given.
-        tolerance: Part of the highest step rate by which another may be lower and still counts as the same.
 
     Attributes:
         best: The fewest cores known to do as well as the best.
         measurements: Counts measured so far.
 
     Raises:
-        ValueError: The start is not within 1 to ``most``, or the tolerance not within 0 to 1.
+        ValueError: The start is not within 1 to ``most``.
 
     Example:
         >>> tuner = KneeTuner(start=4, most=16)
@@ -36,13 +38,11 @@ class KneeTuner:
         6
     """
 
-    def __init__(self, start: int, most: int, tolerance: float = 0.03) -> None:
+    def __init__(self, start: int, most: int) -> None:
         if not 1 <= start <= most:
             raise ValueError(f"start is {start}, outside of 1 to most {most}: give 1 <= start <= most")
-        if not 0 <= tolerance < 1:
-            raise ValueError(f"tolerance is {tolerance}: give a part of the step rate, such as 0.03")
         self.best = start
-        self._start, self._most, self._tolerance = start, most, tolerance
+        self._start, self._most = start, most
         self._asked: int | None = start
         self._rates: dict[int, float] = {}
 
@@ -74,7 +74,7 @@ class KneeTuner:
         if self._asked is None or cores != self._asked:
             return self._asked
         self._rates[cores] = rate
-        enough = max(self._rates.values()) * (1 - self._tolerance)
+        enough = max(self._rates.values()) * (1 - NOISE)
         self.best = min(count for count, seen in self._rates.items() if seen >= enough)
         self._asked = self._next(min(self._most, most or self._most))
         return self._asked
@@ -97,4 +97,4 @@ class KneeTuner:
         """Whether the rate still rises in proportion up to the best count."""
         if below is None:
             return True
-        return self._rates[self.best] / self.best >= (1 - self._tolerance) * self._rates[below] / below
+        return self._rates[self.best] / self.best >= (1 - NOISE) * self._rates[below] / below

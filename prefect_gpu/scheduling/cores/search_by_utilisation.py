@@ -11,6 +11,9 @@ STEP_S = 90.0
 DEFAULT_CORES: Mapping[str, int] = {"cv": 3, "nlp": 5, "speech": 5}
 """Cores per GPU for a category of which its owner has no history."""
 
+NOISE = 0.01
+"""Differences in utilisation, 0 to 1, that say nothing."""
+
 MULTI_NODE_CORES = 2
 """More cores on each node do not help a job that spans nodes: it waits for the network (§IV.B)."""
 
@@ -79,9 +82,7 @@ class CoreTuner:
     Args:
         start: Core count to begin with, N_start.
         most: Most cores that the job can be given.
-        least: Fewest cores.
         step: Cores by which a step changes the count; a job of several GPUs changes by one per GPU.
-        tolerance: Differences in utilisation (0 to 1) that are noise.
 
     Example:
         >>> tuner = CoreTuner(start=3, most=16)
@@ -91,18 +92,14 @@ class CoreTuner:
         4
     """
 
-    def __init__(self, start: int, most: int, least: int = 1, step: int = 1, tolerance: float = 0.01) -> None:
-        if not 1 <= least <= start <= most:
-            raise ValueError(
-                f"start is {start}, outside of least {least} to most {most}: give 1 <= least <= start <= most"
-            )
+    def __init__(self, start: int, most: int, step: int = 1) -> None:
+        if not 1 <= start <= most:
+            raise ValueError(f"start is {start}, outside of 1 to most {most}: give 1 <= start <= most")
         if step < 1:
             raise ValueError(f"step is {step}: give at least 1 core")
-        if not tolerance >= 0:
-            raise ValueError(f"tolerance is {tolerance}: give a utilisation of at least 0, such as 0.01")
         self.best = start
         self.measurements = 0
-        self._least, self._most, self._step, self._tolerance = least, most, step, tolerance
+        self._most, self._step = most, step
         self._asked: int | None = start
         self._start = start
         self._highest: float | None = None
@@ -134,12 +131,12 @@ class CoreTuner:
             self._asked = self._fewer(cores) or self._more(cores)
         elif cores < self._start:
             # Against the highest seen, not the last one: many small losses must not add up.
-            if utilisation >= self._highest - self._tolerance:
+            if utilisation >= self._highest - NOISE:
                 self._take(cores, utilisation)
                 self._asked = self._fewer(cores)
             else:
                 self._turn()
-        elif utilisation > self._highest + self._tolerance:
+        elif utilisation > self._highest + NOISE:
             self._take(cores, utilisation)
             self._asked = self._more(cores)
         else:
@@ -155,7 +152,7 @@ class CoreTuner:
         self._asked = self._more(self._start) if self.best == self._start else None
 
     def _fewer(self, cores: int) -> int | None:
-        return max(self._least, cores - self._step) if cores > self._least else None
+        return max(1, cores - self._step) if cores > 1 else None
 
     def _more(self, cores: int) -> int | None:
         return min(self._most, cores + self._step) if cores < self._most else None

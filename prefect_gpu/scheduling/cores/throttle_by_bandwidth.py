@@ -45,7 +45,6 @@ def throttle(
     *,
     disturbed: bool,
     training: bool = True,
-    limit: float = BANDWIDTH_LIMIT,
 ) -> dict[str, int]:
     """How many cores CPU jobs are to have now, by job; those that keep what they have are left out.
 
@@ -59,15 +58,14 @@ def throttle(
         cpu_jobs: The CPU jobs on the node.
         disturbed: Whether the utilisation of a training job there has dropped.
         training: Whether there is one.
-        limit: Part of the bandwidth from which on contention is suspected.
 
     Returns:
         In the order of the decision. Cores that are given back may be in use by now: give as many as are free.
     """
     cores: dict[str, int] = {}
-    if pressure >= limit and disturbed:
+    if pressure >= BANDWIDTH_LIMIT and disturbed:
         for job in sorted(cpu_jobs, key=lambda job: -job.use):
-            if pressure < limit or job.use == 0:
+            if pressure < BANDWIDTH_LIMIT or job.use == 0:
                 break
             if job.cores > 1:
                 cores[job.id] = job.cores // 2
@@ -75,7 +73,7 @@ def throttle(
         return cores
     unthrottled = ((job, job.use * job.full_cores / job.cores) for job in cpu_jobs)
     for job, full in sorted(unthrottled, key=lambda pair: pair[1]):
-        if job.cores == job.full_cores or (training and pressure + full - job.use >= limit):
+        if job.cores == job.full_cores or (training and pressure + full - job.use >= BANDWIDTH_LIMIT):
             continue
         cores[job.id] = job.full_cores
         pressure += full - job.use
@@ -92,15 +90,9 @@ class ThrottleByBandwidth(Reaction):
 
     Which CPU job uses how much comes with the measurement; if it does not, all are taken to use as much per core.
     Without measurements, or in a world that cannot change cores, nothing happens.
-
-    Args:
-        limit: Part of the bandwidth from which on contention is suspected.
-        drop: By how much a utilisation must fall to count as a drop.
     """
 
-    def __init__(self, limit: float = BANDWIDTH_LIMIT, drop: float = UTILISATION_DROP) -> None:
-        self._limit = limit
-        self._drop = drop
+    def __init__(self) -> None:
         self._pressure: dict[str, float] = {}  # of nodes
         self._use_by_job: dict[str, dict[str, float]] = {}  # of nodes where nothing was changed since it was measured
         self._now: dict[str, float] = {}  # utilisation of training jobs
@@ -124,7 +116,7 @@ class ThrottleByBandwidth(Reaction):
 
     def _learn(self, job: Job, utilisation: float) -> None:
         placement = job.placement
-        if placement is None or self._pressure.get(placement.node, 1.0) >= self._limit:
+        if placement is None or self._pressure.get(placement.node, 1.0) >= BANDWIDTH_LIMIT:
             return
         here = (placement.node, len(placement.cpus))
         usual = self._usual.get(job.id)
@@ -139,7 +131,7 @@ class ThrottleByBandwidth(Reaction):
         pressure = self._pressure[node]
         running = decision.state.running
         throttled = any(_TAKER in running[name].cores_before for name in use_by_job or running if name in running)
-        if pressure < self._limit and not throttled:
+        if pressure < BANDWIDTH_LIMIT and not throttled:
             return False
         jobs = [job for job in running.values() if job.placement is not None and job.placement.node == node]
         training = [job for job in jobs if job.request.total_gpus and job.id in self._now]
@@ -156,7 +148,6 @@ class ThrottleByBandwidth(Reaction):
             ],
             disturbed=any(map(self._disturbed, training)),
             training=bool(training),
-            limit=self._limit,
         )
         if changes:
             del self._use_by_job[node]  # it will be another when it is measured again
@@ -170,7 +161,7 @@ class ThrottleByBandwidth(Reaction):
         assert job.placement is not None
         usual = self._usual.get(job.id)
         known = usual is not None and usual[:2] == (job.placement.node, len(job.placement.cpus))
-        return usual is None or not known or usual[2] - self._now[job.id] >= self._drop
+        return usual is None or not known or usual[2] - self._now[job.id] >= UTILISATION_DROP
 
 
 def _cpu_job(job: Job, use: float) -> CpuJob:

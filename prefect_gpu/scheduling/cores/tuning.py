@@ -118,7 +118,7 @@ class CoreTuning(Reaction):
             search = None
         if search is None:
             start, most = self._range(job, decision)
-            tuner = CoreTuner(start, most, 1, len(placement.devices))
+            tuner = CoreTuner(start, most, len(placement.devices))
             search = self._searches[job.id] = _Search(tuner, job, len(placement.devices), decision.now)
         elif placement.node in self._short:
             search.restart(decision.now)

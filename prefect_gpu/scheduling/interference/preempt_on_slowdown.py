@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SLOWDOWN_LIMIT = 1 / LEAST_RATIO
 MOST_STOPS = 3
+"""How often a job is stopped at most."""
 _ROUNDING = 1e-9
 _SURPRISE = 1.1  # slower by a tenth than expected
 
@@ -40,7 +41,6 @@ class PreemptOnSlowdown(Reaction):
     Args:
         limit: Slowdown (speed alone ÷ speed now) above which a job is stopped, unless the quotas say another one;
             infinite: nobody is ever stopped, and only measurements that name their pair teach the table.
-        most_stops: How often a job is stopped at most.
         foreseen: Stop a job, as in the paper, even if its slowdown is no surprise: for policies that do not look at the
             table, and so cannot have accepted it. Then a job whose slowdown is just the limit is stopped too.
         unnamed: Whether measurements that name no pair count.
@@ -53,7 +53,6 @@ class PreemptOnSlowdown(Reaction):
     def __init__(
         self,
         limit: float = SLOWDOWN_LIMIT,
-        most_stops: float = MOST_STOPS,
         *,
         foreseen: bool = False,
         unnamed: bool = True,
@@ -62,7 +61,6 @@ class PreemptOnSlowdown(Reaction):
         if not limit > 1:
             raise ValueError(f"limit={limit!r} would stop jobs that are not slowed down at all: give a number above 1.")
         self._limit = limit
-        self._most_stops = most_stops
         self._stops_foreseen = foreseen
         self._unnamed = unnamed
         self._parts = parts
@@ -144,7 +142,7 @@ class PreemptOnSlowdown(Reaction):
             too_slow = slowdown >= limit * (1 - _ROUNDING)
         else:
             too_slow = slowdown > max(limit, _SURPRISE / expected) * (1 + _ROUNDING)
-        if not too_slow or not decision.may_stop(job) or job.stops >= self._most_stops:
+        if not too_slow or not decision.may_stop(job) or job.stops >= MOST_STOPS:
             return False
         for other in blamed if self._parts else ():
             self._parted.part(job.id, other)

@@ -94,7 +94,6 @@ class SensitivityTable:
         measured: Ratio of the first key's throughput beside the second. Ratios above 1 are noise and count as 1.
         traffic: How each model communicates.
         floor: No ratio is believed to be lower.
-        link_bytes_per_s: Rate of the link that co-located jobs share.
         guesses: Whether a model is taken to communicate like others of its category until more is known of it.
     """
 
@@ -103,7 +102,6 @@ class SensitivityTable:
         measured: Mapping[tuple[Key, Key], float] | None = None,
         traffic: Mapping[str, Traffic] | None = None,
         floor: float = FLOOR,
-        link_bytes_per_s: float = LINK_BYTES_PER_S,
         *,
         guesses: bool = True,
     ) -> None:
@@ -111,7 +109,7 @@ class SensitivityTable:
             raise ValueError(f"floor is {floor}: give a ratio above 0 and at most 1, such as {FLOOR}")
         self.floor = floor
         self._guesses = guesses
-        self._link_bytes_per_s = link_bytes_per_s
+        self._link_bytes_per_s = LINK_BYTES_PER_S
         self._traffic = dict(traffic or {})
         self._supposed: dict[str, Traffic] = {}
         self._measured: dict[tuple[Key, Key], tuple[float, int]] = {}

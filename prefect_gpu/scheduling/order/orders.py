@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
 
+FIRST_LIMIT = 3600.0
+"""GPU seconds up to which a job is in the first class of :class:`DiscretizedLas`."""
+
+FACTOR = 4.0
+"""Each class's limit is so many times that of the class before."""
+
 Key = tuple[object, ...]
 
 
@@ -109,16 +115,7 @@ class Las(Order):
 
 
 class DiscretizedLas(Order):
-    """2-D LAS in classes: jobs whose attained GPU seconds are between the same two limits are served in FIFO order.
-
-    Args:
-        first_limit: GPU seconds up to which a job is in the first class.
-        factor: Each class's limit is so many times that of the class before.
-    """
-
-    def __init__(self, first_limit: float = 3600.0, factor: float = 4.0) -> None:
-        self.first_limit = first_limit
-        self.factor = factor
+    """2-D LAS in classes: jobs whose attained GPU seconds are between the same two limits are served in FIFO order."""
 
     def anchor(self, job: Job) -> float | None:
         """See :meth:`Las.anchor`; jobs of one class are ranked by it too."""
@@ -131,13 +128,13 @@ class DiscretizedLas(Order):
     def level(self, job: Job, now: float) -> int:
         """The job's class: 0 is the first."""
         attained = job.attained(now) * max(1, job.request.total_gpus)
-        if attained < self.first_limit:
+        if attained < FIRST_LIMIT:
             return 0
-        return 1 + int(math.log(attained / self.first_limit, self.factor) + 1e-9)
+        return 1 + int(math.log(attained / FIRST_LIMIT, FACTOR) + 1e-9)
 
     def limit(self, level: int) -> float:
         """GPU seconds at which a class begins."""
-        return self.first_limit * self.factor ** (level - 1) if level else 0.0
+        return FIRST_LIMIT * FACTOR ** (level - 1) if level else 0.0
 
 
 class LeastService(DiscretizedLas):

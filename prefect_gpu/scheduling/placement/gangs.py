@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ def place_containers(
     sharing: Sharing,
     kept: Container[str],
     view: ClusterView,
-    rng: random.Random | None = None,
 ) -> Placement | None:
     """The place that a kernel chooses for all instances of a job, or None. Cores are not counted."""
     request = job.request
@@ -45,7 +43,7 @@ def place_containers(
         return None
     topology = view.topology(state)
     free = Free(view.free_gpus(job, state, sharing, kept), topology.cpus_total)
-    plan = placer.place(containers(request), free, topology, rng)
+    plan = placer.place(containers(request), free, topology)
     return None if plan is None else granted(job, plan, state, sharing, kept)
 
 
@@ -85,13 +83,11 @@ def suits_batch(job: Job, state: State) -> bool:
     return min(state.device_sizes, default=0) >= job.least_bytes
 
 
-def place_batch(
-    jobs: Sequence[Job], state: State, sharing: Sharing, view: ClusterView, genetic: Genetic, seed: int
-) -> list[tuple[Job, Placement]]:
+def place_batch(jobs: Sequence[Job], state: State, sharing: Sharing, view: ClusterView) -> list[tuple[Job, Placement]]:
     """Places for those of the jobs for which there is room, earlier jobs first; see :func:`suits_batch`."""
     topology = view.topology(state)
     free = Free([len(books.free) for books in state.numbered], topology.cpus_total)
-    plans = genetic.place_batch([containers(job.request) for job in jobs], free, topology, random.Random(seed))
+    plans = Genetic().place_batch([containers(job.request) for job in jobs], free, topology)
     found = []
     taken: set[str] = set()
     for job, plan in zip(jobs, plans, strict=True):

@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 class Spread(PlacementPolicy):
     """A job that shares its only device goes to an idle one; if there is none, where nobody has come for longest.
 
-    Those that are there are likely to leave first. All other jobs are placed by another policy.
-
-    Args:
-        otherwise: For those that do not share, or need another number of devices.
+    Those that are there are likely to leave first. All other jobs are placed by :class:`.BestFit`.
     """
 
-    def __init__(self, otherwise: PlacementPolicy | None = None) -> None:
-        self._otherwise = otherwise or BestFit()
+    def __init__(self) -> None:
+        self._otherwise = BestFit()
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""

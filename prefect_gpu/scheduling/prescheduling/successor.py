@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _DEPTH = 16
 _MOST_RIPE = 32  # looked at for each event; when many runs overrun, all of them would take seconds
 _REMEMBERED = 64
+_PRIOR_S = 5.0  # margin before anything was seen
+_IN_TIME = 0.9  # part of the jobs that are to be ready in time
+_PATIENCE = 2.0  # overruns by more than so many times the lead are not waited for
 
 
 class _Pace(NamedTuple):
@@ -54,26 +57,17 @@ class Margin:
 
     A *surprise* is how many seconds too late a job would have been without a margin: its predecessor ended earlier
     than expected, or it took longer to launch. The margin is a high quantile of the latest surprises, at least 0; the
-    prior stands for one that nobody has seen yet, and counts as long as there are few others.
-
-    Args:
-        prior_s: Margin before anything was seen, seconds.
-        quantile: Part of the jobs that are to be ready in time.
+    prior, 5 s, stands for one that nobody has seen yet, and counts as long as there are few others.
     """
 
-    def __init__(self, prior_s: float = 5.0, quantile: float = 0.9) -> None:
-        if prior_s < 0 or not 0 < quantile <= 1:
-            raise ValueError(f"prior_s={prior_s}, quantile={quantile}: give seconds of 0 or more, and a part up to 1")
-        self._prior_s = prior_s
-        self._quantile = quantile
+    def __init__(self) -> None:
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
 
     @property
     def seconds(self) -> float:
         """The margin now."""
-        enough = math.ceil(1 / (1 - self._quantile)) if self._quantile < 1 else _REMEMBERED
-        known = [*self._seen, *([self._prior_s] if len(self._seen) < enough else [])]
-        return max(0.0, sorted(known)[math.ceil(self._quantile * len(known)) - 1])
+        known = [*self._seen, *([_PRIOR_S] if len(self._seen) < math.ceil(1 / (1 - _IN_TIME)) else [])]
+        return max(0.0, sorted(known)[math.ceil(_IN_TIME * len(known)) - 1])
 
     def learn(self, surprise_s: float) -> None:
         """One more job was late by so many seconds, or early if that is negative, had there been no margin."""
@@ -87,20 +81,18 @@ class Prescheduling(Reaction):
     gate when the predecessor saves, ends, crashes or is gone. The end is predicted from the service that is left and
     the pace that was measured; of one that still prepares, from its own launching time: a training may be shorter than
     what the next one needs to prepare. Nobody is prepared behind a run that shares its devices with another that
-    trains, or that overruns by more than ``patience`` times the lead: nothing is known of its end then. A job that is
+    trains, or that overruns by more than twice the lead: nothing is known of its end then. A job that is
     behind such a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there
     are no gates, where moving costs nothing, or where no service is estimated. Nobody is prepared to be on several
     nodes if it was learned how its program and others slow each other down there: who comes there next is decided when
     it is known who else is there.
 
-    Args:
+    Attributes:
         margin: See :class:`Margin`.
-        patience: See above.
     """
 
-    def __init__(self, margin: Margin | None = None, patience: float = 2.0) -> None:
-        self.margin = margin or Margin()
-        self._patience = patience
+    def __init__(self) -> None:
+        self.margin = Margin()
         self._paces: dict[str, _Pace] = {}
         self._launched: dict[str, _Launched] = {}
         self._longest_s = 0.0  # launching time of any job seen
@@ -223,7 +215,7 @@ class Prescheduling(Reaction):
             if place.others and state.learned.sensitivity.knows(waiting.request.kind):
                 return
             lead_s = waiting.estimate.launching_s + margin_s
-            if decision.now > end + self._patience * lead_s:
+            if decision.now > end + _PATIENCE * lead_s:
                 return
             if decision.now < end - lead_s:
                 self._put_down(job.id, end - lead_s)
@@ -243,7 +235,7 @@ class Prescheduling(Reaction):
             return
         for job_id, launched in list(self._launched.items()):
             job = state.jobs.get(job_id)
-            late = decision.now > launched.ends_at + self._patience * (launched.launching_s + self.margin.seconds)
+            late = decision.now > launched.ends_at + _PATIENCE * (launched.launching_s + self.margin.seconds)
             if job is None or job.behind is None or not late or not decision.can_stop(job):
                 continue
             if decision.placement.place(job, state, decision.sharing) is not None:

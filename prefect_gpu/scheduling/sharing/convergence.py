@@ -8,7 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 INTERVAL_S = 30.0
+"""Seconds between two looks at a run's loss."""
+
 ALPHA = 0.01
+"""Threshold of growth, a fraction."""
+
 WEIGHTS = (2.0, 1.5, 1.0)
 """What a progressing, a watched and a converged job weigh in a worker's score (§VI-A)."""
 
@@ -39,10 +43,6 @@ class GrowthWatch:
 
     The printed algorithm moves a watched job to "watching" again; as its text says, it becomes converged.
 
-    Args:
-        alpha: Threshold of growth, a fraction in (0, 1).
-        interval_s: Seconds between two looks.
-
     Attributes:
         category: The job's category now.
         confirmed: Whether it stayed converged, with less growth still, at the last look.
@@ -53,13 +53,7 @@ class GrowthWatch:
         rebalanced: For the caller to set, once Algorithm 3 has moved the job.
     """
 
-    def __init__(self, alpha: float = ALPHA, interval_s: float = INTERVAL_S) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha is {alpha}: give a fraction between 0 and 1, such as {ALPHA}")
-        if not interval_s > 0:
-            raise ValueError(f"interval_s is {interval_s}: give seconds above 0, such as {INTERVAL_S}")
-        self.alpha = alpha
-        self.interval_s = interval_s
+    def __init__(self) -> None:
         self.category = Category.PROGRESSING
         self.confirmed = False
         self.converged_at: float | None = None
@@ -96,11 +90,11 @@ class GrowthWatch:
         self._count += 1
         if self._due_at is None:
             self._close(t_s)
-            self._due_at = t_s + self.interval_s
+            self._due_at = t_s + INTERVAL_S
         elif t_s >= self._due_at:
             self._close(t_s)
             # The grid stays where it is, so that late reports do not stretch the intervals that follow.
-            self._due_at += self.interval_s * (1 + math.floor((t_s - self._due_at) / self.interval_s))
+            self._due_at += INTERVAL_S * (1 + math.floor((t_s - self._due_at) / INTERVAL_S))
         return self.category
 
     def asks_reallocation(self, progressing: int, watching: int, least: int = 2) -> bool:
@@ -125,10 +119,10 @@ class GrowthWatch:
         scale = max(self._high - self._low, 0.1 * max(abs(self._high), abs(self._low)))
         before, growth = self.growth, abs(value - previous) / scale if scale else 0.0
         self.growth = growth
-        if growth > self.alpha:
+        if growth > ALPHA:
             self.category = Category.PROGRESSING
             self.converged_at = None
-        elif growth < self.alpha and before is not None and growth < before:
+        elif growth < ALPHA and before is not None and growth < before:
             self.confirmed = self.category is Category.CONVERGED
             self.category = _STEP_DOWN[self.category]
             if self.category is Category.CONVERGED and self.converged_at is None:
@@ -143,18 +137,14 @@ class Counts:
     watching: int = 0
     converged: int = 0
 
-    def score(self, weights: tuple[float, float, float] = WEIGHTS) -> float:
+    @property
+    def score(self) -> float:
         """S_w of Algorithm 2, line 3."""
-        pc, wc, cc = weights
+        pc, wc, cc = WEIGHTS
         return self.progressing * pc + self.watching * wc + self.converged * cc
 
 
-def choose_host(
-    own: str,
-    counts: Mapping[str, Counts],
-    use: Mapping[str, float],
-    weights: tuple[float, float, float] = WEIGHTS,
-) -> str:
+def choose_host(own: str, counts: Mapping[str, Counts], use: Mapping[str, float]) -> str:
     """Algorithm 2: the worker that should host a converged job, which may be its own.
 
     Of the workers with the smallest score the job's own wins, else the one with the lowest use, else the first.
@@ -163,15 +153,9 @@ def choose_host(
         own: The worker that the job is on. It counts with the job on it.
         counts: The workers that could take the job, and its own, with their jobs by category.
         use: Current use of each worker, R(w, t), in any one unit.
-        weights: w_pc > w_wc > w_cc > 0.
-
-    Raises:
-        ValueError: The weights do not fall.
     """
-    if not weights[0] > weights[1] > weights[2] > 0:
-        raise ValueError(f"weights are {weights}: they must fall from progressing to converged, like {WEIGHTS}")
-    least = min(count.score(weights) for count in counts.values())
-    candidates = [worker for worker, count in counts.items() if count.score(weights) == least]
+    least = min(count.score for count in counts.values())
+    candidates = [worker for worker, count in counts.items() if count.score == least]
     if own in candidates:
         return own
     return min(candidates, key=lambda worker: use[worker])

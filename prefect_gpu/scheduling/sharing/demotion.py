@@ -9,7 +9,7 @@ from prefect_gpu.scheduling.cores.ledger import forget, give_back, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
-from prefect_gpu.scheduling.sharing.convergence import ALPHA, Category
+from prefect_gpu.scheduling.sharing.convergence import Category
 from prefect_gpu.scheduling.sharing.plateau import Plateau, interval_of
 
 if TYPE_CHECKING:
@@ -33,20 +33,9 @@ class Demotion(Reaction):
 
     A share of a processor is a priority: it costs nothing where nobody wants the rest. What it costs the converged run
     is time, which the others gain; all of them together end when they would have ended anyway.
-
-    Args:
-        weight: The share of a run that gives way, above 0 and below 1.
-        alpha: Threshold of growth, a fraction.
-
-    Raises:
-        ValueError: The weight is out of range.
     """
 
-    def __init__(self, weight: float = WEIGHT, alpha: float = ALPHA) -> None:
-        if not 0.0 < weight < 1.0:
-            raise ValueError(f"weight is {weight}: give a share above 0 and below 1, such as {WEIGHT}")
-        self._weight = weight
-        self._alpha = alpha
+    def __init__(self) -> None:
         self._watches: dict[str, Plateau] = {}
         self._demoted: set[str] = set()
         self._finished: set[str] = set()
@@ -80,7 +69,7 @@ class Demotion(Reaction):
             return False
         watch = self._watches.get(job.id)
         if watch is None:
-            watch = self._watches[job.id] = Plateau(self._alpha)
+            watch = self._watches[job.id] = Plateau()
         before = watch.category
         watch.observe(decision.now, value, interval_of(job.estimate.service_s))
         if watch.confirmed and job.request.converged == "stop" and decision.abilities.finishes:
@@ -105,7 +94,7 @@ class Demotion(Reaction):
             if learner is not None and job_id not in self._demoted:
                 self._demoted.add(job_id)
                 reason = f"its loss stands still, and {learner.label} beside it still learns"
-                decision.ask_share(job, _SOURCE, self._weight, reason)
+                decision.ask_share(job, _SOURCE, WEIGHT, reason)
                 freed |= self._take_cores(job, decision, reason)
             elif learner is None and job_id in self._demoted:
                 self._demoted.discard(job_id)

@@ -16,12 +16,6 @@ since speeds are measured over seconds.
 class Incompatible:
     """Remembers which pairs of programs slow each other down too much. A pair once found stays apart.
 
-    Args:
-        least_together: See :data:`LEAST_TOGETHER`.
-
-    Raises:
-        ValueError: The limit is not above 0.
-
     Example:
         >>> apart = Incompatible()
         >>> apart.learn("a", "b", 2.0)
@@ -32,10 +26,7 @@ class Incompatible:
         (True, False)
     """
 
-    def __init__(self, least_together: float = LEAST_TOGETHER) -> None:
-        if not least_together > 0:
-            raise ValueError(f"least_together is {least_together}: give a sum of relative speeds above 0, such as 0.8")
-        self._least = least_together
+    def __init__(self) -> None:
         self._slowdowns: dict[tuple[str, str], float] = {}
         self._pairs: set[frozenset[str]] = set()
 
@@ -54,7 +45,7 @@ class Incompatible:
             return False
         self._slowdowns[program, beside] = max(1.0, slowdown)
         other = self._slowdowns.get((beside, program))
-        if other is not None and 1 / self._slowdowns[program, beside] + 1 / other < self._least:
+        if other is not None and 1 / self._slowdowns[program, beside] + 1 / other < LEAST_TOGETHER:
             self._pairs.add(frozenset((program, beside)))
         return self.are(program, beside)
 

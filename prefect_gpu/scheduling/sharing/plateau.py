@@ -52,22 +52,16 @@ class Plateau:
     - A run that has never learned anything may only be slow to start: it is converged after ten intervals, not two, and
       never confirmed.
 
-    Args:
-        alpha: Threshold of growth, a fraction in (0, 1).
-
     Attributes:
         category: The run's category now.
         learned: Whether its loss has ever moved by more than its noise.
         confirmed: Whether it has learned, then converged, and stayed so at three more looks.
     """
 
-    def __init__(self, alpha: float = ALPHA) -> None:
-        if not 0 < alpha < 1:
-            raise ValueError(f"alpha is {alpha}: give a fraction between 0 and 1, such as {ALPHA}")
+    def __init__(self) -> None:
         self.category = Category.PROGRESSING
         self.learned = False
         self.confirmed = False
-        self._alpha = alpha
         self._growth = LossTrend(errors=_ERRORS)
         self._reports: list[tuple[float, float]] = []
         self._first: float | None = None
@@ -109,10 +103,10 @@ class Plateau:
         moved, noise = self._moved()
         noise = max(noise, self._jitter())
         self.learned = self.learned or moved > _LEARNED * noise
-        if moved > 0.0 and self._jitter(latest=12) < self._alpha * moved:
+        if moved > 0.0 and self._jitter(latest=12) < ALPHA * moved:
             growth = min(growth, abs(self._growth.slope_over(_CLEAR)) / moved)
         # What has not learned anything has no range to measure growth by.
-        if growth > self._alpha and self.learned:
+        if growth > ALPHA and self.learned:
             self._progress()
             return
         self._still += 1
@@ -123,7 +117,7 @@ class Plateau:
         elif self.category is Category.WATCHING:
             self.category = Category.CONVERGED
             assert self._growth.level is not None
-            away = max(_RETURN * self._alpha * moved, _BEYOND_NOISE * noise)
+            away = max(_RETURN * ALPHA * moved, _BEYOND_NOISE * noise)
             self._stands_at, self._still = (self._growth.level, away), 0
         else:
             self.confirmed = self.confirmed or (self.learned and self._still >= _CONFIRMED)

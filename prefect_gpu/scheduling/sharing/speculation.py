@@ -12,9 +12,7 @@ from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.sharing.convergence import (
-    ALPHA,
     INTERVAL_S,
-    WEIGHTS,
     Category,
     Converged,
     Counts,
@@ -27,6 +25,9 @@ from prefect_gpu.scheduling.sharing.convergence import (
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.state.state import State
+
+SETTLE_S = INTERVAL_S
+"""A run that was moved to even out is not moved so again within these seconds."""
 
 _SOURCE = "speculation"
 _STEPS = {category: step for step, category in enumerate(Category)}
@@ -49,12 +50,8 @@ class Speculation(Reaction):
     While runs wait, no run is moved to an idle device, and nothing is evened out: it is for those who wait.
 
     Args:
-        alpha: Threshold of growth, a fraction.
-        interval_s: Seconds between two looks at a run's loss.
-        weights: What a progressing, a watched and a converged run weigh in a host's score.
         learners: A converged run asks to be moved if at least so many progressing or watched runs are on its host.
         eager: See above.
-        settle_s: A run that was moved to even out is not moved so again within these seconds.
         favour: By which factor the share of a run grows with each category. Less than 1 demotes converged runs: what
             learns fast learns faster, and all end later. 1: shares are left alone.
 
@@ -62,27 +59,13 @@ class Speculation(Reaction):
         ValueError: ``favour`` or ``learners`` is out of range.
     """
 
-    def __init__(
-        self,
-        alpha: float = ALPHA,
-        interval_s: float = INTERVAL_S,
-        weights: tuple[float, float, float] = WEIGHTS,
-        learners: int = 1,
-        *,
-        eager: bool = True,
-        settle_s: float = INTERVAL_S,
-        favour: float = 16.0,
-    ) -> None:
+    def __init__(self, learners: int = 1, *, eager: bool = True, favour: float = 16.0) -> None:
         if not 0 < favour < math.inf:
             raise ValueError(f"favour is {favour}: give a factor above 0, such as 16, or 1 to leave shares alone")
         if learners < 1:
             raise ValueError(f"learners is {learners}: give at least 1, or there is nobody to make way for")
-        self._alpha = alpha
-        self._interval_s = interval_s
-        self._weights = weights
         self._learners = learners
         self._eager = eager
-        self._settle_s = settle_s
         self._favour = favour
         self._watches: dict[str, GrowthWatch] = {}
         self._use: dict[str, float] = {}
@@ -122,7 +105,7 @@ class Speculation(Reaction):
         state = decision.state
         watch = self._watches.get(job.id)
         if watch is None:
-            watch = self._watches[job.id] = GrowthWatch(self._alpha, self._interval_s)
+            watch = self._watches[job.id] = GrowthWatch()
         before, free = watch.category, state.free_count
         watch.observe(decision.now, value)
         if watch.confirmed and self._movable(job, decision):
@@ -141,10 +124,10 @@ class Speculation(Reaction):
         ]
         counts = {host: self._counts(state, host) for host in hosts}
         use = {host: sum(self._use.get(other.id, 1.0) for other in state.occupants(host)) for host in hosts}
-        chosen = choose_host(own, counts, use, self._weights)
+        chosen = choose_host(own, counts, use)
         watch.migrated_at = decision.now
         if chosen != own:
-            scores = [counts[host].score(self._weights) for host in (own, chosen)]
+            scores = [counts[host].score for host in (own, chosen)]
             reason = f"it has converged and moves away: {own} has score {scores[0]:g}, {chosen} {scores[1]:g}"
             self._move(job, chosen, reason, decision)
 
@@ -179,7 +162,7 @@ class Speculation(Reaction):
                 self._move(job, move.target, reason, decision)
 
     def _settled(self, job: Job, now: float) -> bool:
-        return now - self._moved_at.get(job.id, -math.inf) >= self._settle_s
+        return now - self._moved_at.get(job.id, -math.inf) >= SETTLE_S
 
     # -- shares ---------------------------------------------------------------------------------------------------
 

@@ -110,9 +110,7 @@ def test_never_more_gpus_than_there_are_a_minimum_or_nothing_and_nobody_slowed_d
 
 
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=3), st.integers(1, 8))
-def test_for_diminishing_returns_the_greedy_sum_is_the_best_sum(
-    gains: list[list[int]], gpus: int
-) -> None:
+def test_for_diminishing_returns_the_greedy_sum_is_the_best_sum(gains: list[list[int]], gpus: int) -> None:
     jobs = []
     for number, steps in enumerate(gains):
         total, found = 0.0, [0.0]

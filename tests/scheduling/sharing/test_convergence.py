@@ -24,9 +24,9 @@ from prefect_gpu.scheduling.sharing.convergence import (
 PC, WC, CC = Category.PROGRESSING, Category.WATCHING, Category.CONVERGED
 
 
-def watch(values: list[float], every_s: float = 30.0, **options: float) -> tuple[GrowthWatch, list[Category]]:
+def watch(values: list[float], every_s: float = 30.0) -> tuple[GrowthWatch, list[Category]]:
     """A watch that was told these values at equal distances, and the category after each."""
-    watched = GrowthWatch(**options)
+    watched = GrowthWatch()
     return watched, [watched.observe(number * every_s, value) for number, value in enumerate(values)]
 
 
@@ -98,7 +98,6 @@ def test_noise_within_an_interval_is_averaged_out() -> None:
 def test_a_run_is_looked_at_once_per_interval() -> None:
     values = [1.0, 0.0, 0.008, 0.012]
     assert watch(values, every_s=5.0)[1] == [PC] * 4
-    assert watch(values, every_s=5.0, interval_s=5.0)[1] == [PC, PC, WC, CC]
 
 
 def test_an_interval_without_a_report_is_waited_out() -> None:
@@ -144,21 +143,14 @@ def test_a_job_is_decided_about_once_and_then_watched_no_more() -> None:
     assert watched.observe(150.0, 99.0) is CC
 
 
-@pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 1.0}, {"interval_s": 0.0}])
-def test_a_watch_refuses_senseless_settings(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
-        GrowthWatch(**options)
-
-
 @given(
     st.lists(st.tuples(st.floats(0, 100), st.floats(-1e9, 1e9).map(lambda value: round(value, 3))), max_size=60),
-    st.floats(0.001, 0.5),
     st.integers(-20, 20),
 )
 def test_whatever_is_reported_a_step_goes_down_one_category_at_most(
-    reports: list[tuple[float, float]], alpha: float, power: int
+    reports: list[tuple[float, float]], power: int
 ) -> None:
-    watched, scaled = GrowthWatch(alpha), GrowthWatch(alpha)
+    watched, scaled = GrowthWatch(), GrowthWatch()
     order = [PC, WC, CC]
     now, before = 0.0, PC
     for wait_s, value in reports:
@@ -176,10 +168,10 @@ def counts(**workers: tuple[int, int, int]) -> dict[str, Counts]:
 
 
 def test_scores_weigh_progress_twice_as_much_as_convergence() -> None:
-    assert Counts(1, 0, 0).score() == 2
-    assert Counts(0, 1, 0).score() == 1.5
-    assert Counts(0, 0, 1).score() == 1
-    assert Counts(2, 1, 3).score() == 8.5
+    assert Counts(1, 0, 0).score == 2
+    assert Counts(0, 1, 0).score == 1.5
+    assert Counts(0, 0, 1).score == 1
+    assert Counts(2, 1, 3).score == 8.5
 
 
 HOSTS = {
@@ -216,12 +208,6 @@ def test_choosing_a_host(case: str) -> None:
     workers, use, expected = HOSTS[case]
     use = use or dict.fromkeys(workers, 0.0)
     assert choose_host("a", workers, use) == expected
-
-
-def test_choosing_a_host_refuses_weights_that_do_not_fall() -> None:
-    workers = counts(a=(2, 0, 1), b=(0, 0, 0))
-    with pytest.raises(ValueError, match="must fall"):
-        choose_host("a", workers, {"b": 0.0}, weights=(1, 1.5, 2))
 
 
 def on(worker: str, **marked: float) -> list[Converged]:

@@ -153,5 +153,3 @@ def test_a_pair_once_found_stays_apart_whatever_is_measured_later() -> None:
     apart.learn("a", "a", 3.0)
     assert apart.are("a", "a")
     assert apart.learn("a", "a", 1.0)
-    with pytest.raises(ValueError, match="least_together is 0"):
-        Incompatible(0)

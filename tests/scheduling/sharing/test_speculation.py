@@ -64,8 +64,8 @@ class Cluster:
         ]
 
 
-def printed(**more: object) -> Speculation:
-    return Speculation(learners=1, eager=False, favour=1.0, **more)  # type: ignore[arg-type]
+def printed() -> Speculation:
+    return Speculation(learners=1, eager=False, favour=1.0)
 
 
 def test_runs_are_placed_in_turns() -> None:

@@ -130,5 +130,3 @@ def test_the_interval_may_change_as_more_is_known() -> None:
 def test_what_is_no_number_or_no_news_changes_nothing() -> None:
     watch = Plateau()
     assert [watch.observe(0.0, math.nan), watch.observe(1.0, 1.0), watch.observe(1.0, 2.0)] == [PC, PC, PC]
-    with pytest.raises(ValueError, match="alpha is 2"):
-        Plateau(2.0)

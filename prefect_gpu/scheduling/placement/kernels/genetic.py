@@ -13,6 +13,14 @@ from prefect_gpu.scheduling.placement.kernels.genome import INVALID, Batch, Chro
 from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology, check_network_weight
 
+# Containers x population x generations at most: without a clock, it keeps large batches short. The first population is
+# always made; for 64 gangs on 1,024 nodes that alone is a second or two.
+_BUDGET = 40_000
+_PATIENCE = 20  # generations without a better plan, after which it stops
+_TOURNAMENT = 3  # plans in each round of the selection; the fittest of them survives
+_ORDINARY = 0.15  # share of the survivors that are drawn whatever their fitness
+_MUTATION = 0.4  # chance that a child is mutated
+
 
 @dataclass(frozen=True)
 class Genetic(Placer):
@@ -27,31 +35,17 @@ class Genetic(Placer):
         network_weight: The paper's lambda (see `Topology.score`).
         population: Plans per generation.
         generations: Generations at most.
-        budget: Containers x population x generations at most: without a clock, it keeps large batches short. The
-            first population is always made; for 64 gangs on 1,024 nodes that alone is a second or two.
-        patience: Generations without a better plan, after which it stops.
-        tournament: Plans in each round of the selection; the fittest of them survives.
-        ordinary: Share of the survivors that are drawn whatever their fitness.
-        mutation: Chance that a child is mutated.
     """
 
     network_weight: float = NETWORK_WEIGHT
     population: int = 32
     generations: int = 60
-    budget: int = 40_000
-    patience: int = 20
-    tournament: int = 3
-    ordinary: float = 0.15
-    mutation: float = 0.4
 
     def __post_init__(self) -> None:
         check_network_weight(self.network_weight)
-        for name, least in (("population", 2), ("generations", 0), ("budget", 0), ("patience", 1), ("tournament", 1)):
+        for name, least in (("population", 2), ("generations", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: give {least} or more")
-        for name in ("ordinary", "mutation"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}: give a share from 0 to 1")
 
     def place(self, gang: Gang, free: Free, topology: Topology, rng: random.Random | None = None) -> Plan | None:
         """A batch of one gang; see `Placer.place`."""
@@ -102,8 +96,8 @@ class Genetic(Placer):
         plans = self._distinct(first)
         best = self._better(known, plans, known)
         idle = 0
-        for _ in range(min(self.generations, self.budget // (self.population * len(batch.containers)))):
-            if idle >= self.patience:
+        for _ in range(min(self.generations, _BUDGET // (self.population * len(batch.containers)))):
+            if idle >= _PATIENCE:
                 break
             children = [self._child(batch, plans, rng) for _ in range(self.population)]
             plans = self._survivors(self._distinct([*plans, *children]), rng)
@@ -130,23 +124,23 @@ class Genetic(Placer):
         if giver is not taker:
             node = rng.choice(list(giver.groups))
             groups = batch.crossover(groups, node, giver.groups[node], rng.randint(0, len(groups)))
-        if (giver is taker or rng.random() < self.mutation) and len(groups) > 1:
+        if (giver is taker or rng.random() < _MUTATION) and len(groups) > 1:
             groups = batch.mutated(groups, rng.choice(list(groups)))
         return batch.chromosome(groups)
 
     def _chosen(self, plans: Sequence[Chromosome], rng: random.Random) -> Chromosome:
         """The winner of one tournament."""
-        return max((rng.choice(plans) for _ in range(self.tournament)), key=lambda plan: plan.fitness)
+        return max((rng.choice(plans) for _ in range(_TOURNAMENT)), key=lambda plan: plan.fitness)
 
     def _survivors(self, plans: list[Chromosome], rng: random.Random) -> list[Chromosome]:
         """The next population: the fittest, some ordinary plans drawn by chance, and winners of tournaments."""
         if len(plans) <= self.population:
             return plans
         survivors = [plans.pop(max(range(len(plans)), key=lambda index: plans[index].fitness))]
-        for _ in range(int(self.ordinary * self.population)):
+        for _ in range(int(_ORDINARY * self.population)):
             survivors.append(plans.pop(rng.randrange(len(plans))))
         while len(survivors) < self.population:
-            drawn = [rng.randrange(len(plans)) for _ in range(self.tournament)]
+            drawn = [rng.randrange(len(plans)) for _ in range(_TOURNAMENT)]
             survivors.append(plans.pop(max(drawn, key=lambda index: plans[index].fitness)))
         return survivors
 

@@ -141,8 +141,6 @@ def test_a_gang_without_room_does_not_keep_the_others_from_theirs() -> None:
 def test_knobs_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="population is 1: give 2 or more"):
         Genetic(population=1)
-    with pytest.raises(ValueError, match="mutation is 2: give a share from 0 to 1"):
-        Genetic(mutation=2)
 
 
 @settings(max_examples=examples(0.4), deadline=None)
