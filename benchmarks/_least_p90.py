@@ -21,7 +21,7 @@ from scipy.optimize import linprog
 from scipy.sparse import bmat, csr_matrix
 
 from prefect_gpu.papers.deepshare.mixes import GPUS_PER_NODE, NODES, Truth
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.simulation.model import JobModel
 
 _WIDTHS = (2, 4)

@@ -11,8 +11,9 @@ import matplotlib.pyplot as plt
 
 from prefect_gpu.papers.deepshare.contended import MIXES, draw, predicted_table
 from prefect_gpu.papers.deepshare.experiments import knowing
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.papers.deepshare.world import DeepShareWorld, Figures
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, predicted_ratio
+from prefect_gpu.scheduling.interference.sensitivity import predicted_ratio
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 
 IMAGES = Path(__file__).parent.parent / "images"

@@ -234,7 +234,7 @@ class AnyHistory(RuleBasedStateMachine):
         key = self.rank(state.jobs[launch.job])
         for job in state.waiting():
             ahead = self.rank(job) < key
-            waits_for_room = job.due_at <= self.now and state.limit_reason(job) is None
+            waits_for_room = job.due_at <= self.now and state.limit_on(job.queue) is None
             came = max(job.not_before, job.gave_way_at)  # once it has stopped, it waits anew
             if ahead and waits_for_room and came + PATIENCE_S <= self.now:
                 usable = self.scheduler.state.capability.usable(job.request)
@@ -338,7 +338,7 @@ class AnyHistory(RuleBasedStateMachine):
         ]
         for job in waiting:
             assert job.hold is not None, "everybody who waits has been told why"
-            if job.due_at > self.now or state.limit_reason(job) is not None:
+            if job.due_at > self.now or state.limit_on(job.queue) is not None:
                 continue
             place = profile.placement.place(job, state, profile.sharing)
             if place is not None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Container
 from typing import TYPE_CHECKING
 
+from prefect_gpu.papers.baselines.choosers import taken
 from prefect_gpu.papers.baselines.portions import Portions, Whole
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
@@ -71,7 +72,7 @@ class ByPlacer(PlacementPolicy):
         if plan is None:
             return None
         left = free.copy()
-        left.take(tuple(map(self._placer.occupied, gang[:workers])), plan)
+        left.take(taken(self._placer, gang[:workers]), plan)
         # Servers stay in the domain: nodes of others are shown as having no core and no room.
         here = topology.domains == topology.domains[plan[0]]
         left.cpus[~here] = -1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import random
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Ints
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Greedy
+from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Ints, Plan
+from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Greedy, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 ASSUMED_CORES = 0.1
@@ -60,8 +61,21 @@ class KubernetesDefault(Greedy):
         return int(candidates[score.argmax()])
 
 
+class Portioned(Placer):
+    """A placer under which a container takes more of its node than it asks for: GPUs come in fixed portions."""
+
+    @abc.abstractmethod
+    def occupied(self, container: Container) -> Container:
+        """What a container takes of its node."""
+
+
+def taken(placer: Placer, gang: Gang) -> Gang:
+    """What a gang takes of its nodes: deducted from the free arrays, the placer sees its portions in them."""
+    return tuple(map(placer.occupied, gang)) if isinstance(placer, Portioned) else gang
+
+
 @dataclass(frozen=True)
-class StaticSlots(FirstFit):
+class StaticSlots(Portioned):
     """Every node is cut into slots of n GPUs, and a container takes whole slots (the baseline of F-scheduling, §5).
 
     What is left of a node when n does not divide its GPUs is never used. A container without GPUs takes no slot.
@@ -76,8 +90,12 @@ class StaticSlots(FirstFit):
         if self.slot_gpus < 1:
             raise ValueError(f"slot_gpus is {self.slot_gpus}: a slot has at least one GPU")
 
+    def place(self, gang: Gang, free: Free, topology: Topology, rng: random.Random | None = None) -> Plan | None:
+        """The nodes with the lowest numbers; see `Placer.place`."""
+        return FirstFit().place(taken(self, gang), free, topology, rng)
+
     def occupied(self, container: Container) -> Container:
-        """See `Placer.occupied`: the GPUs rounded up to whole slots."""
+        """The GPUs rounded up to whole slots."""
         return replace(container, gpus=-(-container.gpus // self.slot_gpus) * self.slot_gpus)
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from prefect_gpu.papers.baselines.choosers import Portioned, taken
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Ints, Mask, Plan
-from prefect_gpu.scheduling.placement.kernels.placer import Placer, roomy
+from prefect_gpu.scheduling.placement.kernels.placer import roomy
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 
 @dataclass(frozen=True)
-class HiveD(Placer):
+class HiveD(Portioned):
     """The whole gang into the smallest cell that holds it: one node, else one rack, else one domain.
 
     Inside, each container takes the smallest free cell of GPUs that is large enough, so that large cells stay whole;
@@ -27,16 +28,16 @@ class HiveD(Placer):
 
     def place(self, gang: Gang, free: Free, topology: Topology, rng: random.Random | None = None) -> Plan | None:
         """See the class and `Placer.place`."""
-        taken = tuple(self.occupied(container) for container in gang)
-        allowed = roomy(taken, free, topology)
-        for nodes in self._cells(taken, free, topology, allowed):
-            plan = self._fill(taken, free.copy(), topology, nodes)
+        whole = taken(self, gang)
+        allowed = roomy(whole, free, topology)
+        for nodes in self._cells(whole, free, topology, allowed):
+            plan = self._fill(whole, free.copy(), topology, nodes)
             if plan is not None:
                 return plan
         return None
 
     def occupied(self, container: Container) -> Container:
-        """See `Placer.occupied`: the GPUs rounded up to a power of two."""
+        """The GPUs rounded up to a power of two."""
         return replace(container, gpus=cell_gpus(container.gpus))
 
     @staticmethod

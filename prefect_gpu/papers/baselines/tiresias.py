@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
+from prefect_gpu.papers.telling import tell_the_rest
+from prefect_gpu.scheduling.allocation.base import Action, tell_early
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant, joined
@@ -90,7 +91,7 @@ class TiresiasQueues(Action):
                 job = state.jobs[id_]
                 if id_ in chosen or not (job.active or job.status is Status.WAITING) or job.due_at > decision.now:
                     continue
-                if job.request.total_gpus <= free and (job.active or state.limit_reason(job) is None):
+                if job.request.total_gpus <= free and (job.active or state.limit_on(job.queue) is None):
                     chosen[id_] = job
                     free -= job.request.total_gpus
         return chosen

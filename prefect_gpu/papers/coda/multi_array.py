@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.state.state import State
 
 _UNCOUNTED = 1_000_000  # cores of a node whose cores are not handed out: never short
+_MULTI_NODE_CORES = 2  # more on each node do not help a job that spans nodes: it waits for the network (§IV.B)
 _DIVIDE_EVERY = 50  # GPU jobs that end between two looks at where the limits between the arrays are
 _Rank = tuple[int, int, int, float, Key]
 
@@ -126,7 +127,9 @@ class MultiArray(Action):
         if not request.gpus:
             cores = min(request.cpus or 1, most)
             return cores, cores
-        start = state.learned.cores.start(request.owner, request.category, request.gpus, request.workers)
+        start = state.learned.cores.start(request.owner, request.category, request.gpus)
+        if request.workers > 1:
+            start = min(start, _MULTI_NODE_CORES)
         return min(start, most), min(start, request.gpus, *sizes)
 
     def _places(self, job: Job, state: State) -> list[Callable[[str], bool] | None]:

@@ -6,7 +6,8 @@ import random
 from collections.abc import Mapping
 from itertools import product
 
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, predicted_ratio
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC
+from prefect_gpu.scheduling.interference.sensitivity import Key, predicted_ratio
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob
 
 MIXES: Mapping[str, Mapping[str, int]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.deepshare.exchange import Exchange
@@ -14,13 +13,13 @@ from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limi
 from prefect_gpu.scheduling.interference.sensitivity import (
     LEAST_RATIO,
     Candidate,
+    Gains,
     Key,
     Start,
-    choose_start,
     in_words,
+    starts,
 )
 from prefect_gpu.scheduling.interference.snapshot import (
-    Policy,
     Speeds,
     View,
     key_of,
@@ -36,6 +35,9 @@ from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
+
+Policy = Callable[[View], Sequence[Start]]
+"""What to start at this decision; nothing is an answer too. A trained network is one, once it is wrapped."""
 
 _ROUNDING = 1e-9
 _MOST_EXCHANGES = 4  # at one decision
@@ -207,10 +209,11 @@ class ContentionAware(Action):
         prices = self._prices.of(keys_in(view), decision) if rule.priced else None
         if prices is not None:  # the GPUs are in the worth, and for the preference of small jobs in the divisor again
             worths, gpus_power = {key: key.gpus * price for key, price in prices.items()}, gpus_power + 1
-        choose = partial(
-            choose_start, view.candidates, view.running, view.free, view.table,
-            gpus_power=gpus_power, worths=worths, wanted=wanted, least_value=self._least_value,
-        )  # fmt: skip
+
+        def choose(least_ratio: float, least_gain: float = -math.inf) -> Start | None:
+            gains = Gains(view.running, view.table, least_ratio, least_gain, worths)
+            return choose_wanted(view, gains, gpus_power, wanted, self._least_value)
+
         chosen = choose(least_ratio - _ROUNDING)
         devices = sum(view.sizes.values())
         if chosen is not None or devices - sum(view.free.values()) >= rule.least_used * devices:
@@ -273,3 +276,36 @@ class ContentionAware(Action):
             tell_line(decision, line, "contention", words)
         else:
             tell_line(decision, line, *why_not(decision, line))
+
+
+def choose_wanted(
+    view: View, gains: Gains, gpus_power: float = 1.0, wanted: Sequence[Start] = (), least_value: float = 1.0
+) -> Start | None:
+    """The greedy rule, :func:`.choose_start`, that prefers small jobs, or what somebody else would start.
+
+    Args:
+        view: The waiting jobs, and the GPUs that are free.
+        gains: What starts would bring.
+        gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
+        wanted: Starts that somebody else would make. The first of them that comes near enough to the best is chosen.
+        least_value: How near: in parts of the best one's value.
+    """
+
+    def value(gain: float, candidate: Candidate) -> float:
+        return gain / (candidate.remaining_s * candidate.key.gpus**gpus_power)
+
+    best: tuple[float, Start] | None = None
+    for gain, candidate, start in starts(view.candidates, view.free, gains):
+        if best is None or value(gain, candidate) > best[0]:
+            best = value(gain, candidate), start
+    if best is None:
+        return None
+    known = {(one.job, one.key): one for one in view.candidates}
+    for start in wanted:
+        one = known.get((start.job, start.key))
+        if one is None:
+            continue
+        for gain, _, _ in starts([replace(one, nodes=[start.nodes])], view.free, gains):
+            if value(gain, one) >= least_value * best[0]:
+                return start
+    return best[1]

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from prefect_gpu.papers.deepshare import profiles as deepshare
 from prefect_gpu.papers.deepshare.contended import DURATION_S, JOBS, shuffled
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.instructions import Instruction

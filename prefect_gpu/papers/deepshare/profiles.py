@@ -14,16 +14,17 @@ from functools import partial
 
 from prefect_gpu.papers.deepshare.composed import Composed
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
-from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
+from prefect_gpu.papers.deepshare.greedy import ContentionAware, Policy, Rule
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
 from prefect_gpu.papers.deepshare.shipped import available, shipped
+from prefect_gpu.papers.deepshare.slowdowns import UnnamedSlowdowns
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC, SupposedTraffic
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
 from prefect_gpu.scheduling.allocation.backfill import Strict
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Policy
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.order.orders import LeastService, Order
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.reaction import Reaction
@@ -69,7 +70,7 @@ def greedy(
         rule: What it is after.
     """
     only_learns = PreemptOnSlowdown(math.inf)
-    return _profile("deepshare-greedy", table, (ContentionAware(speeds, rule=rule),), only_learns)
+    return _profile("deepshare-greedy", table, (ContentionAware(speeds, rule=rule),), SupposedTraffic(), only_learns)
 
 
 def hybrid(
@@ -101,8 +102,9 @@ def hybrid(
         fewest=True,
         exchanges=policy is not None,
     )
-    stops = PreemptOnSlowdown(foreseen=policy is not None)
-    return _profile("deepshare" if policy is None else "deepshare-hybrid", table, (allocation,), stops)
+    stops = UnnamedSlowdowns(PreemptOnSlowdown(foreseen=policy is not None))
+    name = "deepshare" if policy is None else "deepshare-hybrid"
+    return _profile(name, table, (allocation,), SupposedTraffic(), stops)
 
 
 def base(table: SensitivityTable | None, speeds: Mapping[Key, float] | None, policy: TrainedPolicy) -> Profile:
@@ -117,7 +119,8 @@ def base(table: SensitivityTable | None, speeds: Mapping[Key, float] | None, pol
     """
     allocation = ContentionAware(speeds, policy, rule_for=lambda way: not policy.knows(way))
     # Whoever was stopped may meet the same jobs again, as in the paper: the network decides, and it cannot know.
-    return _profile("deepshare-base", table, (allocation,), PreemptOnSlowdown(foreseen=True, parts=False))
+    stops = UnnamedSlowdowns(PreemptOnSlowdown(foreseen=True, parts=False))
+    return _profile("deepshare-base", table, (allocation,), SupposedTraffic(), stops)
 
 
 def search(table: SensitivityTable | None = None, speeds: Mapping[Key, float] | None = None) -> Profile:

@@ -46,7 +46,7 @@ class Rounds(Action):
                 decision.look_again_at(next_at)
             tell_early(decision)
             return True
-        if state.queue_of_waiting.due_count:
+        if state.queue_of_waiting.lines():
             self._began = decision.now
             if state.running:
                 decision.look_again_at(decision.now + self.round_s)

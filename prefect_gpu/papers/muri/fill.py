@@ -10,7 +10,8 @@ from prefect_gpu.papers.muri.attained import AttainedService
 from prefect_gpu.papers.muri.knapsack import EMPHASIS, rank
 from prefect_gpu.papers.muri.node_packing import Packing, taken_by
 from prefect_gpu.papers.muri.seating import Seats, seat
-from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
+from prefect_gpu.papers.telling import tell_the_rest
+from prefect_gpu.scheduling.allocation.base import Action, tell_early
 from prefect_gpu.scheduling.model.cluster import UNLIMITED
 from prefect_gpu.scheduling.model.jobs import Job
 

@@ -9,7 +9,8 @@ from prefect_gpu.papers.muri.interleaving import Interleaving
 from prefect_gpu.papers.muri.interleaving import Profile as StageTimes
 from prefect_gpu.papers.muri.node_packing import Spot
 from prefect_gpu.papers.muri.seating import seat_groups
-from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_the_rest
+from prefect_gpu.papers.telling import tell_the_rest
+from prefect_gpu.scheduling.allocation.base import Action, tell_early
 from prefect_gpu.scheduling.model.jobs import Job
 
 if TYPE_CHECKING:

@@ -63,13 +63,6 @@ def tell_limit(decision: Decision, line: Line) -> bool:
     return limit is not None
 
 
-def tell_the_rest(decision: Decision) -> None:
-    """Tell those who still wait, and have not been told yet, why no node can hold them now."""
-    for line in decision.state.queue_of_waiting.lines():
-        if line.untold or line.told is None:
-            tell_line(decision, line, *why_not(decision, line))
-
-
 def tell_line(decision: Decision, line: Line, code: str, reason: str | Callable[[], str]) -> None:
     """Tell all of a line why they wait; only those who have not been told the same already.
 

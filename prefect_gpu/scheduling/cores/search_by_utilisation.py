@@ -14,27 +14,12 @@ DEFAULT_CORES: Mapping[str, int] = {"cv": 3, "nlp": 5, "speech": 5}
 NOISE = 0.01
 """Differences in utilisation, 0 to 1, that say nothing."""
 
-MULTI_NODE_CORES = 2
-"""More cores on each node do not help a job that spans nodes: it waits for the network (§IV.B)."""
-
-
-def core_need(cores_per_gpu: int, gpus: int, nodes: int = 1) -> int:
-    """Cores that a job needs on each of its nodes: linear in the GPUs on one node, at most two across nodes (§IV.B).
-
-    Args:
-        cores_per_gpu: What it needs for one GPU.
-        gpus: GPUs on the node.
-        nodes: Nodes that the job spans.
-    """
-    need = cores_per_gpu * gpus
-    return need if nodes == 1 else min(need, MULTI_NODE_CORES)
-
 
 class CoreHistory:
     """What finished jobs needed, by owner and category: the start of the next job's search, N_start.
 
     Counts are kept per GPU, so that a job of four GPUs says something about one of one. Jobs that span nodes say
-    nothing here, for they need two cores at most.
+    nothing here: they need two cores at most, as they wait for the network (§IV.B).
 
     Attributes:
         needs: Cores that were found for running jobs, by job.
@@ -51,21 +36,20 @@ class CoreHistory:
         for key in {(owner, _normal(category)), (owner, None)}:
             self._largest[key] = max(per_gpu, self._largest.get(key, 0))
 
-    def start(self, owner: str, category: str | None, gpus: int = 1, nodes: int = 1) -> int:
-        """N_start: cores on each node to begin with, at least one per node.
+    def start(self, owner: str, category: str | None, gpus: int = 1) -> int:
+        """N_start: cores to begin with.
 
         The largest count of the owner's earlier jobs of the category, else the default of the category; a job of no
         known category starts from all of the owner's jobs, else from the largest default (fewer is tried first).
 
         Args:
-            gpus: GPUs on each node.
-            nodes: Nodes that the job spans.
+            gpus: GPUs on its node.
         """
         known = _normal(category)
         per_gpu = self._largest.get((owner, known))
         if per_gpu is None:
             per_gpu = DEFAULT_CORES.get(known or "", max(DEFAULT_CORES.values()))
-        return core_need(per_gpu, gpus, nodes)
+        return per_gpu * gpus
 
 
 def _normal(category: str | None) -> str | None:

@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import tell_line
-from prefect_gpu.scheduling.interference.sensitivity import (
-    Key,
-    Start,
-    choose_start,
-    gain_of,
-    in_words,
-    ratios_of,
-)
+from prefect_gpu.scheduling.interference.sensitivity import Gains, Key, Start, choose_start, in_words
 from prefect_gpu.scheduling.interference.snapshot import Speeds, View, key_of, look, running_jobs, worths_in
 from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, placed
 from prefect_gpu.scheduling.state.fits import free_by_node
@@ -111,14 +104,12 @@ class InterferenceGuard:
         limit = state.quotas.slowdown_limit
         least_ratio = 0.0 if limit is None else 1 / limit - _ROUNDING
         worths = worths_in(view, _WORTH_POWER)
-        start = choose_start(
-            view.candidates, view.running, view.free, view.table, least_ratio, least_gain=0.0, worths=worths
-        )
+        gains = Gains(view.running, view.table, least_ratio, least_gain=0.0, worths=worths)
+        start = choose_start(view.candidates, view.free, gains)
         if start is None:
             on = Counter(state.number_of(device) for device in placement.all_devices)
-            key, nodes, running = key_of(first, len(on)), frozenset(on), view.running
-            ratios = ratios_of(running, view.table)
-            gain = gain_of(key, nodes, running, ratios, view.table, worths, least_ratio, least_gain=0.0)
+            nodes = frozenset(on)
+            gain = gains.of(key_of(first, len(on)), nodes)
             even = len(set(on.values())) == 1
             waits = even or gain is None or not nodes.isdisjoint(avoided(first, state))
             return None if waits else ((first, placement), "")

@@ -1,4 +1,4 @@
-"""Runs that measure how much they are slowed down: what is learned of it, and who is stopped for it (§IV, §V-C)."""
+"""Runs that measure how much another one slows them down: what is learned of it, and who is stopped for it."""
 
 from __future__ import annotations
 
@@ -28,44 +28,28 @@ _SURPRISE = 1.1  # slower by a tenth than expected
 class PreemptOnSlowdown(Reaction):
     """Learn from each measured slowdown, and preempt a job whose slowdown is above a limit, and a surprise.
 
-    A measurement that names its pair teaches the table just that. Of one that does not, a job that shares its nodes
-    with one other teaches the table what these two do to each other. Beside several, it is the one that is expected to
-    slow it down most that is blamed, and only if matters are worse than expected.
-
-    What was foreseen when the jobs were brought together is not undone: a job is stopped only if its slowdown is also
-    larger than the table said. It is stopped only for others on its nodes, and only a few times, so that nobody is sent
-    around in circles, and it is kept apart from the one that is to blame for as long as both are there. A measurement
-    that names no pair counts only if the same jobs were beside it since an earlier decision: it says nothing of
-    newcomers, and when one job was stopped, what the others measured before is void.
+    A measurement that names its pair teaches the table just that; others say nothing here. What was foreseen when the
+    jobs were brought together is not undone: a job is stopped only if its slowdown is also larger than the table said.
+    It is stopped only for others on its nodes, and only a few times, so that nobody is sent around in circles, and it
+    is kept apart from the one that is to blame for as long as both are there.
 
     Args:
         limit: Slowdown (speed alone ÷ speed now) above which a job is stopped, unless the quotas say another one;
-            infinite: nobody is ever stopped, and only measurements that name their pair teach the table.
-        foreseen: Stop a job, as in the paper, even if its slowdown is no surprise: for policies that do not look at the
+            infinite: nobody is ever stopped.
+        foreseen: Stop a job, as in DeepShare, even if its slowdown is no surprise: for policies that do not look at the
             table, and so cannot have accepted it. Then a job whose slowdown is just the limit is stopped too.
-        unnamed: Whether measurements that name no pair count.
         parts: Whether the two are kept apart afterwards.
 
     Raises:
         ValueError: The limit is not above 1.
     """
 
-    def __init__(
-        self,
-        limit: float = SLOWDOWN_LIMIT,
-        *,
-        foreseen: bool = False,
-        unnamed: bool = True,
-        parts: bool = True,
-    ) -> None:
+    def __init__(self, limit: float = SLOWDOWN_LIMIT, *, foreseen: bool = False, parts: bool = True) -> None:
         if not limit > 1:
             raise ValueError(f"limit={limit!r} would stop jobs that are not slowed down at all: give a number above 1.")
         self._limit = limit
         self._stops_foreseen = foreseen
-        self._unnamed = unnamed
         self._parts = parts
-        self._company: dict[str, tuple[frozenset[str], float]] = {}  # who is beside each job, and since when
-        self._measured = False  # until anybody measures without naming the pair, nothing is kept of that
         self._foreseen: dict[str, dict[str, float]] = {}  # ratio of a job beside each other when one of them was placed
 
     def bind(self, state: State) -> None:
@@ -75,12 +59,8 @@ class PreemptOnSlowdown(Reaction):
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. True, as the allocation has to look at the free devices, if a job was stopped."""
         match event:
-            case ev.SlowdownMeasured(slowdown=slowdown, beside=beside) if beside or not 0 < slowdown < math.inf:
-                pass  # who shares its devices slows it down there, and not on the network
-            case ev.SlowdownMeasured(job_id, slowdown, pair=pair) if pair is not None:
-                return self._of_pair(decision, job_id, slowdown, *pair)
-            case ev.SlowdownMeasured(job_id, slowdown):
-                return self._of_all(decision, job_id, slowdown)
+            case ev.SlowdownMeasured(job_id, slowdown, "", (own, other)) if 0 < slowdown < math.inf:
+                return self._learn(decision, job_id, slowdown, own, other)
             case ev.ContentionLearned(pairs, traffic):
                 for own, other, slowdown in pairs:
                     if 0 < slowdown < math.inf:
@@ -88,8 +68,6 @@ class PreemptOnSlowdown(Reaction):
                 for program, one in traffic:
                     self._table.communicates(program, one)
                 return bool(pairs or traffic)
-            case ev.JobSubmitted(_, request) | ev.JobAdopted(_, request) if request.kind:
-                self._table.suppose(request.kind, request.category)
             case ev.NodesChanged(nodes):
                 self._table.link(min((node.network_bps for node in nodes if node.network_bps > 0), default=0.0))
             case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
@@ -97,45 +75,26 @@ class PreemptOnSlowdown(Reaction):
                 self._forget(job_id)
         return False
 
-    def _of_pair(self, decision: Decision, job_id: str, slowdown: float, own: Key, other: Key) -> bool:
+    def _learn(self, decision: Decision, job_id: str, slowdown: float, own: Key, other: Key) -> bool:
         before = self._table.ratio(own, other)
         self._table.learn(own, other, 1 / slowdown)
         job = decision.state.running.get(job_id)
         if job is None:
             return False
         running = running_jobs(decision)
-        beside = {
+        others = {
             name: one
-            for name, one in _beside(job_id, running).items()
+            for name, one in beside(job_id, running).items()
             if one.key == other and decision.state.running[name].status is Status.TRAINING
         }
-        if not beside or running[job_id].key != own:
+        if not others or running[job_id].key != own:
             return False  # they are together no more
         # What the table said when they were brought together, and not what it has learned from them since.
         known = self._foreseen.setdefault(job_id, {})
-        expected = min(known.setdefault(name, before) for name in beside)
-        return self._stop(decision, job, slowdown, expected, beside)
+        expected = min(known.setdefault(name, before) for name in others)
+        return self.stop(decision, job, slowdown, expected, others)
 
-    def _of_all(self, decision: Decision, job_id: str, slowdown: float) -> bool:
-        if self._limit == math.inf or not self._unnamed:
-            return False
-        self._measured = True
-        job = decision.state.running.get(job_id)
-        if job is None or not job.request.kind:
-            return False
-        running = running_jobs(decision)
-        beside = _beside(job.id, running)
-        known = self._company.get(job.id)
-        if not beside or known is None or known[0] != frozenset(beside) or known[1] >= decision.now:
-            return False
-        own = running[job.id].key
-        expected = self._table.among(own, (other.key for other in beside.values()))
-        worst = min(beside, key=lambda name: self._table.ratio(own, beside[name].key))
-        if len(beside) == 1 or 1 / slowdown < self._table.ratio(own, beside[worst].key):
-            self._table.learn(own, beside[worst].key, 1 / slowdown)
-        return self._stop(decision, job, slowdown, expected, (worst,))
-
-    def _stop(self, decision: Decision, job: Job, slowdown: float, expected: float, blamed: Iterable[str]) -> bool:
+    def stop(self, decision: Decision, job: Job, slowdown: float, expected: float, blamed: Iterable[str]) -> bool:
         """Stop a job if it is slowed down too much; whether it was."""
         limit = self._limit_now(decision)
         if self._stops_foreseen:
@@ -154,28 +113,19 @@ class PreemptOnSlowdown(Reaction):
         return self._limit if asked is None or self._limit == math.inf else asked
 
     def after(self, decision: Decision) -> None:
-        """Note who is beside whom, and what was expected of it."""
+        """Note what the table says of jobs that were just brought together."""
         started = [one.job for one in decision.instructions if isinstance(one, Launch | Move)]
-        if not self._measured and (not started or self._table.silent):
-            return
-        running = running_jobs(decision)
-        for name in started:
-            self._foresee(name, running)
-        if not self._measured:
-            return
-        company = {}
-        for name in running:
-            beside = frozenset(_beside(name, running))
-            known = self._company.get(name)
-            company[name] = known if known is not None and known[0] == beside else (beside, decision.now)
-        self._company = company
+        if started and not self._table.silent:
+            running = running_jobs(decision)
+            for name in started:
+                self._foresee(name, running)
 
     def _foresee(self, name: str, running: dict[str, Running]) -> None:
         self._forget(name)
         own = running.get(name)
         if own is None or len(own.nodes) == 1 or not own.key.model:
             return
-        for other, one in _beside(name, running).items():
+        for other, one in beside(name, running).items():
             if len(one.nodes) > 1:
                 self._foreseen.setdefault(name, {})[other] = self._table.ratio(own.key, one.key)
                 self._foreseen.setdefault(other, {})[name] = self._table.ratio(one.key, own.key)
@@ -185,7 +135,7 @@ class PreemptOnSlowdown(Reaction):
             self._foreseen.get(other, {}).pop(job_id, None)
 
 
-def _beside(name: str, running: dict[str, Running]) -> dict[str, Running]:
+def beside(name: str, running: dict[str, Running]) -> dict[str, Running]:
     """The jobs that share a node with this one, and of whose program something may be known."""
     own = running.get(name)
     if own is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Request
 
 FLOOR = 0.35
+"""No ratio is believed to be lower."""
+
 LEAST_RATIO = 0.6
 LINK_BYTES_PER_S = 5e9
 _HALF_PRESSURE = 0.1  # a job that sends at a tenth of the link's rate exerts half of the full pressure
@@ -43,24 +45,6 @@ class Traffic:
                 raise ValueError(f"{name} is {getattr(self, name)}: give a number of at least 0")
 
 
-TRAFFIC: Mapping[str, Traffic] = {
-    "GraphSage": Traffic(24.63e6, 0.57),
-    "MobileNetV3": Traffic(211.25e6, 2.43),
-    "DLRM": Traffic(170.28e6, 13.36),
-    "Transformer-XL": Traffic(854.82e6, 1.87),
-    "FSDP": Traffic(2672.40e6, 7.32),
-    "MoE": Traffic(929.48e6, 13.79),
-}
-"""The paper's models (Table I)."""
-
-OF_CATEGORY: Mapping[str, Traffic] = {
-    "cv": TRAFFIC["MobileNetV3"],
-    "nlp": TRAFFIC["Transformer-XL"],
-    "recommendation": TRAFFIC["DLRM"],
-}
-"""What a program of a category is taken to communicate like until it was measured: the paper's model of that kind."""
-
-
 def placed_key(request: Request, placement: Placement) -> Key:
     """What contention is known for, of a job where it is: its program, on its devices, over so many nodes."""
     nodes = {part.node for part in placement.parts if part.devices}
@@ -87,31 +71,20 @@ class SensitivityTable:
 
     A pair is looked up as measured; else it is 1 if one of the two is on one node, as that one sends nothing over the
     network; else it is the mean of what was measured of the two models at other sizes; else it is predicted from their
-    traffic, as far as that was measured, is known, or is that of their category; else nothing is known against it, and
-    the ratio is 1.
+    traffic, as far as that was measured or is known; else nothing is known against it, and the ratio is 1.
 
     Args:
         measured: Ratio of the first key's throughput beside the second. Ratios above 1 are noise and count as 1.
         traffic: How each model communicates.
-        floor: No ratio is believed to be lower.
-        guesses: Whether a model is taken to communicate like others of its category until more is known of it.
     """
 
     def __init__(
         self,
         measured: Mapping[tuple[Key, Key], float] | None = None,
         traffic: Mapping[str, Traffic] | None = None,
-        floor: float = FLOOR,
-        *,
-        guesses: bool = True,
     ) -> None:
-        if not 0 < floor <= 1:
-            raise ValueError(f"floor is {floor}: give a ratio above 0 and at most 1, such as {FLOOR}")
-        self.floor = floor
-        self._guesses = guesses
         self._link_bytes_per_s = LINK_BYTES_PER_S
         self._traffic = dict(traffic or {})
-        self._supposed: dict[str, Traffic] = {}
         self._measured: dict[tuple[Key, Key], tuple[float, int]] = {}
         self._of_models: dict[tuple[str, str], tuple[float, int]] = {}
         self._known_models: set[str] = set()
@@ -137,12 +110,6 @@ class SensitivityTable:
         """How a model communicates was measured, or measured anew."""
         self._traffic[model] = traffic
 
-    def suppose(self, model: str, category: str | None) -> None:
-        """A model of which nothing else is known belongs to a category: see :data:`OF_CATEGORY`."""
-        traffic = OF_CATEGORY.get(category or "") if self._guesses else None
-        if traffic is not None:
-            self._supposed[model] = traffic
-
     def link(self, bytes_per_s: float) -> None:
         """The rate of the link that co-located jobs share, if it is known.
 
@@ -156,7 +123,7 @@ class SensitivityTable:
         """The first job's throughput ratio if it shares a node with the second."""
         found = self._measured.get((own, other))
         if found is not None:
-            return max(self.floor, found[0])
+            return max(FLOOR, found[0])
         if own.nodes == 1 or other.nodes == 1:
             return 1.0
         return self.of_models(own.model, other.model)
@@ -165,23 +132,24 @@ class SensitivityTable:
         """The same, of two models on several nodes, whatever their sizes."""
         found = self._of_models.get((own, other))
         if found is not None:
-            return max(self.floor, found[0])
-        mine, theirs = self._traffic_of(own), self._traffic_of(other)
+            return max(FLOOR, found[0])
+        mine, theirs = self.traffic_of(own), self.traffic_of(other)
         if mine is None or theirs is None:
             return 1.0
-        return max(self.floor, predicted_ratio(mine, theirs, self._link_bytes_per_s))
+        return max(FLOOR, predicted_ratio(mine, theirs, self._link_bytes_per_s))
 
-    def _traffic_of(self, model: str) -> Traffic | None:
-        return self._traffic.get(model) or self._supposed.get(model)
+    def traffic_of(self, model: str) -> Traffic | None:
+        """How a model communicates; None: unknown."""
+        return self._traffic.get(model)
 
     @property
     def silent(self) -> bool:
         """Whether nothing is known of anybody."""
-        return not (self._measured or self._traffic or self._supposed)
+        return not (self._measured or self._traffic)
 
     def knows(self, model: str) -> bool:
         """Whether anything is known of a model: how it communicates, or what it and another one do to each other."""
-        return self._traffic_of(model) is not None or model in self._known_models
+        return model in self._traffic or model in self._known_models
 
     def worths(self, models: Iterable[str], power: float = 2.0) -> dict[str, float]:
         """What a second of each model's work is worth while all of these are about.
@@ -232,115 +200,88 @@ class Start:
     nodes: frozenset[int]
 
 
-def choose_start(
-    candidates: Iterable[Candidate],
-    running: Sequence[Running],
-    free: Mapping[int, int],
-    table: SensitivityTable,
-    least_ratio: float = LEAST_RATIO,
-    gpus_power: float = 1.0,
-    least_gain: float = -float("inf"),
-    worths: Mapping[Key, float] | None = None,
-    wanted: Collection[Start] = (),
-    least_value: float = 1.0,
-) -> Start | None:
-    """The greedy rule: what to start next, or None if nothing may be.
+class Gains:
+    """What starts would bring at one decision: the sum of the changes of everybody's ratio.
 
-    Among all starts that fit and leave every affected job, the new one included, a ratio of at least ``least_ratio``,
-    the one with the largest (sum of the changes in ratio, its own included) ÷ (its remaining isolated time × GPUs).
-    Call it again with the chosen one among ``running`` until it returns None. Ties go to the earlier candidate and to
-    its earlier nodes.
+    Args:
+        running: The running jobs.
+        table: How much jobs suffer from each other.
+        least_ratio: Nobody may end up slower than this.
+        least_gain: The changes in ratio must sum up to more than this.
+        worths: Weights of the changes in ratio; 1 for all others.
+    """
+
+    def __init__(
+        self,
+        running: Sequence[Running],
+        table: SensitivityTable,
+        least_ratio: float = LEAST_RATIO,
+        least_gain: float = -float("inf"),
+        worths: Mapping[Key, float] | None = None,
+    ) -> None:
+        self._table, self._least_ratio, self._least_gain, self._worths = table, least_ratio, least_gain, worths or {}
+        self._running = []  # with their ratios
+        for job in running:
+            beside = (other.key for other in running if other is not job and other.nodes & job.nodes)
+            self._running.append((job, table.among(job.key, beside)))
+        self._known: dict[tuple[Key, frozenset[int]], float | None] = {}
+
+    def of(self, key: Key, nodes: frozenset[int]) -> float | None:
+        """Sum of the changes, weighted, if a job of this key started there; None if that is out of the question."""
+        if (key, nodes) not in self._known:  # many jobs share a key, and only their remaining time tells them apart
+            self._known[key, nodes] = self._sum(key, nodes)
+        return self._known[key, nodes]
+
+    def _sum(self, key: Key, nodes: frozenset[int]) -> float | None:
+        own = 1.0
+        change = weighted = 0.0
+        for job, ratio in self._running:
+            if not job.nodes & nodes:
+                continue
+            own = min(own, self._table.ratio(key, job.key))
+            after = min(ratio, self._table.ratio(job.key, key))
+            if own < self._least_ratio or after < self._least_ratio:
+                return None
+            change += after - ratio
+            weighted += (after - ratio) * self._worths.get(job.key, 1.0)
+        return weighted + own * self._worths.get(key, 1.0) if change + own > self._least_gain else None
+
+
+def starts(
+    candidates: Iterable[Candidate], free: Mapping[int, int], gains: Gains
+) -> Iterator[tuple[float, Candidate, Start]]:
+    """All starts that fit, and leave every affected job fast enough: (gain, the way to start it, the start).
 
     Args:
         candidates: Ways to start the waiting jobs; a job may have several.
-        running: The running jobs.
         free: GPUs free on each node.
-        table: How much jobs suffer from each other.
-        least_ratio: Nobody may end up slower than this.
-        gpus_power: Power of the GPUs in the divisor: above 1, jobs of few GPUs are preferred more.
-        least_gain: The changes in ratio must sum up to more than this.
-        worths: Weights of the changes in ratio; 1 for all others.
-        wanted: Starts that somebody else would make. The first of them that comes near enough to the best is chosen.
-        least_value: How near: in parts of the best one's value.
+        gains: What starts would bring.
 
     Raises:
         ValueError: A candidate has no time left or its GPUs cannot be spread evenly.
     """
-    best_value = -float("inf")
-    best: Start | None = None
-    ratios = ratios_of(running, table)
-    weights = worths or {}
-    gains: dict[tuple[Key, frozenset[int]], float | None] = {}
-
-    def value_of(candidate: Candidate, nodes: frozenset[int]) -> float:
-        key = candidate.key
-        if (key, nodes) not in gains:  # many jobs share a key, and only their remaining time tells them apart
-            fits = all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes)
-            gains[key, nodes] = (
-                gain_of(key, nodes, running, ratios, table, weights, least_ratio, least_gain) if fits else None
-            )
-        gain = gains[key, nodes]
-        return -float("inf") if gain is None else gain / (candidate.remaining_s * key.gpus**gpus_power)
-
-    known = {}
-    for candidate in candidates:
-        key = candidate.key
-        known[candidate.job, key] = candidate
-        if not candidate.remaining_s > 0:
-            raise ValueError(f"remaining_s of job {candidate.job} is {candidate.remaining_s}: give seconds above 0")
+    for one in candidates:
+        key = one.key
+        if not one.remaining_s > 0:
+            raise ValueError(f"remaining_s of job {one.job} is {one.remaining_s}: give seconds above 0")
         if key.gpus % key.nodes:
-            raise ValueError(
-                f"job {candidate.job} has {key.gpus} GPUs, which do not spread evenly over {key.nodes} nodes"
-            )
-        for nodes in candidate.nodes:
-            value = value_of(candidate, nodes)
-            if value > best_value:
-                best_value = value
-                best = Start(candidate.job, key, nodes)
-    if best is not None:
-        for start in wanted:
-            one = known.get((start.job, start.key))
-            if one is not None and value_of(one, start.nodes) >= least_value * best_value:
-                return start
-    return best
+            raise ValueError(f"job {one.job} has {key.gpus} GPUs, which do not spread evenly over {key.nodes} nodes")
+        for nodes in one.nodes:
+            if all(free.get(node, 0) >= key.gpus // key.nodes for node in nodes):
+                gain = gains.of(key, nodes)
+                if gain is not None:
+                    yield gain, one, Start(one.job, key, nodes)
 
 
-def ratios_of(running: Sequence[Running], table: SensitivityTable) -> list[float]:
-    """The throughput ratio of each running job among those that share a node with it."""
-    return [
-        table.among(job.key, (other.key for other in running if other is not job and other.nodes & job.nodes))
-        for job in running
-    ]
+def choose_start(candidates: Iterable[Candidate], free: Mapping[int, int], gains: Gains) -> Start | None:
+    """The greedy rule: what to start next, or None if nothing may be; see :func:`starts`.
 
-
-def gain_of(
-    key: Key,
-    nodes: frozenset[int],
-    running: Sequence[Running],
-    ratios: Sequence[float],
-    table: SensitivityTable,
-    worths: Mapping[Key, float],
-    least_ratio: float,
-    least_gain: float,
-) -> float | None:
-    """Sum of the changes in ratio, weighted, if a job of this key started there; None if that is out of the question.
-
-    Args:
-        running: The running jobs, whose ratios are ``ratios`` now.
-        worths: See :func:`choose_start`; so are the last two.
+    The one with the largest gain ÷ (its remaining isolated time × GPUs). Call it again with the chosen one among the
+    running jobs until it returns None. Ties go to the earlier candidate and to its earlier nodes.
     """
-    own = 1.0
-    change = weighted = 0.0
-    for job, ratio in zip(running, ratios, strict=True):
-        if not job.nodes & nodes:
-            continue
-        own = min(own, table.ratio(key, job.key))
-        after = min(ratio, table.ratio(job.key, key))
-        if own < least_ratio or after < least_ratio:
-            return None
-        change += after - ratio
-        weighted += (after - ratio) * worths.get(job.key, 1.0)
-    return weighted + own * worths.get(key, 1.0) if change + own > least_gain else None
+    found = starts(candidates, free, gains)
+    best = max(found, key=lambda found: found[0] / (found[1].remaining_s * found[1].key.gpus), default=None)
+    return best[2] if best is not None else None
 
 
 def in_words(start: Start, running: Iterable[Running], table: SensitivityTable) -> str:

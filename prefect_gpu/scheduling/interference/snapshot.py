@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, SensitivityTable, Start
+from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, SensitivityTable
 from prefect_gpu.scheduling.interference.spreading import (
     avoided,
     by_domain,
@@ -44,10 +44,6 @@ class View:
     sizes: Mapping[int, int]
     table: SensitivityTable
     domains: Sequence[Sequence[int]]
-
-
-Policy = Callable[[View], Sequence[Start]]
-"""What to start at this decision; nothing is an answer too. A trained network is one, once it is wrapped."""
 
 
 class Speeds:

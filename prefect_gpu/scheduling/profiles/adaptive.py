@@ -43,7 +43,7 @@ def adaptive(
 
     Args:
         table: How much jobs slow each other down on the network; None: nothing is known, and what is measured is
-            learned. It is not guessed from a program's category: a guess keeps nobody waiting.
+            learned.
         speeds: Speeds of jobs alone by how they are spread, if measured.
         placement: Where a job goes if nobody slows it down.
         first: Actions that come before those that start jobs, for studies.
@@ -71,9 +71,9 @@ def adaptive(
             Lending(),
             ThrottleByStepRate(ThrottleByBandwidth()),
             CoreTuning(),
-            PreemptOnSlowdown(unnamed=False),
+            PreemptOnSlowdown(),
         ),
-        learned=Learned(SensitivityTable(guesses=False) if table is None else table),
+        learned=Learned(table or SensitivityTable()),
     )
 
 

@@ -99,10 +99,6 @@ class State(DeviceBooks):
         """How many jobs hold a placement."""
         return len(self.running)
 
-    def limit_reason(self, job: Job) -> tuple[str, str] | None:
-        """(code, reason) of the user's own limit that keeps the job from starting, or None."""
-        return self.limit_on(job.queue)
-
     def limit_on(self, queue_id: str, more: Mapping[str, int] = MappingProxyType({})) -> tuple[str, str] | None:
         """(code, reason) of the user's own limit that keeps jobs of this queue from starting, or None.
 

@@ -66,11 +66,6 @@ class Waiting:
         """Whether the job waits here."""
         return job.id in self._entry or job.id in self._not_due
 
-    @property
-    def due_count(self) -> int:
-        """Jobs that are due."""
-        return len(self._entry)
-
     def not_due(self) -> list[Job]:
         """The jobs that are not due yet."""
         return list(self._not_due.values())

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
-from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
+from prefect_gpu.papers.deepshare.greedy import ContentionAware, Policy, Rule
 from prefect_gpu.papers.deepshare.observation import Encoding
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
 from prefect_gpu.papers.deepshare.rounds import Rounds
+from prefect_gpu.papers.deepshare.slowdowns import UnnamedSlowdowns
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import Policy, Speeds, View
+from prefect_gpu.scheduling.interference.snapshot import Speeds, View
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue, Quotas
@@ -333,7 +334,7 @@ def test_what_was_foreseen_is_not_undone() -> None:
             LeastService(),
             sharing=NoSharing(),
             allocation=(ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),),
-            reactions=(PreemptOnSlowdown(),),
+            reactions=(UnnamedSlowdowns(PreemptOnSlowdown()),),
             learned=Learned(known),
         ),
         nodes=2,
@@ -355,7 +356,7 @@ def test_where_the_policy_cannot_have_foreseen_it_the_slowed_are_stopped_all_the
             LeastService(),
             sharing=NoSharing(),
             allocation=(ContentionAware(SPEEDS, rule=Rule(least_ratio=0.4)),),
-            reactions=(PreemptOnSlowdown(foreseen=True),),
+            reactions=(UnnamedSlowdowns(PreemptOnSlowdown(foreseen=True)),),
             learned=Learned(known),
         ),
         nodes=2,

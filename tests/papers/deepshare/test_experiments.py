@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from prefect_gpu.papers.deepshare.contended import DURATION_S, MIXES, draw, predicted_table
 from prefect_gpu.papers.deepshare.experiments import compare
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid, knowing
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.papers.deepshare.world import DeepShareWorld, Figures
 from prefect_gpu.papers.deepshare.world_in_rounds import RoundCluster
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob, read_contention, read_trace
 from tests.components import traces_folder

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory, CoreTuner, core_need
+from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory, CoreTuner
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,6 @@ def test_history_counts_per_gpu() -> None:
     history.finished("ann", "cv", cores=14, gpus=4)
     assert history.start("ann", "cv") == 4
     assert history.start("ann", "cv", gpus=2) == 8
-
-
-def test_the_need_is_linear_in_the_gpus_on_one_node_and_two_at_most_across_nodes() -> None:
-    assert [core_need(3, gpus) for gpus in (1, 2, 4)] == [3, 6, 12]
-    assert [core_need(3, gpus, nodes=2) for gpus in (1, 2, 4)] == [2, 2, 2]
-    assert core_need(1, 1, nodes=2) == 1
 
 
 def utilisation(optimum: int, cores: int) -> float:

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prefect_gpu.papers.deepshare.greedy import choose_wanted
 from prefect_gpu.scheduling.interference.sensitivity import (
     Candidate,
+    Gains,
     Key,
     Running,
     SensitivityTable,
@@ -18,6 +20,7 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     choose_start,
     predicted_ratio,
 )
+from prefect_gpu.scheduling.interference.snapshot import View
 
 FSDP, GNN, MOE = Key("FSDP", 8, 4), Key("GNN", 4, 2), Key("MoE", 4, 4)
 MEASURED = {
@@ -49,7 +52,6 @@ def test_a_measured_pair_is_looked_up_and_has_a_direction() -> None:
 
 def test_no_ratio_is_below_the_floor() -> None:
     assert SensitivityTable(MEASURED).ratio(MOE, FSDP) == 0.35
-    assert SensitivityTable(MEASURED, floor=0.1).ratio(MOE, FSDP) == 0.2
 
 
 def test_the_worst_neighbour_counts_and_alone_there_is_none() -> None:
@@ -172,12 +174,19 @@ STARTS: dict[
 @pytest.mark.parametrize("case", STARTS)
 def test_what_starts_next(case: str) -> None:
     candidates, running, free, measured, expected = STARTS[case]
-    assert choose_start(candidates, running, free, SensitivityTable(measured)) == expected
+    assert choose_start(candidates, free, Gains(running, SensitivityTable(measured))) == expected
+
+
+NO_GAINS = Gains([], SensitivityTable())
+
+
+def view(candidates: list[Candidate]) -> View:
+    return View(candidates, [], FREE, FREE, SensitivityTable(), ())
 
 
 def test_a_higher_power_of_the_gpus_prefers_jobs_of_few() -> None:
     candidates = [Candidate(0, A, [ALL], 100.0), Candidate(1, B, pairs(), 250.0)]  # 800 and 1000 GPU-seconds
-    chosen = [choose_start(candidates, [], FREE, SensitivityTable(), gpus_power=power) for power in (1.0, 1.5)]
+    chosen = [choose_wanted(view(candidates), NO_GAINS, power) for power in (1.0, 1.5)]
     assert [start.job for start in chosen if start] == [0, 1]
 
 
@@ -185,24 +194,21 @@ def test_a_start_that_is_wanted_is_made_if_it_is_nearly_as_good_as_the_best() ->
     candidates = [Candidate(0, A, [ALL], 100.0), Candidate(1, A, [ALL], 110.0), Candidate(2, A, [ALL], 120.0)]
     wanted = [Start(1, A, ALL)]
     for least_value, expected in ((0.9, 1), (0.92, 0), (0.0, 1)):  # it is worth 100/110 of the best
-        chosen = choose_start(
-            candidates, [], FREE, SensitivityTable(), wanted=[Start(7, A, ALL), *wanted], least_value=least_value
-        )
+        chosen = choose_wanted(view(candidates), NO_GAINS, 1.0, [Start(7, A, ALL), *wanted], least_value)
         assert chosen == Start(expected, A, ALL)
     slowed = {(A, B): 0.5, (B, A): 1.0}
     running = [Running(B, frozenset({0, 1}))]
-    assert choose_start(candidates, running, FREE, SensitivityTable(slowed), wanted=wanted, least_value=0.0) is None
+    assert choose_wanted(view(candidates), Gains(running, SensitivityTable(slowed)), 1.0, wanted, 0.0) is None
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda: Traffic(-1.0, 1.0), "bytes_per_s is -1"),
-        (lambda: SensitivityTable(floor=0.0), "floor is 0"),
         (lambda: SensitivityTable({(FSDP, GNN): 0.0}), "ratio of .* is 0"),
         (lambda: predicted_ratio(TRAFFIC["LM"], TRAFFIC["LM"], 0.0), "link_bytes_per_s is 0"),
-        (lambda: choose_start([Candidate(3, A, [ALL], 0.0)], [], FREE, SensitivityTable()), "job 3 is 0"),
-        (lambda: choose_start([Candidate(3, Key("A", 3, 2), pairs(), 1.0)], [], FREE, SensitivityTable()), "evenly"),
+        (lambda: choose_start([Candidate(3, A, [ALL], 0.0)], FREE, NO_GAINS), "job 3 is 0"),
+        (lambda: choose_start([Candidate(3, Key("A", 3, 2), pairs(), 1.0)], FREE, NO_GAINS), "evenly"),
     ],
 )
 def test_senseless_input_is_refused(wrong: object, message: str) -> None:
@@ -236,7 +242,7 @@ def test_filling_a_cluster_greedily_ends_within_its_gpus_and_leaves_nobody_too_s
         for number, (key, left) in enumerate(jobs)
     }
     while True:
-        chosen = choose_start(waiting.values(), running, free, table, least)
+        chosen = choose_start(waiting.values(), free, Gains(running, table, least))
         if chosen is None:
             break
         del waiting[chosen.job]

@@ -198,8 +198,7 @@ def test_nobody_is_prepared_for_nodes_where_it_is_not_known_yet_who_will_be_ther
 
 
 def test_a_program_of_which_anything_was_learned_is_known() -> None:
-    table = SensitivityTable(guesses=False)
-    table.suppose("a", "nlp")
+    table = SensitivityTable()
     assert table.silent
     assert not table.knows("a")
     table.learn(LARGE, Key("quiet", 2, 2), 0.9)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
+from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling import record as log
 from prefect_gpu.scheduling.forecast import forecast
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import MOST_STOPS
-from prefect_gpu.scheduling.interference.sensitivity import TRAFFIC, Key, SensitivityTable, Traffic, placed_key
+from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Traffic, placed_key
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Quotas

@@ -28,14 +28,6 @@ class Placer(abc.ABC):
             rng: Chance, for placers that need it; without one they draw from a generator with seed 0.
         """
 
-    def occupied(self, container: Container) -> Container:
-        """What a container takes of its node under this policy: more than it asks where GPUs come in fixed portions.
-
-        A placer whose portions matter sees them in the free arrays only if that is what is taken from them:
-        ``free.take(tuple(map(placer.occupied, gang)), plan)``.
-        """
-        return container
-
 
 class ByDomain(Placer):
     """Tries to place a gang where its first container goes, and then in other domains.
@@ -47,10 +39,9 @@ class ByDomain(Placer):
     def place(self, gang: Gang, free: Free, topology: Topology, rng: random.Random | None = None) -> Plan | None:
         """See the class and `Placer.place`."""
         rng = rng or random.Random(0)
-        taken = tuple(self.occupied(container) for container in gang)
-        allowed = roomy(taken, free, topology)
+        allowed = roomy(gang, free, topology)
         while allowed.any():
-            plan, domain = self.attempt(taken, free.copy(), topology, allowed, rng)
+            plan, domain = self.attempt(gang, free.copy(), topology, allowed, rng)
             if plan is not None:
                 return plan
             if domain is None:

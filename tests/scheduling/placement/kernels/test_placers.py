@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots, taken
 from prefect_gpu.papers.baselines.hived import HiveD, cell_gpus
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
@@ -107,7 +107,7 @@ def test_a_plan_is_whole_fits_and_stays_in_one_domain(
     assert plan == placer.place(gang, free, topology, random.Random(seed))
     if plan is None:
         return
-    check(tuple(placer.occupied(container) for container in gang), plan, free, topology)
+    check(taken(placer, gang), plan, free, topology)
 
 
 @pytest.mark.parametrize("placer", PLACERS.values(), ids=PLACERS)
@@ -118,5 +118,5 @@ def test_a_single_container_is_placed_wherever_there_is_room(
 ) -> None:
     topology, free = cluster
     gang = workers(1, gpus)
-    taken = placer.occupied(gang[0])
-    assert (placer.place(gang, free, topology) is not None) == bool(free.fits(taken).any())
+    (whole,) = taken(placer, gang)
+    assert (placer.place(gang, free, topology) is not None) == bool(free.fits(whole).any())
