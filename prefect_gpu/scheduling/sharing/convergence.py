@@ -1,10 +1,10 @@
-"""Is a run still learning fast, and where should one that is not go? SpeCon, Algorithms 1-3, on plain numbers."""
+"""Is a run still learning fast, and where should one that is not go? SpeCon, Algorithms 1 and 2, on plain numbers."""
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 INTERVAL_S = 30.0
@@ -16,6 +16,9 @@ ALPHA = 0.01
 WEIGHTS = (2.0, 1.5, 1.0)
 """What a progressing, a watched and a converged job weigh in a worker's score (§VI-A)."""
 
+SETTLE_S = INTERVAL_S
+"""A run that was moved to even out is not moved so again within these seconds."""
+
 
 class Category(enum.Enum):
     """How fast a run's loss still moves (§V-A)."""
@@ -25,6 +28,7 @@ class Category(enum.Enum):
     CONVERGED = "CC"
 
 
+STEPS = {category: step for step, category in enumerate(Category)}
 _STEP_DOWN = {
     Category.PROGRESSING: Category.WATCHING,
     Category.WATCHING: Category.CONVERGED,
@@ -50,7 +54,7 @@ class GrowthWatch:
         converged_at: Since when it is converged, or None.
         migrated_at: For the caller to set, once Algorithm 2 has decided about the job, whether it moves or stays: that
             happens only once. It is watched no more.
-        rebalanced: For the caller to set, once Algorithm 3 has moved the job.
+        evened_at: For the caller to set, when the job was moved to even out.
     """
 
     def __init__(self) -> None:
@@ -58,7 +62,7 @@ class GrowthWatch:
         self.confirmed = False
         self.converged_at: float | None = None
         self.migrated_at: float | None = None
-        self.rebalanced = False
+        self.evened_at = -math.inf
         self.growth: float | None = None
         self._value: float | None = None
         self._low = math.inf
@@ -162,86 +166,56 @@ def choose_host(own: str, counts: Mapping[str, Counts], use: Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Converged:
-    """A converged job, for rebalancing.
+class Watched:
+    """A run on a host, for evening out the hosts.
 
     Attributes:
-        marked_at: When it was marked (:attr:`GrowthWatch.marked_at`), in seconds.
-        rebalanced: Whether it was rebalanced before; then it stays.
+        marked_at: See :attr:`GrowthWatch.marked_at`; the present, if it has not converged.
+        evened_at: When it was last moved to even out, in seconds; long ago, if never.
+        movable: Whether it may be moved at all.
     """
 
     id: str
-    worker: str
+    host: str
+    category: Category
     marked_at: float
-    rebalanced: bool = False
+    evened_at: float = -math.inf
+    movable: bool = True
 
 
 @dataclass(frozen=True)
 class Move:
-    """A job to save on one worker and to restore on another."""
+    """A run to save on one host and to restore on another."""
 
     job: str
     source: str
     target: str
+    reason: str
 
 
-def rebalance(workers: Sequence[str], jobs: Iterable[Converged], now_s: float) -> list[Move]:
-    """Algorithm 3: even out the workers once every active job has converged (the caller checks that it has).
+def level(hosts: Sequence[str], runs: Sequence[Watched], now_s: float) -> list[Move]:
+    """Ours: even out the hosts at once, until none has two runs fewer than another that could give one.
 
-    With idle workers, each takes jobs up to the balance factor bf = floor(jobs / workers); without, workers with
-    fewer than bf - 1 jobs take up to that. The job with the smallest converged duration moves first, since it has
-    the most left to do. Each job is rebalanced at most once.
-
-    The printed algorithm may take a worker's only job to an idle one. Here only workers above bf give.
+    Those that learn least move first. Each moves at most once, and not within :data:`SETTLE_S` of the last time.
 
     Args:
-        workers: All workers, idle ones included.
-        jobs: Every active job.
-        now_s: The current time, in seconds on the clock of ``marked_at``.
+        hosts: All of them, idle ones included.
+        runs: Every run on them.
+        now_s: The present, on the clock of ``evened_at``.
     """
-    jobs = list(jobs)
-    load = dict.fromkeys(workers, 0)
-    for job in jobs:
-        load[job.worker] += 1
-    if not load:
-        return []
-    factor = len(jobs) // len(load)
-    idle = [worker for worker, count in load.items() if count == 0]
-    goal = factor if idle else factor - 1
-    takers = idle or [worker for worker, count in load.items() if count < goal]
-    by_duration = sorted((job for job in jobs if not job.rebalanced), key=lambda job: now_s - job.marked_at)
-    moves: list[Move] = []
-    for taker in takers:
-        while load[taker] < goal:
-            chosen = next((job for job in by_duration if load[job.worker] > factor), None)
-            if chosen is None:
-                return moves
-            by_duration.remove(chosen)
-            load[chosen.worker] -= 1
-            load[taker] += 1
-            moves.append(Move(chosen.id, chosen.worker, taker))
-    return moves
-
-
-def level(on: Mapping[str, Sequence[str]], movable: Sequence[str]) -> list[Move]:
-    """Ours: even out the workers at once, until none has two jobs fewer than another that could give one.
-
-    Args:
-        on: Jobs by worker; all workers, idle ones included.
-        movable: The jobs that may move, those that should move first in front. Each moves at most once.
-    """
-    where = {job: worker for worker, jobs in on.items() for job in jobs}
-    load = {worker: len(jobs) for worker, jobs in on.items()}
-    left = [job for job in movable if job in where]
+    load = {host: sum(run.host == host for run in runs) for host in hosts}
+    left = [run for run in runs if run.movable and now_s - run.evened_at >= SETTLE_S]
+    left.sort(key=lambda run: (-STEPS[run.category], run.id))
     moves: list[Move] = []
     while left:
-        target = min(load, key=lambda worker: load[worker])
-        most = max(load[where[job]] for job in left)
+        target = min(load, key=lambda host: load[host])
+        most = max(load[run.host] for run in left)
         if most < load[target] + 2:
             break
-        chosen = next(job for job in left if load[where[job]] == most)
+        chosen = next(run for run in left if load[run.host] == most)
         left.remove(chosen)
-        moves.append(Move(chosen, where[chosen], target))
-        load[where[chosen]] -= 1
+        reason = f"{target} has fewer runs than {chosen.host}, where no run learns less than it"
+        moves.append(Move(chosen.id, chosen.host, target, reason))
+        load[chosen.host] -= 1
         load[target] += 1
     return moves

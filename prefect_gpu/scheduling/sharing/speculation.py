@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model import events as ev
@@ -12,25 +12,23 @@ from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.sharing.convergence import (
-    INTERVAL_S,
+    STEPS,
     Category,
-    Converged,
     Counts,
     GrowthWatch,
+    Move,
+    Watched,
     choose_host,
     level,
-    rebalance,
 )
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
     from prefect_gpu.scheduling.state.state import State
 
-SETTLE_S = INTERVAL_S
-"""A run that was moved to even out is not moved so again within these seconds."""
+Leveller = Callable[[Sequence[str], Sequence[Watched], float], list[Move]]
 
 _SOURCE = "speculation"
-_STEPS = {category: step for step, category in enumerate(Category)}
 _WORDS = {Category.PROGRESSING: "learning fast", Category.WATCHING: "slowing down", Category.CONVERGED: "converged"}
 
 
@@ -42,8 +40,8 @@ class Speculation(Reaction):
 
     - Algorithm 1 sorts each run into progressing, watched or converged by the growth of its loss.
     - Algorithm 2 moves a converged run, once, to the host with the lowest score.
-    - Algorithm 3 evens out the hosts when all of their runs have converged.
-    - Ours, ``eager``: hosts are evened out at once, too, those runs that learn least moving first.
+    - Ours: hosts are evened out at once, those runs that learn least moving first. (Algorithm 3, which waits until all
+      of their runs have converged, is with the paper.)
     - Ours, ``favour``: of the runs on a host, those in a later category have a larger share of it. They are nearer
       their end, so the host is sooner left to the others.
 
@@ -51,7 +49,7 @@ class Speculation(Reaction):
 
     Args:
         learners: A converged run asks to be moved if at least so many progressing or watched runs are on its host.
-        eager: See above.
+        evens_out: Which runs are moved to even out hosts that are alike: (hosts, runs on them, now) → moves.
         favour: By which factor the share of a run grows with each category. Less than 1 demotes converged runs: what
             learns fast learns faster, and all end later. 1: shares are left alone.
 
@@ -59,17 +57,16 @@ class Speculation(Reaction):
         ValueError: ``favour`` or ``learners`` is out of range.
     """
 
-    def __init__(self, learners: int = 1, *, eager: bool = True, favour: float = 16.0) -> None:
+    def __init__(self, learners: int = 1, *, evens_out: Leveller = level, favour: float = 16.0) -> None:
         if not 0 < favour < math.inf:
             raise ValueError(f"favour is {favour}: give a factor above 0, such as 16, or 1 to leave shares alone")
         if learners < 1:
             raise ValueError(f"learners is {learners}: give at least 1, or there is nobody to make way for")
         self._learners = learners
-        self._eager = eager
+        self._evens_out = evens_out
         self._favour = favour
         self._watches: dict[str, GrowthWatch] = {}
         self._use: dict[str, float] = {}
-        self._moved_at: dict[str, float] = {}
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. True if a run that moved has left a device to those who wait."""
@@ -82,7 +79,6 @@ class Speculation(Reaction):
             case ev.JobEnded(job_id) | ev.JobWithdrawn(job_id):
                 self._watches.pop(job_id, None)
                 self._use.pop(job_id, None)
-                self._moved_at.pop(job_id, None)
         return False
 
     def after(self, decision: Decision) -> None:
@@ -93,9 +89,7 @@ class Speculation(Reaction):
     def _tidy(self, decision: Decision) -> None:
         if not len(decision.state.queue_of_waiting):
             for hosts in self._groups(decision.state):
-                self._even_out(hosts, decision)
-                if self._eager:
-                    self._level(hosts, decision)
+                self._level(hosts, decision)
         if self._favour != 1.0 and decision.abilities.shares:
             self._share_out(decision)
 
@@ -131,38 +125,20 @@ class Speculation(Reaction):
             reason = f"it has converged and moves away: {own} has score {scores[0]:g}, {chosen} {scores[1]:g}"
             self._move(job, chosen, reason, decision)
 
-    # -- Algorithm 3, and ours ------------------------------------------------------------------------------------
-
-    def _even_out(self, hosts: list[str], decision: Decision) -> None:
-        jobs = [job for host in hosts for job in decision.state.occupants(host)]
-        if any(self._category(job) is not Category.CONVERGED for job in jobs):
-            return
-        known = []
-        for job in jobs:
-            watch = self._watches[job.id]
-            marked_at = decision.now if watch.marked_at is None else watch.marked_at
-            known.append(Converged(job.id, _host(job), marked_at, watch.rebalanced or not self._movable(job, decision)))
-        for move in rebalance(hosts, known, decision.now):
-            job = decision.state.running[move.job]
-            if self._can_take(move.target, job, decision):
-                self._watches[job.id].rebalanced = True
-                self._move(job, move.target, f"all runs have converged, and {move.target} has fewer", decision)
-
     def _level(self, hosts: list[str], decision: Decision) -> None:
-        on = {host: [job.id for job in decision.state.occupants(host)] for host in hosts}
-        running = decision.state.running
-        movable = [running[job_id] for job_ids in on.values() for job_id in job_ids if job_id in self._watches]
-        movable = [job for job in movable if self._movable(job, decision) and self._settled(job, decision.now)]
-        movable.sort(key=lambda job: (-self._step(job), job.id))
-        for move in level(on, [job.id for job in movable]):
+        runs, running = [], decision.state.running
+        for host in hosts:
+            for job in decision.state.occupants(host):
+                watch = self._watches.get(job.id)
+                known = watch or GrowthWatch()
+                marked_at = decision.now if known.marked_at is None else known.marked_at
+                movable = watch is not None and self._movable(job, decision)
+                runs.append(Watched(job.id, host, known.category, marked_at, known.evened_at, movable))
+        for move in self._evens_out(hosts, runs, decision.now):
             job = running[move.job]
             if self._can_take(move.target, job, decision):
-                self._moved_at[job.id] = decision.now
-                reason = f"{move.target} has fewer runs than {move.source}, where no run learns less than it"
-                self._move(job, move.target, reason, decision)
-
-    def _settled(self, job: Job, now: float) -> bool:
-        return now - self._moved_at.get(job.id, -math.inf) >= SETTLE_S
+                self._watches[job.id].evened_at = decision.now
+                self._move(job, move.target, move.reason, decision)
 
     # -- shares ---------------------------------------------------------------------------------------------------
 
@@ -184,7 +160,7 @@ class Speculation(Reaction):
             ]
             if not company:
                 continue
-            raw = [self._favour ** self._step(job) for job in company]
+            raw = [self._favour ** STEPS[self._category(job)] for job in company]
             for job, one in zip(company, raw, strict=True):
                 share = one / max(raw)
                 if share != job.share_asked_by(_SOURCE):
@@ -197,9 +173,6 @@ class Speculation(Reaction):
     def _category(self, job: Job) -> Category:
         watch = self._watches.get(job.id)
         return Category.PROGRESSING if watch is None else watch.category
-
-    def _step(self, job: Job) -> int:
-        return _STEPS[self._category(job)]
 
     def _groups(self, state: State) -> Iterator[list[str]]:
         """The hosts of watched runs, with those that are like them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.sharing.convergence import (
     Category,
-    Converged,
     Counts,
     GrowthWatch,
-    Move,
+    Watched,
     choose_host,
     level,
-    rebalance,
 )
 
 PC, WC, CC = Category.PROGRESSING, Category.WATCHING, Category.CONVERGED
@@ -210,93 +207,9 @@ def test_choosing_a_host(case: str) -> None:
     assert choose_host("a", workers, use) == expected
 
 
-def on(worker: str, **marked: float) -> list[Converged]:
-    """Converged jobs on a worker, with the time at which each was marked."""
-    return [Converged(name, worker, at) for name, at in marked.items()]
-
-
-BALANCE = {
-    # The paper's own example: of four converged jobs on two workers the first worker's have ended.
-    "an idle worker takes the job that converged last": (
-        ["w1", "w2"],
-        on("w2", c3=50, c4=70),
-        [Move("c4", "w2", "w1")],
-    ),
-    "an idle worker takes as many as the balance factor": (
-        ["w1", "w2"],
-        on("w2", a=1, b=2, c=3, d=4, e=5),
-        [Move("e", "w2", "w1"), Move("d", "w2", "w1")],
-    ),
-    "a worker's only job is not moved to an idle one": (
-        ["w1", "w2", "w3"],
-        on("w2", last=99) + on("w3", a=1, b=2, c=3, d=4, e=5),
-        [Move("e", "w3", "w1"), Move("d", "w3", "w1")],
-    ),
-    "with fewer jobs than workers nobody moves": (
-        ["w1", "w2", "w3"],
-        on("w1", a=1, b=2),
-        [],
-    ),
-    "without an idle worker one below the factor takes up to one less than it": (
-        ["w1", "w2"],
-        on("w1", z=1) + on("w2", a=1, b=2, c=3, d=4, e=5, f=6, g=7),  # factor 4: w1 takes up to 3
-        [Move("g", "w2", "w1"), Move("f", "w2", "w1")],
-    ),
-    "a small imbalance is left alone": (
-        ["w1", "w2"],
-        on("w1", z=1) + on("w2", a=1, b=2, c=3),  # factor 2, and 1 is not fewer than 1
-        [],
-    ),
-    "a job that was rebalanced before stays": (
-        ["w1", "w2"],
-        [*on("w2", c3=50), Converged("c4", "w2", 70, rebalanced=True)],
-        [Move("c3", "w2", "w1")],
-    ),
-    "without jobs nothing happens": (["w1", "w2"], [], []),
-    "without workers nothing happens": ([], [], []),
-}
-
-
-@pytest.mark.parametrize("case", BALANCE)
-def test_rebalancing(case: str) -> None:
-    workers, jobs, expected = BALANCE[case]
-    assert rebalance(workers, jobs, 100.0) == expected
-
-
-workers_and_jobs = st.integers(1, 6).flatmap(
-    lambda number: st.tuples(
-        st.just([f"w{index}" for index in range(number)]),
-        st.lists(st.tuples(st.integers(0, number - 1), st.floats(0, 100), st.booleans()), max_size=30),
-    )
-)
-
-
-@given(workers_and_jobs)
-def test_rebalancing_moves_each_job_once_at_most_and_never_makes_the_fullest_fuller(
-    case: tuple[list[str], list[tuple[int, float, bool]]],
-) -> None:
-    workers, places = case
-    jobs = [Converged(f"j{index}", f"w{worker}", at, done) for index, (worker, at, done) in enumerate(places)]
-    moves = rebalance(workers, jobs, 100.0)
-    load = Counter(dict.fromkeys(workers, 0)) + Counter(job.worker for job in jobs)
-    after = load + Counter(move.target for move in moves)
-    after.subtract(move.source for move in moves)
-    by_id = {job.id: job for job in jobs}
-    assert len({move.job for move in moves}) == len(moves)
-    assert all(by_id[move.job].worker == move.source != move.target for move in moves)
-    assert not any(by_id[move.job].rebalanced for move in moves)
-    if moves:
-        assert max(after.values()) <= max(load.values())
-        assert sum(count**2 for count in after.values()) < sum(count**2 for count in load.values())
-    # Doing it again, with those moved marked, finds nothing that would move them back.
-    moved = {move.job: move.target for move in moves}
-    again = [Converged(job.id, moved.get(job.id, job.worker), job.marked_at, True) for job in jobs]
-    assert rebalance(workers, again, 100.0) == []
-
-
-# jobs by worker, movable in order, moves
+# runs by host, those that may move, moves
 LEVELLED = {
-    "an idle worker takes from one with two": ({"v": ["a", "b"], "w": []}, ["b", "a"], [("b", "v", "w")]),
+    "an idle worker takes from one with two": ({"v": ["a", "b"], "w": []}, ["b"], [("b", "v", "w")]),
     "one more is not worth a move": ({"v": ["a", "b"], "w": ["c"]}, ["a", "b", "c"], []),
     "the fullest gives first": (
         {"u": ["a", "b"], "v": ["c", "d", "e", "f"], "w": []},
@@ -309,6 +222,13 @@ LEVELLED = {
 
 
 @pytest.mark.parametrize("case", LEVELLED)
-def test_workers_are_levelled(case: str) -> None:
+def test_hosts_are_levelled(case: str) -> None:
     on, movable, expected = LEVELLED[case]
-    assert level(on, movable) == [Move(*move) for move in expected]
+    runs = [Watched(run, host, PC, 0.0, movable=run in movable) for host, there in on.items() for run in there]
+    assert [(move.job, move.source, move.target) for move in level(list(on), runs, 100.0)] == expected
+
+
+def test_those_that_learn_least_move_first_and_not_again_at_once() -> None:
+    runs = [Watched("a", "v", PC, 0.0), Watched("b", "v", CC, 0.0), Watched("c", "v", CC, 0.0, evened_at=80.0)]
+    assert [move.job for move in level(["v", "w"], runs, 100.0)] == ["b"]
+    assert [move.job for move in level(["v", "w"], runs[::2], 100.0)] == ["a"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from prefect_gpu.papers.specon.rebalance import rebalance
 from prefect_gpu.papers.specon.round_robin import RoundRobin
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
@@ -65,7 +66,7 @@ class Cluster:
 
 
 def printed() -> Speculation:
-    return Speculation(learners=1, eager=False, favour=1.0)
+    return Speculation(learners=1, evens_out=rebalance, favour=1.0)
 
 
 def test_runs_are_placed_in_turns() -> None:
@@ -143,7 +144,7 @@ def test_an_idle_device_takes_a_run_at_once_and_the_one_that_learns_least() -> N
 
 
 def test_the_share_of_a_run_grows_as_it_converges() -> None:
-    cluster = Cluster(Speculation(eager=False, favour=4.0), devices=1)
+    cluster = Cluster(Speculation(evens_out=rebalance, favour=4.0), devices=1)
     cluster.run("a", "b")
     cluster.report(a=FLATTENS, b=FALLS)
     assert cluster.of(SetShare) == [("b", 1 / 4), ("b", 1 / 16)]
@@ -152,7 +153,7 @@ def test_the_share_of_a_run_grows_as_it_converges() -> None:
 
 
 def test_a_factor_below_one_demotes_converged_runs() -> None:
-    cluster = Cluster(Speculation(eager=False, favour=0.5), devices=1)
+    cluster = Cluster(Speculation(evens_out=rebalance, favour=0.5), devices=1)
     cluster.run("a", "b")
     cluster.report(a=FLATTENS, b=FALLS)
     assert cluster.of(SetShare) == [("a", 0.5), ("a", 0.25)]
