@@ -9,7 +9,7 @@ from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
-from prefect_gpu.scheduling.state.fits import any_will_do, without
+from prefect_gpu.scheduling.state.fits import any_will_do, free_without, without
 from prefect_gpu.scheduling.state.waiting import Key
 
 if TYPE_CHECKING:
@@ -156,127 +156,68 @@ class _Room:
     """How much room there would be on each node if the jobs seen so far were gone."""
 
     def __init__(self, decision: Decision, job: Job) -> None:
-        self._state = decision.state
+        self._state, self._job = decision.state, job
         self._request = request = job.request
-        self._job = job
-        self._free: dict[str, int] = {}
-        self._on: dict[str, list[Job]] = {}
-        self._emptied: dict[str, list[str]] = {}  # domain: nodes that would be wholly free, besides those that are
-        self._instances: dict[str, int] = {}  # domain: instances of a gang that would fit there
-        self._fits: dict[str, int] = {}  # node: how many of them there
-        self._left: dict[str, int] = {}  # device: jobs that would still be there
         self._on_one_node = not request.is_gang and request.gpus <= decision.state.largest_node
+        self._on: dict[str, list[Job]] = {}
+        self._before: dict[str, int] = {}  # domain: what it gives as it is, see `_worth`
+        self._gained: dict[str, dict[str, int]] = {}  # domain: node: what that would give more
 
     def with_(self, victim: Job) -> list[Job] | None:
         """One more job would be gone. Those that suffice, if they do now."""
         assert victim.placement is not None
-        state, free, gpus = self._state, self._free, self._request.gpus
         for part in victim.placement.parts:
-            if part.node not in state.nodes or not part.devices:
+            node = self._state.nodes.get(part.node)
+            if node is None or not part.devices or not any_will_do(self._job, node):
                 continue
-            name = part.node
-            if name not in free:
-                free[name], self._on[name] = state.free_on(name), []
-            free[name] += sum(self._leaves(victim, device) for device in part.devices)
-            if victim not in self._on[name][-1:]:  # a gang may have several parts there
-                self._on[name].append(victim)
-            if self._on_one_node and free[name] < gpus:
-                if self._request.shareable and any_will_do(self._job, state.nodes[name]):
-                    return list(self._on[name])  # there may be room beside those that stay
-                continue
-            found = self._enough_on(name)
+            on = self._on.setdefault(node.id, [])
+            if victim not in on[-1:]:  # a gang may have several parts there
+                on.append(victim)
+            free = free_without(on, node.id, self._state)
+            found = self._enough_on(node, free) if self._on_one_node else self._enough_in_domain(node, free)
             if found is not None:
                 return found
         return None
 
-    def _leaves(self, victim: Job, device: str) -> bool:
-        """Whether nobody would be left on the device, with the job gone and who is prepared behind it."""
-        state = self._state
-        left = self._left.get(device)
-        if left is None:
-            left = len(state.occupants(device))
-        successor = state.successor(victim.id)
-        left -= 1 + (successor is not None and any(other is successor for other in state.occupants(device)))
-        self._left[device] = left
-        return left == 0
-
-    def _enough_on(self, name: str) -> list[Job] | None:
-        gpus, node = self._request.gpus, self._state.nodes[name]
-        if self._on_one_node:
-            if not any_will_do(self._job, node):
-                return None
-            return self._fewest(name, gpus)
-        if not self._request.spans:
-            return self._enough_for_gang(node)
-        if self._free[name] < len(node.devices) or not any_will_do(self._job, node):
-            return None
-        emptied = self._emptied.setdefault(node.domain, [])
-        emptied.append(name)
-        return self._enough_nodes(node.domain, emptied)
-
-    def _fewest(self, name: str, gpus: int) -> list[Job]:
+    def _enough_on(self, node: Node, free: int) -> list[Job] | None:
         """Of the jobs seen on a node, leave those that need not go, those early in the order first."""
-        chosen = list(self._on[name])
-        for victim in self._on[name][::-1]:
+        chosen = list(self._on[node.id])
+        if free < self._request.gpus:
+            return chosen if self._request.shareable else None  # there may be room beside those that stay
+        for victim in self._on[node.id][::-1]:
             fewer = [other for other in chosen if other is not victim]
-            if self._state.free_on(name) + self._freed(name, fewer) >= gpus:
+            if free_without(fewer, node.id, self._state) >= self._request.gpus:
                 chosen = fewer
         return chosen
 
-    def _freed(self, name: str, jobs: list[Job]) -> int:
-        """Devices of a node that would be free with these jobs gone, and those prepared behind them."""
-        gone = {job.id for job in jobs}
-        state = self._state
-        devices = {
-            device
-            for job in jobs
-            if job.placement
-            for part in job.placement.parts
-            if part.node == name
-            for device in part.devices
-        }
-        return sum(
-            all(other.id in gone or other.behind in gone for other in state.occupants(device)) for device in devices
-        )
-
-    def _enough_for_gang(self, node: Node) -> list[Job] | None:
-        """For a gang: as many instances as it has, on the nodes of one domain as they would be with the jobs gone."""
-        if not any_will_do(self._job, node):
+    def _enough_in_domain(self, node: Node, free: int) -> list[Job] | None:
+        """The jobs on as few nodes of a domain as it takes."""
+        state, domain = self._state, node.domain
+        gained = self._gained.setdefault(domain, {})
+        gain = self._worth(node, free) - self._worth(node, state.free_on(node.id))
+        if gain <= gained.get(node.id, 0):
             return None
-        gpus, state, domain = max(1, self._request.gpus), self._state, node.domain
-        if domain not in self._instances:
-            self._instances[domain] = sum(
-                len(books.free) // gpus
+        gained[node.id] = gain
+        if domain not in self._before:
+            self._before[domain] = sum(
+                self._worth(books.node, len(books.free))
                 for books in state.numbered
                 if books.node.domain == domain and any_will_do(self._job, books.node)
             )
-        fits = self._free[node.id] // gpus
-        self._instances[domain] += fits - self._fits.get(node.id, state.free_on(node.id) // gpus)
-        self._fits[node.id] = fits
-        if self._instances[domain] < self._request.workers:
+        request = self._request
+        missing = (request.total_gpus if request.spans else request.workers) - self._before[domain]
+        if sum(gained.values()) < missing:
             return None
-        seen = [name for name in self._fits if state.nodes[name].domain == domain]
-        gained = {name: self._fits[name] - state.free_on(name) // gpus for name in seen}
-        missing = self._request.workers - (self._instances[domain] - sum(gained.values()))
         chosen: dict[str, Job] = {}
-        for name in sorted(seen, key=lambda name: -gained[name]):  # nobody on the other nodes need go
-            if missing <= 0 or not gained[name]:
+        for name in sorted(gained, key=lambda name: -gained[name]):  # nobody on the other nodes need go
+            if missing <= 0:
                 break
             missing -= gained[name]
             chosen.update((victim.id, victim) for victim in self._on[name])
         return list(chosen.values())
 
-    def _enough_nodes(self, domain: str, emptied: list[str]) -> list[Job] | None:
-        """For a job on several nodes: whole nodes only, those that are free already and those that would be."""
-        state = self._state
-        free = [
-            books.node.id
-            for books in state.numbered
-            if books.node.domain == domain
-            and books.node.id not in emptied
-            and state.free_on(books.node.id) == len(books.node.devices)
-            and any_will_do(self._job, books.node)
-        ]
-        if sum(len(state.nodes[name].devices) for name in (*free, *emptied)) < self._request.total_gpus:
-            return None
-        return list({victim.id: victim for name in emptied for victim in self._on[name]}.values())
+    def _worth(self, node: Node, free: int) -> int:
+        """What a node with so many free devices gives: to a gang, instances; to a job that spans, whole nodes only."""
+        if self._request.spans:
+            return free if free == len(node.devices) else 0
+        return free // max(1, self._request.gpus)

@@ -42,6 +42,15 @@ def any_will_do(job: Job, node: Node) -> bool:
     return node.least_memory_bytes >= job.least_bytes
 
 
+def free_without(jobs: Collection[Job], node_id: str, state: State) -> int:
+    """Devices of a node that would be free if these jobs on it were gone, and those that are prepared behind them."""
+    gone = {job.id for job in jobs}
+    parts = [part for job in jobs if job.placement for part in job.placement.parts if part.node == node_id]
+    devices = {device for part in parts for device in part.devices}
+    left = sum(all(one.id in gone or one.behind in gone for one in state.occupants(device)) for device in devices)
+    return state.free_on(node_id) + left
+
+
 @contextmanager
 def without(jobs: Collection[Job], state: State) -> Iterator[None]:
     """The state as if these jobs held nothing, to see what would fit then."""
