@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.contention import Contention

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Floats, Latest, TooMany, Wide
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Speeds, seconds_left
+from prefect_gpu.scheduling.interference.snapshot import seconds_left
 from prefect_gpu.scheduling.interference.spreading import pieces, placed
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.fits import free_by_node

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prefect_gpu.papers.deepshare.compositions import DECIMALS
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.interference.sensitivity import Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import Speeds, key_of, running_jobs, seconds_left
+from prefect_gpu.scheduling.interference.snapshot import key_of, running_jobs, seconds_left
 from prefect_gpu.scheduling.interference.spreading import avoided
 from prefect_gpu.scheduling.model.jobs import Job, Status
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.deepshare.exchange import Exchange
 from prefect_gpu.papers.deepshare.prices import Prices
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.interference.sensitivity import (
     LEAST_RATIO,
@@ -20,7 +21,6 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     starts,
 )
 from prefect_gpu.scheduling.interference.snapshot import (
-    Speeds,
     View,
     key_of,
     keys_in,

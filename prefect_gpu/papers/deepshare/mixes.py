@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from prefect_gpu.papers.deepshare import profiles as deepshare
 from prefect_gpu.papers.deepshare.contended import DURATION_S, JOBS, shuffled
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
@@ -100,7 +100,7 @@ class Truth:
             speeds = {Key(model, gpus, width): 1.0 for model in TRAFFIC for gpus, width in spreads}
         known = speeds if spread else None
         if name == "adaptive":
-            found = adaptive(self.table(), known, EvenSpread(_WIDTHS) if spread else None)
+            found = adaptive(self.table(), Speeds(known, fewest=True), EvenSpread(_WIDTHS) if spread else None)
             return replace(found, patience_s=math.inf)
         if name == BUSY:
             return replace(deepshare.hybrid(self.table(), known, rule=deepshare.BUSY), name=name)

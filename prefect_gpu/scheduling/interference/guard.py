@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import tell_line
-from prefect_gpu.scheduling.interference.sensitivity import Gains, Key, Start, choose_start, in_words
-from prefect_gpu.scheduling.interference.snapshot import Speeds, View, key_of, look, running_jobs, worths_in
+from prefect_gpu.scheduling.interference.sensitivity import Gains, Start, choose_start, in_words
+from prefect_gpu.scheduling.interference.snapshot import Spreads, View, key_of, look, running_jobs, worths_in
 from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, placed
 from prefect_gpu.scheduling.state.fits import free_by_node
 
@@ -44,11 +43,11 @@ class InterferenceGuard:
     more than that, or slow down others.
 
     Args:
-        speeds: Speeds alone by how jobs are spread, if measured.
+        spreads: On how many nodes jobs go, if that was measured.
     """
 
-    def __init__(self, speeds: Mapping[Key, float] | None = None) -> None:
-        self._speeds = Speeds(speeds, fewest=True)
+    def __init__(self, spreads: Spreads | None = None) -> None:
+        self._spreads = spreads or Spreads()
 
     def check(
         self, decision: Decision, line: Line, job: Job, placement: Placement
@@ -80,7 +79,7 @@ class InterferenceGuard:
     def _usual(self, decision: Decision, job: Job, nodes: frozenset[int]) -> bool:
         """Whether it would be on as many nodes as it should: not on more than it needs, if it is no faster there."""
         state = decision.state
-        return len(nodes) in self._speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
+        return len(nodes) in self._spreads.worthwhile(job.request, len(state.numbered), state.largest_node)
 
     def _chosen(
         self, decision: Decision, line: Line, first: Job, placement: Placement
@@ -100,7 +99,7 @@ class InterferenceGuard:
                 jobs.append(job)
                 if len(jobs) == _MOST_LINES:
                     break
-        view = look(decision, jobs, self._speeds)
+        view = look(decision, jobs, self._spreads)
         limit = state.quotas.slowdown_limit
         least_ratio = 0.0 if limit is None else 1 / limit - _ROUNDING
         worths = worths_in(view, _WORTH_POWER)

@@ -46,63 +46,21 @@ class View:
     domains: Sequence[Sequence[int]]
 
 
-class Speeds:
-    """Speeds of jobs alone, by how they are spread.
-
-    Args:
-        measured: Speed in any unit by model, devices and number of nodes. A job whose model and devices are among them
-            goes on a number of nodes that was measured; its estimate is taken to be for the fewest of these.
-
-        fewest: Whether a job goes on more nodes than would hold it only if it is measured to be faster there.
-
-    Raises:
-        ValueError: A speed is not positive.
-    """
-
-    def __init__(self, measured: Mapping[Key, float] | None = None, *, fewest: bool = False) -> None:
-        self._fewest = fewest
-        self._by_width: dict[tuple[str, int], dict[int, float]] = {}
-        for key, speed in sorted((measured or {}).items()):
-            if not speed > 0:
-                raise ValueError(f"speed of {key} is {speed}: give the measured one, above 0")
-            self._by_width.setdefault((key.model, key.gpus), {})[key.nodes] = speed
-
-    def widths(self, request: Request, nodes: int) -> tuple[int, ...]:
-        """Numbers of nodes to spread a job over, the most preferred first; none if it cannot be spread."""
-        if not can_spread(request):
-            return ()
-        measured = self._by_width.get((request.kind, request.total_gpus))
-        preferred = sorted(measured, reverse=True) if measured else _PREFERRED
-        return tuple(width for width in widths(request, preferred) if width <= nodes)
+class Spreads:
+    """On how many nodes jobs go, where nothing was measured of it; DeepShare's :class:`.Speeds` knows more."""
 
     def worthwhile(self, request: Request, nodes: int, largest_node: int) -> tuple[int, ...]:
-        """As :meth:`widths`; with ``fewest``, without more nodes than would hold the job if it is no faster there.
-
-        On more of them it meets more others, and two that hold the same nodes by halves keep each other from ever
-        getting a whole one.
+        """Numbers of nodes to spread a job over, the most preferred first; none if it cannot be spread.
 
         Args:
-            largest_node: Devices of the largest node.
+            nodes: Nodes that there are.
+            largest_node: Devices of the largest.
         """
-        found = self.widths(request, nodes)
-        measured = self._by_width.get((request.kind, request.total_gpus))
-        if not measured or not self._fewest:
-            return found
-        count, size = pieces(request)
-        fewest = min((width for width in found if count // width * size <= largest_node), default=0)
-        faster = measured.get(fewest, 0.0)
-        return tuple(w for w in found if w == fewest or (w > fewest and measured[w] > faster))
-
-    def knows(self, key: Key) -> bool:
-        """Whether a job is measured on some number of nodes: it goes on no other."""
-        return (key.model, key.gpus) in self._by_width
+        return tuple(width for width in widths(request, _PREFERRED) if width <= nodes) if can_spread(request) else ()
 
     def stretch(self, key: Key) -> float:
-        """By which factor a job takes longer on so many nodes than on the fewest that were measured, both alone."""
-        measured = self._by_width.get((key.model, key.gpus))
-        if not measured or key.nodes not in measured:
-            return 1.0
-        return measured[min(measured)] / measured[key.nodes]
+        """By which factor a job takes longer on so many nodes than its estimate says, both alone."""
+        return 1.0
 
 
 def key_of(job: Job, nodes: int) -> Key:
@@ -128,7 +86,7 @@ def running_jobs(decision: Decision) -> dict[str, Running]:
     return found
 
 
-def look(decision: Decision, jobs: Sequence[Job], speeds: Speeds) -> View:
+def look(decision: Decision, jobs: Sequence[Job], spreads: Spreads) -> View:
     """The view of some waiting jobs, each of which stands for those like it.
 
     A candidate's ``job`` is its place in ``jobs``. The seconds that remain are those of the estimate; of a job of
@@ -145,7 +103,7 @@ def look(decision: Decision, jobs: Sequence[Job], speeds: Speeds) -> View:
     rooms: dict[int, dict[int, int]] = {}  # jobs are much alike
     known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}
     for at, job in enumerate(jobs):
-        found = speeds.worthwhile(job.request, len(state.numbered), state.largest_node)
+        found = spreads.worthwhile(job.request, len(state.numbered), state.largest_node)
         if not found:
             continue
         needs = job.least_bytes  # that is all there is to it on devices that nobody is on
@@ -164,7 +122,7 @@ def look(decision: Decision, jobs: Sequence[Job], speeds: Speeds) -> View:
             sets = known[alike]
             if sets:
                 key = key_of(job, width)
-                candidates.append(Candidate(at, key, sets, max(_LEAST_S, left_s * speeds.stretch(key))))
+                candidates.append(Candidate(at, key, sets, max(_LEAST_S, left_s * spreads.stretch(key))))
     free = {books.number: len(books.free) for books in state.numbered}
     sizes = {books.number: len(books.node.devices) for books in state.numbered}
     table, domains = state.learned.sensitivity, by_domain(state, list(free))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.backfill import Backfill
@@ -15,7 +15,8 @@ from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
-from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
+from prefect_gpu.scheduling.interference.snapshot import Spreads
 from prefect_gpu.scheduling.order.orders import LeastService
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.spread import Spread
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 def adaptive(
     table: SensitivityTable | None = None,
-    speeds: Mapping[Key, float] | None = None,
+    spreads: Spreads | None = None,
     placement: PlacementPolicy | None = None,
     first: tuple[Action, ...] = (),
 ) -> Profile:
@@ -44,7 +45,7 @@ def adaptive(
     Args:
         table: How much jobs slow each other down on the network; None: nothing is known, and what is measured is
             learned.
-        speeds: Speeds of jobs alone by how they are spread, if measured.
+        spreads: On how many nodes jobs go, if that was measured.
         placement: Where a job goes if nobody slows it down.
         first: Actions that come before those that start jobs, for studies.
     """
@@ -57,7 +58,7 @@ def adaptive(
             Resize(),
             *first,
             When(_stay_where_they_start, Batch()),
-            Backfill(MakeRoom(0.5, grace=True), InterferenceGuard(speeds)),
+            Backfill(MakeRoom(0.5, grace=True), InterferenceGuard(spreads)),
         ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.

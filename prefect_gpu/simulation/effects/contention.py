@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, placed_key
-from prefect_gpu.scheduling.interference.snapshot import Speeds
+from prefect_gpu.scheduling.interference.snapshot import Spreads
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.simulation.physics import Physics
 
@@ -27,9 +27,9 @@ class Contention(Physics):
             fewest nodes that were measured.
     """
 
-    def __init__(self, table: SensitivityTable, speeds: Speeds | None = None) -> None:
+    def __init__(self, table: SensitivityTable, speeds: Spreads | None = None) -> None:
         self._table = table
-        self._speeds = speeds or Speeds()
+        self._speeds = speeds or Spreads()
 
     def speed(self, run: Run, world: World) -> float:
         """Seconds of service per second."""

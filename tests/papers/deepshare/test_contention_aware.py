@@ -16,11 +16,12 @@ from prefect_gpu.papers.deepshare.observation import Encoding
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
 from prefect_gpu.papers.deepshare.rounds import Rounds
 from prefect_gpu.papers.deepshare.slowdowns import UnnamedSlowdowns
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import Speeds, View
+from prefect_gpu.scheduling.interference.snapshot import View
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue, Quotas

@@ -7,9 +7,9 @@ import pytest
 from prefect_gpu.papers.deepshare import compositions
 from prefect_gpu.papers.deepshare.prices import Prices
 from prefect_gpu.papers.deepshare.profiles import greedy
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model.abilities import Abilities
 from prefect_gpu.scheduling.model.jobs import Job
 from tests.papers.deepshare.test_contention_aware import SPEEDS, Cluster

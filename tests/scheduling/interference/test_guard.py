@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Speeds
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Quotas
