@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.papers.deepshare.exchange import Exchange
 from prefect_gpu.papers.deepshare.prices import Prices
 from prefect_gpu.papers.deepshare.speeds import Speeds
+from prefect_gpu.papers.deepshare.view import Policy, View, look
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
 from prefect_gpu.scheduling.interference.sensitivity import (
     LEAST_RATIO,
@@ -20,14 +21,7 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     in_words,
     starts,
 )
-from prefect_gpu.scheduling.interference.snapshot import (
-    View,
-    key_of,
-    keys_in,
-    look,
-    running_jobs,
-    worths_in,
-)
+from prefect_gpu.scheduling.interference.snapshot import key_of, running_jobs
 from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, kept_from, placed
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.fits import free_by_node, without
@@ -35,9 +29,6 @@ from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
-
-Policy = Callable[[View], Sequence[Start]]
-"""What to start at this decision; nothing is an answer too. A trained network is one, once it is wrapped."""
 
 _ROUNDING = 1e-9
 _MOST_EXCHANGES = 4  # at one decision
@@ -205,8 +196,9 @@ class ContentionAware(Action):
             others = {one.job for one in view.candidates if not self._rule_for(one)}
             view = replace(view, candidates=[one for one in view.candidates if one.job not in others])
         rule = self._rule
-        worths, gpus_power = worths_in(view, rule.worth_power), rule.gpus_power
-        prices = self._prices.of(keys_in(view), decision) if rule.priced else None
+        worths = view.table.worths(view.keys, rule.worth_power) if rule.worth_power else {}
+        gpus_power = rule.gpus_power
+        prices = self._prices.of(view.keys, decision) if rule.priced else None
         if prices is not None:  # the GPUs are in the worth, and for the preference of small jobs in the divisor again
             worths, gpus_power = {key: key.gpus * price for key, price in prices.items()}, gpus_power + 1
 

@@ -14,13 +14,14 @@ from functools import partial
 
 from prefect_gpu.papers.deepshare.composed import Composed
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
-from prefect_gpu.papers.deepshare.greedy import ContentionAware, Policy, Rule
+from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
 from prefect_gpu.papers.deepshare.peer_orders import LeastComplete, MostServed
 from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
 from prefect_gpu.papers.deepshare.shipped import available, shipped
 from prefect_gpu.papers.deepshare.slowdowns import UnnamedSlowdowns
 from prefect_gpu.papers.deepshare.traffic import TRAFFIC, SupposedTraffic
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
+from prefect_gpu.papers.deepshare.view import Policy
 from prefect_gpu.scheduling.allocation.backfill import Strict
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from prefect_gpu.papers.deepshare.network import LEVELS, Network, Starts
+from prefect_gpu.papers.deepshare.view import View
 from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, Start
-from prefect_gpu.scheduling.interference.snapshot import View
 
 
 class TrainedPolicy:

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import tell_line
-from prefect_gpu.scheduling.interference.sensitivity import Gains, Start, choose_start, in_words
-from prefect_gpu.scheduling.interference.snapshot import Spreads, View, key_of, look, running_jobs, worths_in
+from prefect_gpu.scheduling.interference.sensitivity import Gains, choose_start, in_words
+from prefect_gpu.scheduling.interference.snapshot import Spreads, key_of, running_jobs, ways_to_start
 from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, placed
 from prefect_gpu.scheduling.state.fits import free_by_node
 
@@ -99,12 +99,13 @@ class InterferenceGuard:
                 jobs.append(job)
                 if len(jobs) == _MOST_LINES:
                     break
-        view = look(decision, jobs, self._spreads)
+        ways = ways_to_start(decision, jobs, self._spreads)
+        running, table = list(running_jobs(decision).values()), state.learned.sensitivity
         limit = state.quotas.slowdown_limit
         least_ratio = 0.0 if limit is None else 1 / limit - _ROUNDING
-        worths = worths_in(view, _WORTH_POWER)
-        gains = Gains(view.running, view.table, least_ratio, least_gain=0.0, worths=worths)
-        start = choose_start(view.candidates, view.free, gains)
+        worths = table.worths((*(way.key for way in ways), *(one.key for one in running)), _WORTH_POWER)
+        gains = Gains(running, table, least_ratio, least_gain=0.0, worths=worths)
+        start = choose_start(ways, {books.number: len(books.free) for books in state.numbered}, gains)
         if start is None:
             on = Counter(state.number_of(device) for device in placement.all_devices)
             nodes = frozenset(on)
@@ -112,17 +113,10 @@ class InterferenceGuard:
             even = len(set(on.values())) == 1
             waits = even or gain is None or not nodes.isdisjoint(avoided(first, state))
             return None if waits else ((first, placement), "")
-        job = jobs[start.job]
-        room = free_by_node(job, state)
-        there = placed(job, sorted(start.nodes), room, state, sharing)
-        return (job, there), self._told(start, job, line, view)
-
-    @staticmethod
-    def _told(start: Start, job: Job, line: Line, view: View) -> str:
-        words = in_words(start, view.running, view.table)
-        first = line.entries[0][1]
-        return (
-            words
-            if job is first
-            else f"{words}; {first.label} comes first in the order, but would lose more speed or cost others more"
-        )
+        job, words = jobs[start.job], in_words(start, running, table)
+        there = placed(job, sorted(start.nodes), free_by_node(job, state), state, sharing)
+        if job is not line.entries[0][1]:
+            words += (
+                f"; {line.entries[0][1].label} comes first in the order, but would lose more speed or cost others more"
+            )
+        return (job, there), words

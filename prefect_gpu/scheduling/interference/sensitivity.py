@@ -151,15 +151,17 @@ class SensitivityTable:
         """Whether anything is known of a model: how it communicates, or what it and another one do to each other."""
         return model in self._traffic or model in self._known_models
 
-    def worths(self, models: Iterable[str], power: float = 2.0) -> dict[str, float]:
-        """What a second of each model's work is worth while all of these are about.
+    def worths(self, keys: Iterable[Key], power: float = 2.0) -> dict[Key, float]:
+        """What a second of each job's work is worth while all of these models are about.
 
         1 ÷ (its mean ratio beside each of them)^power: whom nearly all others slow down is served first where he has
         good company, as there will be little of that. The power is ours: of 0 to 4, 2 and 3 were best in the mixes of
         §VI.
         """
-        found = sorted(set(models))
-        return {own: (len(found) / sum(self.of_models(own, other) for other in found)) ** power for own in found}
+        asked = set(keys)
+        models = sorted({key.model for key in asked})
+        sums = {own: sum(self.of_models(own, other) for other in models) for own in models}
+        return {key: (len(models) / sums[key.model]) ** power for key in asked}
 
     def among(self, own: Key, others: Iterable[Key]) -> float:
         """The throughput ratio among several co-located jobs: the worst counts; 1 alone."""

@@ -1,15 +1,13 @@
-"""What a contention-aware policy sees: who runs where, who could start where, and what is free."""
+"""What a contention-aware policy sees: who runs where, and who could start where."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, SensitivityTable
+from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running
 from prefect_gpu.scheduling.interference.spreading import (
     avoided,
-    by_domain,
     can_spread,
     node_sets,
     pieces,
@@ -23,27 +21,6 @@ if TYPE_CHECKING:
 
 _PREFERRED = (1, 2, 4, 8, 16, 3, 5, 6, 7)  # numbers of nodes for jobs that were never measured
 _LEAST_S = 1.0
-
-
-@dataclass(frozen=True)
-class View:
-    """What a policy that starts jobs sees at a decision.
-
-    Attributes:
-        candidates: Ways to start the first waiting job of each kind and size, in the order of the queue.
-        running: The running jobs.
-        free: Devices free on each node, by its number.
-        sizes: Devices of each node, by its number.
-        table: How much jobs suffer from each other.
-        domains: The nodes of each domain, by their numbers in ascending order; no job is on nodes of two.
-    """
-
-    candidates: Sequence[Candidate]
-    running: Sequence[Running]
-    free: Mapping[int, int]
-    sizes: Mapping[int, int]
-    table: SensitivityTable
-    domains: Sequence[Sequence[int]]
 
 
 class Spreads:
@@ -86,16 +63,15 @@ def running_jobs(decision: Decision) -> dict[str, Running]:
     return found
 
 
-def look(decision: Decision, jobs: Sequence[Job], spreads: Spreads) -> View:
-    """The view of some waiting jobs, each of which stands for those like it.
+def ways_to_start(decision: Decision, jobs: Sequence[Job], spreads: Spreads) -> list[Candidate]:
+    """All ways to start some waiting jobs, each of which stands for those like it.
 
     A candidate's ``job`` is its place in ``jobs``. The seconds that remain are those of the estimate; of a job of
     which nothing is known, those that it has had are the best guess.
     """
     state = decision.state
-    running = running_jobs(decision)
     on: dict[int, set[str]] = {}
-    for name, one in running.items():
+    for name, one in running_jobs(decision).items():
         for number in one.nodes:
             on.setdefault(number, set()).add(name)
     jobs_on = {number: frozenset(names) for number, names in on.items()}
@@ -123,21 +99,4 @@ def look(decision: Decision, jobs: Sequence[Job], spreads: Spreads) -> View:
             if sets:
                 key = key_of(job, width)
                 candidates.append(Candidate(at, key, sets, max(_LEAST_S, left_s * spreads.stretch(key))))
-    free = {books.number: len(books.free) for books in state.numbered}
-    sizes = {books.number: len(books.node.devices) for books in state.numbered}
-    table, domains = state.learned.sensitivity, by_domain(state, list(free))
-    return View(candidates, list(running.values()), free, sizes, table, domains)
-
-
-def keys_in(view: View) -> list[Key]:
-    """Those of all ways to start a job, and of the running jobs."""
-    return [*(one.key for one in view.candidates), *(one.key for one in view.running)]
-
-
-def worths_in(view: View, power: float) -> dict[Key, float]:
-    """What a second of each job's work is worth; see :meth:`.SensitivityTable.worths`. A power of 0: nothing said."""
-    if not power:
-        return {}
-    keys = keys_in(view)
-    worths = view.table.worths([key.model for key in keys], power)
-    return {key: worths[key.model] for key in keys}
+    return candidates

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
-from prefect_gpu.papers.deepshare.greedy import ContentionAware, Policy, Rule
+from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
 from prefect_gpu.papers.deepshare.observation import Encoding
 from prefect_gpu.papers.deepshare.profiles import greedy, hybrid
 from prefect_gpu.papers.deepshare.rounds import Rounds
 from prefect_gpu.papers.deepshare.slowdowns import UnnamedSlowdowns
 from prefect_gpu.papers.deepshare.speeds import Speeds
+from prefect_gpu.papers.deepshare.view import Policy, View
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import View
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue, Quotas

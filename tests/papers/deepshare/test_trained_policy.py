@@ -20,8 +20,8 @@ from prefect_gpu.papers.deepshare.profiles import PROFILES, base, hybrid
 from prefect_gpu.papers.deepshare.reward import BRANCHES
 from prefect_gpu.papers.deepshare.shipped import available, content_of, policy_of, record, shipped
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
+from prefect_gpu.papers.deepshare.view import View
 from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import View
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.order.orders import LeastService

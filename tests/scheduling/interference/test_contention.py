@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.papers.deepshare.greedy import choose_wanted
+from prefect_gpu.papers.deepshare.view import View
 from prefect_gpu.scheduling.interference.sensitivity import (
     Candidate,
     Gains,
@@ -20,7 +21,6 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     choose_start,
     predicted_ratio,
 )
-from prefect_gpu.scheduling.interference.snapshot import View
 
 FSDP, GNN, MOE = Key("FSDP", 8, 4), Key("GNN", 4, 2), Key("MoE", 4, 4)
 MEASURED = {
