@@ -20,6 +20,11 @@ def jobs_on(node_id: str, state: State) -> Iterator[Job]:
     return (job for job in state.running.values() if job.placement is not None and node_id in job.placement.nodes)
 
 
+def flows_on(node_id: str, state: State) -> list[Job]:
+    """The running jobs of a node that hold no device, and have their cores there alone."""
+    return [job for job in jobs_on(node_id, state) if not job.request.total_gpus and not job.placement.others]  # type: ignore[union-attr]
+
+
 def free_cores(node_id: str, count: int, state: State, devices: tuple[str, ...] = ()) -> tuple[int, ...]:
     """Up to ``count`` cores of a node that no job is bound to, those near the devices first; ascending."""
     node, load = state.nodes[node_id], state.core_load(node_id)

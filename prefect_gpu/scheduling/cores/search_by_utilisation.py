@@ -93,7 +93,7 @@ class CoreTuner:
         """The core count to measure next; None once the search is over."""
         return self._asked
 
-    def observe(self, cores: int, utilisation: float) -> int | None:
+    def observe(self, cores: int, utilisation: float, most: int | None = None) -> int | None:
         """Take a measurement and say which count to measure next; None once :attr:`best` is found.
 
         A measurement at another count than the one asked for changes nothing.
@@ -101,6 +101,7 @@ class CoreTuner:
         Args:
             cores: Cores that the job had while it was measured.
             utilisation: Its mean GPU utilisation, 0 to 1.
+            most: As for :class:`.KneeTuner`; the paper's search does not look at it.
 
         Raises:
             ValueError: The utilisation is not within 0 to 1.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.ledger import give_back, take
+from prefect_gpu.scheduling.cores.ledger import flows_on, give_back, jobs_on, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
@@ -133,22 +133,14 @@ class ThrottleByBandwidth(Reaction):
         throttled = any(_TAKER in running[name].cores_before for name in use_by_job or running if name in running)
         if pressure < BANDWIDTH_LIMIT and not throttled:
             return False
-        jobs = [job for job in running.values() if job.placement is not None and job.placement.node == node]
-        training = [job for job in jobs if job.request.total_gpus and job.id in self._now]
-        computing = [job for job in jobs if not job.request.total_gpus and job.placement and job.placement.cpus]
+        training = [job for job in jobs_on(node, decision.state) if job.request.total_gpus and job.id in self._now]
+        flows = {job.id: len(job.placement.cpus) for job in flows_on(node, decision.state) if job.placement}
         if not use_by_job:
-            cores = sum(len(job.placement.cpus) for job in computing if job.placement)
-            use_by_job = {job.id: pressure * len(job.placement.cpus) / cores for job in computing if job.placement}
-        changes = throttle(
-            pressure,
-            [
-                _cpu_job(job, use_by_job.get(job.id, 0.0))
-                for job in computing
-                if job.placement and not job.placement.others
-            ],
-            disturbed=any(map(self._disturbed, training)),
-            training=bool(training),
-        )
+            use_by_job = {name: pressure * cores / (sum(flows.values()) or 1) for name, cores in flows.items()}
+        full = {name: running[name].cores_before.get(_TAKER, 0) for name in flows}
+        cpu_jobs = [CpuJob(name, n, max(n, full[name]), use_by_job.get(name, 0.0)) for name, n in flows.items() if n]
+        disturbed = any(map(self._disturbed, training))
+        changes = throttle(pressure, cpu_jobs, disturbed=disturbed, training=bool(training))
         if changes:
             del self._use_by_job[node]  # it will be another when it is measured again
         freed = False
@@ -162,12 +154,6 @@ class ThrottleByBandwidth(Reaction):
         usual = self._usual.get(job.id)
         known = usual is not None and usual[:2] == (job.placement.node, len(job.placement.cpus))
         return usual is None or not known or usual[2] - self._now[job.id] >= UTILISATION_DROP
-
-
-def _cpu_job(job: Job, use: float) -> CpuJob:
-    assert job.placement is not None
-    cores = len(job.placement.cpus)
-    return CpuJob(job.id, cores, max(cores, job.cores_before.get(_TAKER, cores)), use)
 
 
 def _set(job: Job, cores: int, decision: Decision) -> bool:

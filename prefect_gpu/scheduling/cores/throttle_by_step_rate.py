@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.cores.ledger import forget, give_back, resize, take
+from prefect_gpu.scheduling.cores.ledger import flows_on, forget, give_back, resize, take
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
@@ -127,7 +127,7 @@ class ThrottleByStepRate(Reaction):
         if pace.settled:
             pace.reports.append(speed)
         pace.settled = True
-        if len(pace.reports) >= _NOW and not _flows(placement.node, decision):
+        if len(pace.reports) >= _NOW and not flows_on(placement.node, decision.state):
             pace.usual = (pace.cores, statistics.median(pace.reports))
 
     def _known(self, node: str, decision: Decision) -> list[_Pace]:
@@ -143,7 +143,7 @@ class ThrottleByStepRate(Reaction):
 
     def _look(self, node: str, use: dict[str, float], decision: Decision) -> bool:
         paces = self._known(node, decision)
-        flows = sorted(_flows(node, decision), key=lambda job: -use.get(job.id, 0.0))
+        flows = sorted(flows_on(node, decision.state), key=lambda job: -use.get(job.id, 0.0))
         if not paces or not flows:
             return self._give_all_back(node, decision)
         losses = [loss for loss in (pace.loss() for pace in paces) if loss is not None]
@@ -207,7 +207,7 @@ class ThrottleByStepRate(Reaction):
     def _give_all_back(self, node: str, decision: Decision) -> bool:
         if node not in self._cases:
             return False
-        flows = _flows(node, decision)
+        flows = flows_on(node, decision.state)
         for job in flows:
             reason = f"training on {node} no longer needs what it gave up"
             if job.share_asked_by(_SOURCE) < 1.0:
@@ -225,11 +225,6 @@ class ThrottleByStepRate(Reaction):
     def _changed(paces: list[_Pace]) -> None:
         for pace in paces:
             pace.restart()
-
-
-def _flows(node: str, decision: Decision) -> list[Job]:
-    """The running jobs of a node that hold no device."""
-    return [job for job in decision.state.running.values() if not job.request.total_gpus and _is_on(job, node)]
 
 
 def _is_on(job: Job, node: str) -> bool:

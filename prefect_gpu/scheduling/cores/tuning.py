@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -27,19 +28,16 @@ class _Search:
 
     Attributes:
         since: From when on the run has had the cores that it has, and trains.
-        total, count: The measurements since then.
+        values: What was measured since then. The first step rate is left out: a part of its time lies before that.
         cores: Those that it has had since then.
-        rates: Step rates since then. The first is left out: a part of its time lies before that.
     """
 
     tuner: CoreTuner | KneeTuner
     job: Job
     gpus: int
     since: float
-    total: float = 0.0
-    count: int = 0
+    values: list[float] = field(default_factory=list)
     cores: int = 0
-    rates: list[float] = field(default_factory=list)
     settled: bool = False
 
     @property
@@ -47,9 +45,14 @@ class _Search:
         """Whether it goes by the run's step rate, for want of its devices' use."""
         return isinstance(self.tuner, KneeTuner)
 
+    @property
+    def measured(self) -> float:
+        """What was measured since then: the median of step rates, the mean of how busy the devices were."""
+        return statistics.median(self.values) if self.by_speed else sum(self.values) / len(self.values)
+
     def restart(self, now: float) -> None:
         """The run's cores have changed, or something else has."""
-        self.since, self.total, self.count, self.rates, self.settled = now, 0.0, 0, [], False
+        self.since, self.values, self.settled = now, [], not self.by_speed
 
 
 class CoreTuning(Reaction):
@@ -92,10 +95,10 @@ class CoreTuning(Reaction):
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """See the class. The allocation has to look again when cores have become free."""
         match event:
-            case ev.UtilisationMeasured(job_id, utilisation) if decision.abilities.cores:
-                return self._measured(decision.state.running[job_id], utilisation, decision)
-            case ev.SpeedMeasured(job_id, speed) if decision.abilities.cores:
-                return self._paced(decision.state.running[job_id], speed, decision)
+            case ev.UtilisationMeasured(job_id, value) | ev.SpeedMeasured(job_id, value) if decision.abilities.cores:
+                by_speed = isinstance(event, ev.SpeedMeasured)
+                if 0 < value < math.inf if by_speed else 0 <= value <= 1:
+                    return self._measured(decision.state.running[job_id], value, by_speed, decision)
             case ev.PressureMeasured(node, fraction):
                 (self._short.add if fraction >= BANDWIDTH_LIMIT else self._short.discard)(node)
             case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
@@ -106,26 +109,36 @@ class CoreTuning(Reaction):
                     learned.finished(request.owner, request.category, search.tuner.best, search.gpus)
         return False
 
-    def _measured(self, job: Job, utilisation: float, decision: Decision) -> bool:
+    def _measured(self, job: Job, value: float, by_speed: bool, decision: Decision) -> bool:
         placement = job.placement
-        if placement is None or not self._tunable(job, decision) or not 0 <= utilisation <= 1:
+        if placement is None or not self._tunable(job, decision):
             return False
-        cores = len(placement.cpus)
+        cores, gpus = len(placement.cpus), len(placement.devices)
         search = self._searches.get(job.id)
-        if search is not None and search.by_speed:
-            if search.tuner.measurements:
+        if search is not None and search.by_speed is not by_speed:
+            if by_speed or search.tuner.measurements:
                 return False
             search = None
         if search is None:
             start, most = self._range(job, decision)
-            tuner = CoreTuner(start, most, len(placement.devices))
-            search = self._searches[job.id] = _Search(tuner, job, len(placement.devices), decision.now)
-        elif placement.node in self._short:
+            tuner = KneeTuner(start, most) if by_speed else CoreTuner(start, most, gpus)
+            search = self._searches[job.id] = _Search(tuner, job, gpus, decision.now)
+        alone = not by_speed or all(len(decision.state.occupants(device)) == 1 for device in placement.devices)
+        if by_speed and cores != search.cores:  # somebody else may have changed them
+            search.cores = cores
             search.restart(decision.now)
+        if placement.node in self._short or not alone:
+            search.restart(decision.now)
+            if by_speed:
+                return False
         elif cores == search.tuner.asked:
-            search.total, search.count = search.total + utilisation, search.count + 1
-            if decision.now - search.since >= self._step_s - 1e-6:
-                search.tuner.observe(cores, search.total / search.count)
+            if search.settled:
+                search.values.append(value)
+            search.settled = True
+            late = decision.now - search.since >= self._step_s - 1e-6
+            if search.values and (late or (by_speed and len(search.values) >= self._reports)):
+                free = decision.state.free_cores_on(placement.node)
+                search.tuner.observe(cores, search.measured, cores + free)
                 search.restart(decision.now)
         return self._go_on(job, search, decision)
 
@@ -138,36 +151,6 @@ class CoreTuning(Reaction):
             if not (decision.can_stop(job) and all_stop):
                 return False
         return job.status is Status.TRAINING and job.behind is None and placement.node in state.nodes
-
-    def _paced(self, job: Job, speed: float, decision: Decision) -> bool:
-        placement = job.placement
-        if placement is None or not self._tunable(job, decision) or not 0 < speed < float("inf"):
-            return False
-        cores = len(placement.cpus)
-        search = self._searches.get(job.id)
-        if search is None:
-            knee = KneeTuner(*self._range(job, decision))
-            search = self._searches[job.id] = _Search(knee, job, len(placement.devices), decision.now)
-        tuner = search.tuner
-        if not isinstance(tuner, KneeTuner):
-            return False
-        alone = all(len(decision.state.occupants(device)) == 1 for device in placement.devices)
-        if placement.node in self._short or not alone:
-            search.restart(decision.now)
-            return False
-        if cores != search.cores:  # somebody else may have changed them
-            search.cores = cores
-            search.restart(decision.now)
-        if cores == tuner.asked:
-            if search.settled:
-                search.rates.append(speed)
-            search.settled = True
-            late = decision.now - search.since >= self._step_s
-            if search.rates and (late or len(search.rates) >= self._reports):
-                free = decision.state.free_cores_on(placement.node)
-                tuner.observe(cores, statistics.median(search.rates), cores + free)
-                search.restart(decision.now)
-        return self._go_on(job, search, decision)
 
     def _range(self, job: Job, decision: Decision) -> tuple[int, int]:
         """N_start, and the most cores that there are."""

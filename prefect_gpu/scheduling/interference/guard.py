@@ -115,8 +115,6 @@ class InterferenceGuard:
             return None if waits else ((first, placement), "")
         job, words = jobs[start.job], in_words(start, running, table)
         there = placed(job, sorted(start.nodes), free_by_node(job, state), state, sharing)
-        if job is not line.entries[0][1]:
-            words += (
-                f"; {line.entries[0][1].label} comes first in the order, but would lose more speed or cost others more"
-            )
+        if job is not first:
+            words += f"; {first.label} comes first in the order, but would lose more speed or cost others more"
         return (job, there), words
