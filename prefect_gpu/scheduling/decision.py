@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.state.state import State
 
 
-class Policies(Protocol):
-    """What a decision asks; a profile has it."""
-
-    @property
-    def order(self) -> Order: ...
-
-    @property
-    def placement(self) -> PlacementPolicy: ...
-
-    @property
-    def sharing(self) -> Sharing: ...
-
-
 class Decision:
     """One decision in the making.
 
@@ -56,9 +43,11 @@ class Decision:
         about: The waiting job that is being decided about, for those who are told of an error; None: no single one.
     """
 
-    def __init__(self, state: State, policies: Policies, abilities: Abilities, now: float) -> None:
+    def __init__(
+        self, state: State, policies: tuple[Order, PlacementPolicy, Sharing], abilities: Abilities, now: float
+    ) -> None:
         self.state = state
-        self.order, self.placement, self.sharing = policies.order, policies.placement, policies.sharing
+        self.order, self.placement, self.sharing = policies
         self.abilities = abilities
         self.now = now
         self.instructions: list[Instruction] = []
@@ -161,7 +150,7 @@ class Decision:
             >>> from prefect_gpu.scheduling.model.jobs import Job, Request
             >>> from prefect_gpu.scheduling.scheduler import Scheduler
             >>> job, scheduler = Job("a", Request(), "", 0.0, 0.0), Scheduler()
-            >>> decision = Decision(scheduler.state, scheduler.profile, scheduler.abilities, 0.0)
+            >>> decision = Decision(scheduler.state, scheduler.profile.policies, scheduler.abilities, 0.0)
             >>> decision.ask_share(job, "separation", 0.0, "it slows b down")
             >>> decision.ask_share(job, "demotion", 0.25, "it has converged")
             >>> decision.ask_share(job, "separation", 1.0, "b has ended")

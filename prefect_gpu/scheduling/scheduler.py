@@ -90,7 +90,7 @@ class Scheduler:
         Raises:
             SchedulingError: A policy failed: a bug, or a request that nobody has thought of.
         """
-        decision = Decision(self.state, self.profile, self.abilities, now)
+        decision = Decision(self.state, self.profile.policies, self.abilities, now)
         try:
             self._decide(event, decision)
         except Exception as error:

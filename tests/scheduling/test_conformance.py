@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.papers.baselines import profiles as baselines
-from prefect_gpu.papers.baselines.orders import Drf, Priority
+from prefect_gpu.papers.baselines.orders import Drf, Priority, Srsf
+from prefect_gpu.papers.baselines.strict import Strict
 from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
@@ -15,7 +16,7 @@ from prefect_gpu.papers.deepshare.rounds import Rounds, StopAll
 from prefect_gpu.papers.liquid.sharing import EstimatedUse
 from prefect_gpu.papers.liquid.window import Window
 from prefect_gpu.papers.specon.round_robin import RoundRobin
-from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
+from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
@@ -43,7 +44,7 @@ from prefect_gpu.simulation.conformance import (
     SharingConformance,
 )
 
-ORDERS = [orders.Fifo, Priority, orders.Sjf, orders.Srtf, orders.Srsf, orders.Las, orders.DiscretizedLas,
+ORDERS = [orders.Fifo, Priority, orders.Sjf, orders.Srtf, Srsf, orders.Las, orders.DiscretizedLas,
           orders.LeastService, Drf, MostServed, LeastComplete]  # fmt: skip
 PLACEMENTS = {
     **{one.__name__: one for one in (BestFit, RoundRobin, Spread, FreeCores, EvenSpread)},

@@ -1,10 +1,11 @@
-"""Orders by what jobs of a trace state, and runs of a pool cannot: their priority, and their owner."""
+"""Orders that papers compare with; two go by what runs of a pool cannot state: their priority, and their owner."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.order.orders import Key, Order, Usage
+from prefect_gpu.scheduling.order.orders import Key, Order, Usage, expected_end
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -18,6 +19,20 @@ class Priority(Order):
     def key(self, job: Job, state: Usage, now: float) -> Key:
         """(negative priority, due time, submission time, id)."""
         return (-job.request.priority, job.not_before, job.submitted_at, job.id)
+
+
+class Srsf(Order):
+    """Shortest remaining service first, where service is time × GPUs (Tiresias §3)."""
+
+    def anchor(self, job: Job) -> float | None:
+        """When the job will have had its service."""
+        return expected_end(job)
+
+    def key(self, job: Job, state: Usage, now: float) -> Key:
+        """(remaining GPU seconds, due time, submission time, id)."""
+        remaining_s = job.remaining_s(now)
+        service = math.inf if remaining_s is None else remaining_s * max(1, job.request.total_gpus)
+        return (service, job.not_before, job.submitted_at, job.id)
 
 
 class Drf(Order):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from prefect_gpu.papers.baselines.orders import Drf
 from prefect_gpu.papers.coda.free_cores import FreeCores
@@ -40,7 +41,11 @@ def of_owners(name: str) -> Profile:
     Raises:
         ValueError: There is none of that name.
     """
-    return adaptive(first=(When(ArraysSuit(), MultiArray()),)) if name == "adaptive" else get_profile(name)
+    if name != "adaptive":
+        return get_profile(name)
+    found = adaptive()
+    resize, *others = found.allocation
+    return replace(found, allocation=(resize, When(ArraysSuit(), MultiArray()), *others))
 
 
 PROFILES: dict[str, Callable[[], Profile]] = {

@@ -23,12 +23,16 @@ from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.papers.from_trace import cluster
 from prefect_gpu.scheduling import Scheduler
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.cores.cpu_array import CpuArray
+from prefect_gpu.scheduling.interference.guard import InterferenceGuard
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
 from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.profiles import Profile, without_patience
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
+from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.traces import ContentionTable
@@ -100,8 +104,17 @@ class Truth:
             speeds = {Key(model, gpus, width): 1.0 for model in TRAFFIC for gpus, width in spreads}
         known = speeds if spread else None
         if name == "adaptive":
-            found = adaptive(self.table(), Speeds(known, fewest=True), EvenSpread(_WIDTHS) if spread else None)
-            return replace(found, patience_s=math.inf)
+            found = adaptive()
+            *others, fill = found.allocation
+            assert isinstance(fill, Backfill)
+            guarded = Backfill(fill.make_room, InterferenceGuard(Speeds(known, fewest=True)))
+            return replace(
+                found,
+                placement=CpuArray(EvenSpread(_WIDTHS)) if spread else found.placement,
+                allocation=(*others, guarded),
+                learned=Learned(self.table()),
+                patience_s=math.inf,
+            )
         if name == BUSY:
             return replace(deepshare.hybrid(self.table(), known, rule=deepshare.BUSY), name=name)
         if name in ("deepshare", "deepshare-greedy") or name.startswith("deepshare-hybrid"):

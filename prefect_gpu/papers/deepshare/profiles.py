@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from prefect_gpu.papers.baselines.strict import Strict
 from prefect_gpu.papers.deepshare.composed import Composed
 from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.greedy import ContentionAware, Rule
@@ -22,7 +23,6 @@ from prefect_gpu.papers.deepshare.slowdowns import UnnamedSlowdowns
 from prefect_gpu.papers.deepshare.traffic import TRAFFIC, SupposedTraffic
 from prefect_gpu.papers.deepshare.trained_policy import TrainedPolicy
 from prefect_gpu.papers.deepshare.view import Policy
-from prefect_gpu.scheduling.allocation.backfill import Strict
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable

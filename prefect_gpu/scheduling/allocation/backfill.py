@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
+from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.allocation.reservations import Reservation, Reservations, expected_start
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job
@@ -105,7 +105,7 @@ class Backfill(Action):
                 found, words = checked
             chosen, placement = found
             of_another = chosen is not job and not any(one is chosen for _, one in line.entries)
-            decision.launch(chosen, placement, words or _reason(placement, state))
+            decision.launch(chosen, placement, words or room_for(placement, state))
             limits.clear()
             if of_another:
                 return True
@@ -148,38 +148,12 @@ class Backfill(Action):
         tell_line(decision, line, code, reason)
 
 
-class Strict(Action):
-    """One pass over the waiting jobs that stops at the first one that does not fit: nobody ever passes anybody."""
-
-    def act(self, decision: Decision) -> bool:
-        """See the class."""
-        tell_early(decision)
-        state = decision.state
-        blocked: Job | None = None
-        walk = state.queue_of_waiting.in_order()
-        for line, job in walk:
-            decision.about = job
-            if tell_limit(decision, line):
-                walk.leave()
-            elif blocked is not None:
-                walk.leave()
-                tell_line(decision, line, "order", f"{blocked.label} comes first")
-            elif (placement := decision.placement.place(job, state, decision.sharing)) is not None:
-                decision.launch(job, placement, _reason(placement, state))
-            else:
-                walk.leave()
-                code, reason = why_not(decision, line)
-                tell_line(decision, line, code, reason)
-                blocked = job if code != "never" else None
-        decision.about = None
-        return True
-
-
 def _kept(reservations: Reservations, job: Job, decision: Decision) -> Container[str]:
     return reservations.kept_from(job, decision.now) if reservations else ()
 
 
-def _reason(placement: Placement, state: State) -> str:
+def room_for(placement: Placement, state: State) -> str:
+    """Why a job has this place, in words."""
     devices = placement.all_devices
     if not devices:
         return "it needs no device"

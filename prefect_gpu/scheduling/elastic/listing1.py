@@ -28,17 +28,6 @@ class ElasticJob:
     maximum: int
     throughput: Sequence[float]
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.minimum <= self.maximum:
-            raise ValueError(
-                f"job {self.id!r} has minimum {self.minimum} and maximum {self.maximum}: "
-                "give a minimum of at least 1 and a maximum that is no smaller"
-            )
-        if not self.throughput or self.throughput[0] != 0:
-            raise ValueError(
-                f"throughput of job {self.id!r} is {self.throughput!r}: entry n is for n GPUs, so start with a 0"
-            )
-
     def f(self, gpus: int) -> float:
         """Training steps per second on so many GPUs; 0 outside of what the job accepts."""
         accepted = self.minimum <= gpus <= self.maximum and gpus < len(self.throughput)

@@ -88,20 +88,6 @@ class Srtf(Order):
         return (math.inf if remaining_s is None else remaining_s, job.not_before, job.submitted_at, job.id)
 
 
-class Srsf(Order):
-    """Shortest remaining service first, where service is time × GPUs (Tiresias §3)."""
-
-    def anchor(self, job: Job) -> float | None:
-        """When the job will have had its service."""
-        return expected_end(job)
-
-    def key(self, job: Job, state: Usage, now: float) -> Key:
-        """(remaining GPU seconds, due time, submission time, id)."""
-        remaining_s = job.remaining_s(now)
-        service = math.inf if remaining_s is None else remaining_s * max(1, job.request.total_gpus)
-        return (service, job.not_before, job.submitted_at, job.id)
-
-
 class Las(Order):
     """Least attained service first, where service is time × GPUs (Tiresias' 2-D LAS, not discretised)."""
 

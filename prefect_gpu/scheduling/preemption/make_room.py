@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from heapq import merge
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.abilities import Preemption
@@ -103,36 +105,17 @@ class MakeRoom:
         """Running jobs that may give way and come later in the order than a key, the last one first."""
         state, order, now = decision.state, decision.order, decision.now
         assert state.ranking is not None
-        priorities: dict[str, int] = {}
 
-        def last_of(ranked: list[tuple[float, str, Job]], at: int) -> tuple[Key, Job, int] | None:
-            while at >= 0:
-                candidate = ranked[at][2]
-                priority = priorities.get(candidate.queue)
-                if priority is None:
-                    priority = priorities[candidate.queue] = state.queue(candidate.queue).priority
-                own = (priority, 1, *order.key(candidate, state, now))
+        def from_the_last(ranked: list[tuple[float, str, Job]]) -> Iterator[tuple[Key, Job]]:
+            for _, _, job in reversed(ranked):
+                own = (state.queue(job.queue).priority, 1, *order.key(job, state, now))
                 if not (own > key and self._clearly(key, own)):
-                    return None
-                if decision.may_give_way(candidate) and not self._spared(candidate, key, own, decision):
-                    return own, candidate, at
-                at -= 1
-            return None
+                    return
+                if decision.may_give_way(job) and not self._spared(job, key, own, decision):
+                    yield own, job
 
-        lists = list(state.ranking.alike.values())
-        heads = [(head, ranked) for ranked in lists if (head := last_of(ranked, len(ranked) - 1)) is not None]
-        while heads:
-            worst = 0
-            for number in range(1, len(heads)):
-                if heads[number][0][0] > heads[worst][0][0]:
-                    worst = number
-            (_, victim, at), ranked = heads[worst]
-            yield victim
-            head = last_of(ranked, at - 1) if at > 0 else None
-            if head is None:
-                del heads[worst]
-            else:
-                heads[worst] = (head, ranked)
+        alike = map(from_the_last, state.ranking.alike.values())
+        return (job for _, job in merge(*alike, key=itemgetter(0), reverse=True))
 
     def _clearly(self, key: Key, other: Key) -> bool:
         if self._advantage >= 1.0 or key[:2] != other[:2]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.backfill import Backfill
-from prefect_gpu.scheduling.allocation.base import Action, When
+from prefect_gpu.scheduling.allocation.base import When
 from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
@@ -15,10 +15,7 @@ from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
-from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import Spreads
 from prefect_gpu.scheduling.order.orders import LeastService
-from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
@@ -28,37 +25,22 @@ from prefect_gpu.scheduling.sharing.demotion import Demotion
 from prefect_gpu.scheduling.sharing.rules import KnownCompany
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
-from prefect_gpu.scheduling.state.learned import Learned
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision
 
 
-def adaptive(
-    table: SensitivityTable | None = None,
-    spreads: Spreads | None = None,
-    placement: PlacementPolicy | None = None,
-    first: tuple[Action, ...] = (),
-) -> Profile:
-    """Ours.
-
-    Args:
-        table: How much jobs slow each other down on the network; None: nothing is known, and what is measured is
-            learned.
-        spreads: On how many nodes jobs go, if that was measured.
-        placement: Where a job goes if nobody slows it down.
-        first: Actions that come before those that start jobs, for studies.
-    """
+def adaptive() -> Profile:
+    """Ours."""
     return Profile(
         "adaptive",
         LeastService(),
-        placement=CpuArray(placement or Spread()),
+        placement=CpuArray(Spread()),
         sharing=KnownCompany(),
         allocation=(
             Resize(),
-            *first,
             When(_stay_where_they_start, Batch()),
-            Backfill(MakeRoom(0.5, grace=True), InterferenceGuard(spreads)),
+            Backfill(MakeRoom(0.5, grace=True), InterferenceGuard()),
         ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
@@ -74,7 +56,6 @@ def adaptive(
             CoreTuning(),
             PreemptOnSlowdown(),
         ),
-        learned=Learned(table or SensitivityTable()),
     )
 
 

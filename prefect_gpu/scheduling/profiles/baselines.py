@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from prefect_gpu.scheduling.allocation.backfill import Backfill, Strict
-from prefect_gpu.scheduling.order.orders import DiscretizedLas, Las, Order, Sjf, Srsf, Srtf
+from prefect_gpu.scheduling.allocation.backfill import Backfill
+from prefect_gpu.scheduling.order.orders import DiscretizedLas, Las, Order, Sjf, Srtf
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing
@@ -18,11 +18,9 @@ def _preemptive(name: str, order: Order) -> Profile:
 
 PROFILES: dict[str, Callable[[], Profile]] = {
     "fifo": lambda: Profile("fifo"),
-    "strict-fifo": lambda: Profile("strict-fifo", allocation=(Strict(),), patience_s=math.inf),
     "easy": lambda: Profile("easy", allocation=(Backfill(reserve_first=True),), patience_s=math.inf),
     "sjf": lambda: Profile("sjf", Sjf(), patience_s=math.inf),
     "srtf": lambda: _preemptive("srtf", Srtf()),
-    "srsf": lambda: _preemptive("srsf", Srsf()),
     "las": lambda: _preemptive("las", Las()),
     "discretized-las": lambda: _preemptive("discretized-las", DiscretizedLas()),
 }

@@ -38,3 +38,8 @@ class Profile:
     reactions: tuple[Reaction, ...] = ()
     patience_s: float = 300.0
     learned: Learned = field(default_factory=Learned)
+
+    @property
+    def policies(self) -> tuple[Order, PlacementPolicy, Sharing]:
+        """What a decision asks."""
+        return self.order, self.placement, self.sharing

@@ -22,7 +22,7 @@ RATIOS = {(LOUD, LOUD): 0.55, (LOUD, QUIET): 0.8, (QUIET, LOUD): 0.9, (QUIET, QU
 def priced(world: Cluster, *keys: Key, prices: Prices | None = None) -> dict[Key, float] | None:
     state, profile = world.scheduler.state, world.scheduler.profile
     found = prices or Prices(Speeds(NARROW, fewest=True))
-    return found.of(keys, Decision(state, profile, Abilities(), world.now))
+    return found.of(keys, Decision(state, profile.policies, Abilities(), world.now))
 
 
 def with_jobs(louds: int, quiets: int, gpus: int = 4, **asks: float) -> Cluster:

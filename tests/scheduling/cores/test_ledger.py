@@ -18,7 +18,7 @@ def running(cpus: int = 4) -> tuple[World, Decision, Job]:
     """A job with so many of eight cores, and a decision in the making."""
     world = World(node("n", 8, 8, near={1: (6, 7)}), abilities=ABLE)
     world.submit("job", request=asks(cpus=cpus))
-    return world, Decision(world.state, world.scheduler.profile, ABLE, world.now), world.state.jobs["job"]
+    return world, Decision(world.state, world.scheduler.profile.policies, ABLE, world.now), world.state.jobs["job"]
 
 
 def cores(job: Job) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ def test_cores_near_the_devices_come_first() -> None:
 def test_a_stop_wipes_what_is_owed_and_a_copy_has_books_of_its_own() -> None:
     world = World(node("n", 8), abilities=ABLE)
     world.submit("job", request=Request(preemptible=True, cpus=4))
-    decision = Decision(world.state, world.scheduler.profile, ABLE, world.now)
+    decision = Decision(world.state, world.scheduler.profile.policies, ABLE, world.now)
     job = world.state.jobs["job"]
     before = job.cores_before
     take(job, cores(job)[:1], "one", decision, "why")

@@ -58,10 +58,6 @@ def test_assignments(case: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda: ElasticJob("a", 0, 1, (0, 1)), "minimum 0"),
-        (lambda: ElasticJob("a", 3, 2, (0, 1)), "maximum 2"),
-        (lambda: ElasticJob("a", 1, 1, (5, 6)), "start with a 0"),
-        (lambda: ElasticJob("a", 1, 1, ()), "start with a 0"),
         (lambda: assign([STEEP], -1), "gpus is -1"),
         (lambda: assign([STEEP, STEEP], 3), "give each job once"),
     ],

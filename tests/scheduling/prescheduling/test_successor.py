@@ -175,7 +175,7 @@ def test_both_are_stopped_when_the_predecessor_has_to_make_room() -> None:
     running = world.scheduler.state.jobs["a"]
     assert world.scheduler.state.successor("a") is not None and running.behind is None
     made = world.scheduler
-    verbs = Verbs(made.state, made.profile, made.abilities, world.now)
+    verbs = Verbs(made.state, made.profile.policies, made.abilities, world.now)
     verbs.preempt(running, "others come first")
     made.state.check_invariants()
     assert [one.job for one in verbs.instructions if isinstance(one, Preempt)] == ["b", "a"]
@@ -191,7 +191,7 @@ def test_one_that_may_not_be_stopped_may_be_prepared_behind_one_that_may_which_t
     made = world.scheduler
     running = made.state.jobs["a"]
     assert made.state.successor("a") is made.state.jobs["b"]
-    assert not Verbs(made.state, made.profile, made.abilities, world.now).may_give_way(running)
+    assert not Verbs(made.state, made.profile.policies, made.abilities, world.now).may_give_way(running)
 
 
 def test_one_behind_a_late_predecessor_moves_to_a_device_that_is_free() -> None:

@@ -184,7 +184,9 @@ def test_cores_that_others_have_as_well_stay() -> None:
 def test_a_pause_that_another_policy_wants_goes_on() -> None:
     pool = Pool(still=asks(), learns=asks())
     still = pool.state.running["still"]
-    Decision(pool.state, pool.scheduler.profile, LIVE, pool.now).ask_share(still, "separation", 0.0, "too close")
+    Decision(pool.state, pool.scheduler.profile.policies, LIVE, pool.now).ask_share(
+        still, "separation", 0.0, "too close"
+    )
     pool.report(20, still=flat, learns=falling)
     pool.end("learns")
     assert pool.of(SetShare) == []
