@@ -16,6 +16,17 @@ from sqlalchemy.pool import NullPool, StaticPool
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 5
 
+# A server that loses its power, or the way to it, must not keep a writer waiting for hours: libpq's own defaults do.
+_POSTGRESQL = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,  # ms
+}
+
+_LONGEST_REFUSAL = 300  # characters: some databases repeat the value
+
 # Prefect's own URLs name asynchronous drivers, and hosting services write "postgres://": take what people paste.
 _DRIVERS = {
     "sqlite": "sqlite",
@@ -89,7 +100,7 @@ def open_engine(url: str, *, read_only: bool = False) -> Engine:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite":
         return _read_sqlite(url, parsed) if read_only else _open_sqlite(url, parsed)
-    options = {} if "connect_timeout" in parsed.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+    options = {name: value for name, value in _POSTGRESQL.items() if name not in parsed.query}
     try:
         engine = create_engine(parsed, connect_args=options, pool_pre_ping=True)
         return engine.execution_options(postgresql_readonly=True) if read_only else engine
@@ -109,14 +120,26 @@ def writing(engine: Engine) -> Engine:
     return engine.execution_options(prefect_gpu_writes=True)
 
 
+class RowRefused(HistoryError):
+    """The database works, and does not take this row."""
+
+
 def explain(url: str, error: Exception) -> HistoryError:
     """An error of the database or its driver, as a sentence with a remedy."""
+    said = _said(url, error)
+    return HistoryError(f"The history {masked(url)} cannot be used: {said}. {_remedy(url, said.lower())}")
+
+
+def refused(url: str, error: Exception) -> RowRefused:
+    """An error that the database has with one row, which may be long, as a sentence."""
+    return RowRefused(f"The history {masked(url)} does not take it: {_said(url, error)[:_LONGEST_REFUSAL]}")
+
+
+def _said(url: str, error: Exception) -> str:
     original = getattr(error, "orig", None) or error
     secret = make_url(url).password
     said = " ".join(str(original).split())
-    if secret:
-        said = said.replace(str(secret), "***")
-    return HistoryError(f"The history {masked(url)} cannot be used: {said}. {_remedy(url, said.lower())}")
+    return said.replace(str(secret), "***") if secret else said
 
 
 def _remedy(url: str, said: str) -> str:
@@ -131,6 +154,8 @@ def _remedy(url: str, said: str) -> str:
         return f"Make sure that this user may write {path} and the folder it is in, or set history_url."
     if "password" in said or "authentication" in said or "pg_hba" in said or "role" in said:
         return "Check the user and the password in history_url."
+    if "must be owner" in said:
+        return "Let the owner of its tables start a worker once, which migrates them, or make this user their owner."
     if "does not exist" in said:
         return "Create that database on the server, or correct its name in history_url."
     if "permission denied" in said:

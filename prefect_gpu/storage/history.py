@@ -8,15 +8,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, func, select, tuple_
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from prefect_gpu.storage.engine import HistoryError, explain, masked, open_engine, sqlite_path, writing
-from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome, storable
+from prefect_gpu.storage.engine import (
+    HistoryError,
+    RowRefused,
+    explain,
+    masked,
+    open_engine,
+    refused,
+    sqlite_path,
+    writing,
+)
+from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome
 from prefect_gpu.storage.schema import (
     SCHEMA_VERSION,
     NewerSchema,
@@ -154,7 +162,7 @@ class History:
     def record_contention(self, row: ContentionRow) -> None:
         """Keep what was measured of a run beside another one. It takes the place of what was measured earlier."""
         table = contention_table
-        columns = {item.name: storable(getattr(row, item.name)) for item in fields(row)}
+        columns = row.as_columns()
         same = [column == columns[column.name] for column in table.primary_key.columns]
 
         def write(connection: Connection) -> None:
@@ -250,15 +258,11 @@ class History:
         except IntegrityError as error:
             if _is_duplicate(error):
                 raise _Duplicate from error
-            raise RowRefused(str(explain(self._url, error))) from error
+            raise refused(self._url, error) from error
         except DataError as error:
-            raise RowRefused(str(explain(self._url, error))) from error
+            raise refused(self._url, error) from error
         except (SQLAlchemyError, OSError, UnicodeError) as error:
             raise explain(self._url, error) from error
-
-
-class RowRefused(HistoryError):
-    """The database works, and does not take this row."""
 
 
 class _Duplicate(Exception):

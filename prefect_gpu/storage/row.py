@@ -138,8 +138,8 @@ class HistoryRow:
         return tuple((part["node"], tuple(part["devices"])) for part in self.parts)
 
     def as_columns(self) -> dict[str, Any]:
-        """The row as every database can store it: numbers finite, text valid, JSON plain."""
-        return {item.name: storable(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        """The row as every database can store it: numbers finite and not too large, text valid, JSON plain."""
+        return _storable_fields(self)
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> HistoryRow:
@@ -188,10 +188,23 @@ class ContentionRow:
         if not 0 < self.slowdown < math.inf:
             raise ValueError(f"slowdown={self.slowdown!r} must be a number above 0: speed alone ÷ speed beside others.")
 
+    def as_columns(self) -> dict[str, Any]:
+        """Likewise."""
+        return _storable_fields(self)
+
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> ContentionRow:
         """Likewise."""
         return cls(**_known(cls, columns))
+
+
+def _storable_fields(row: HistoryRow | ContentionRow) -> dict[str, Any]:
+    values = {item.name: getattr(row, item.name) for item in dataclasses.fields(row)}
+    # A whole number that fits into no column becomes text within JSON, and is left out where a number belongs.
+    return {
+        name: None if isinstance(value, int) and isinstance(storable(value), str) else storable(value)
+        for name, value in values.items()
+    }
 
 
 def _known(row: type, columns: Mapping[str, Any]) -> dict[str, Any]:

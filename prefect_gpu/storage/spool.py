@@ -7,13 +7,12 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from prefect_gpu.storage.history import History, RowRefused
-from prefect_gpu.storage.row import ContentionRow, HistoryRow, storable
+from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
 _KINDS: dict[str, type[HistoryRow] | type[ContentionRow]] = {"run": HistoryRow, "contention": ContentionRow}
 REFUSED = ".refused"
@@ -42,7 +41,7 @@ class Spool:
     def put(self, row: HistoryRow | ContentionRow) -> None:
         """Keep a row. It outlives this process and a power loss; without room on the disk, only as long as it lives."""
         kind = next(name for name, one in _KINDS.items() if isinstance(row, one))
-        text = json.dumps({"kind": kind, **{item.name: storable(getattr(row, item.name)) for item in fields(row)}})
+        text = json.dumps({"kind": kind, **row.as_columns()})
         path = self.folder / f"{time.time_ns():020}-{uuid4().hex[:8]}.json"
         making = path.with_suffix(".tmp")
         try:
