@@ -111,7 +111,7 @@ class World:
         """One more worker; it stands by if another leads. With `former`, of the earlier version."""
         env = self.environment(self.state, self.checkpoints)
         if former:
-            env["PYTHONPATH"] = str(self.former)
+            env |= {"PYTHONPATH": str(self.former), **settings(keep_days="36500")}  # it removes whatever is old
         else:
             env["STORM_STANDSTILLS"] = str(self.folder / "standstills")
             env["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(HERE / "loop_watch")))
