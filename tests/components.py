@@ -19,7 +19,7 @@ import pytest
 from benchmarks._chromium import CHROMIUM
 from prefect_gpu.demo.lab import checkout
 from prefect_gpu.demo.lab.docker_nodes import NEEDED, SHAPING, missing
-from tests import postgres, radosgw, training_image
+from tests import postgres, radosgw, small_disk, training_image
 
 _SBIN = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -74,6 +74,7 @@ COMPONENTS = {
     "s3": Component("an S3 server (Ceph's object gateway)", radosgw.missing, frozenset({"s3"}), shared=True),
     "engines": Component("Docker Engines of its own", checkout.missing, frozenset({"cluster", "gpu_lab"}), shared=True),
     "image": Component("Docker Engines that build images", training_image.missing),
+    "small disk": Component("a file system that a test may fill", small_disk.missing, frozenset({"small_disk"})),
     "compose": Component("docker-compose", programs("docker-compose")),
     "networks": Component("shaped networks", lambda: missing(*NEEDED[1:], *SHAPING)),
     "pytorch": Component("PyTorch", packages("torch", extra="frameworks")),

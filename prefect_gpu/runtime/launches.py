@@ -14,6 +14,7 @@ from prefect_gpu.runtime.channel import new_token
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.supervisor import NO_ROOM
 from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.gang import instances_in
@@ -35,6 +36,8 @@ from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
 _RETRY_S = 2.0  # from a launch that failed to the next try
+_ROOM_S = 30.0  # the same where a disk is full: somebody has to make room
+_NO_ROOM_WORDS = "the disk of the worker's state folder is full"
 
 
 @dataclass(eq=False)
@@ -88,9 +91,11 @@ class Launches:
             record.speeds = self.estimates.speeds(grant.job)
             # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
             launch = Launch(record, self.records.create(record))
-        except Exception as error:  # the disk is full, most likely
-            self.logger.exception("Run %s could not be recorded, and so is not started", grant.job)
-            failed = ev.LaunchFailed(grant.job, f"it could not be recorded: {error}", now + _RETRY_S)
+        except Exception as error:
+            full = _is_full(error)
+            self.logger.error("Run %s could not be recorded: %s", grant.job, error, exc_info=not full)
+            why, again_s = (_NO_ROOM_WORDS, _ROOM_S) if full else (f"it could not be recorded: {error}", _RETRY_S)
+            failed = ev.LaunchFailed(grant.job, why, now + again_s)
             asyncio.get_running_loop().call_soon(self.tell, failed)
             return
         launch.attach(*self.followers())
@@ -124,6 +129,8 @@ class Launches:
                 self._drop(launch, ev.LaunchFailed(launch.run_id, str(error), self.clock() + _RETRY_S))
             return
         except Exception as error:
+            if _is_full(error) and await self._waits_for_room(launch, error):
+                return
             # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.
             self.logger.exception("Run %s could not be prepared", launch.record.name)
             await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
@@ -138,6 +145,8 @@ class Launches:
             launch.handle = await self.instances.launch(launch, spec)
         except LaunchError as error:
             self.logger.error("Run %s could not be started: %s", launch.record.name, error)
+            if error.no_room and await self._waits_for_room(launch, error):
+                return
             known = ExitReport(127, tail=(str(error),))
             if error.explains or error.away:
                 known = ExitReport(None, cause=str(error), lost=error.away)
@@ -159,6 +168,17 @@ class Launches:
         except OSError as error:
             raise LaunchError(f"it could not be recorded: {error}") from error
         return await self.host.prepare(launch)
+
+    async def _waits_for_room(self, launch: Launch, error: Exception) -> bool:
+        """Let a run wait again that could not start because a disk of ours is full. False: it is over meanwhile."""
+        self.instances.dismiss(launch)
+        if not await self.host.give_way(launch, f"{_NO_ROOM_WORDS} ({error})"):
+            return False
+        if isinstance(launch.eviction, do.Preempt):
+            self._drop(launch, ev.JobStopped(launch.run_id))
+        else:
+            self._drop(launch, ev.LaunchFailed(launch.run_id, _NO_ROOM_WORDS, self.clock() + _ROOM_S))
+        return True
 
     async def adopt_all(self) -> None:
         """Take over the launches of an earlier worker. None keeps the others from it, whatever is wrong with it.
@@ -387,6 +407,10 @@ class Launches:
             self.idle.set()
         self._each(launch, lambda follower: follower.released(launch, self.clock(), carries_on))
         self.host.released(launch)
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in NO_ROOM
 
 
 def _exit_words(report: ExitReport) -> str:

@@ -247,7 +247,9 @@ class LaunchError(RuntimeError):
         explains: Whether the message is all that its user needs; else it is what a missing program's would be.
         away: Whether it says nothing of the run: its node was out of reach, or its container was ended from outside. It
             may well start on another node.
+        no_room: Whether a disk of the worker's is full. The run can start once there is room again.
     """
 
     explains = False
     away = False
+    no_room = False

@@ -89,7 +89,9 @@ class ProcessDriver(Driver):
             if started is None:
                 raise LaunchError(f"{name} could not be started: {interrupted}") from interrupted
         except (OSError, RuntimeError) as error:
-            raise LaunchError(f"{name} could not be started: {error}") from error
+            failed = LaunchError(f"{name} could not be started: {error}")
+            failed.no_room = any(f"[Errno {number}]" in str(error) for number in supervisor.NO_ROOM)
+            raise failed from error
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(spec.run_id, run_dir))
             raise

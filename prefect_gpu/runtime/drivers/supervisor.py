@@ -13,7 +13,8 @@ The run's folder:
                   revokes the launch. A launch that was revoked can never start.
 ``process.json``  written before the run's process may do anything: without it, nothing ever ran.
 ``output.log``    stdout and stderr of the run, in order.
-``exit.json``     written when the process and everything it started are gone.
+``exit.json``     written when the process and everything it started are gone. Its place on the disk is taken
+                  as the run starts (``exit.json.reserved``), so that it can be written on a full one.
 ================  =====================================================================================
 """
 
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 CLAIM, PROCESS, EXIT, OUTPUT = "claim", "process.json", "exit.json", "output.log"
 LEFTOVER_GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL, for what outlives the run's main process
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that is full, or of which this user has had enough."""
+
+_RESERVED, _RESERVED_BYTES = ".reserved", 4096
 _PR_SET_CHILD_SUBREAPER = 36
 # What a terminal, a service manager or a clumsy `killpg` may send; the supervisor has to outlive it and report.
 _IGNORED = tuple(
@@ -136,11 +141,27 @@ def boot_id() -> str:
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
-    """Write a file that is either absent or whole, whenever one looks, and after a power loss, too."""
+    """Write a file that is either absent or whole, whenever one looks, and after a power loss, too.
+
+    On a full disk it is written where :func:`reserve` has made room for it.
+    """
     temporary = f"{path}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    _write_through(temporary, content)
+    try:
+        _write_through(temporary, json.dumps(content))
+    except OSError as error:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        if error.errno not in NO_ROOM:
+            raise
+        temporary = f"{path}{_RESERVED}"
+        _write_through(temporary, json.dumps(content).ljust(_RESERVED_BYTES), mode="r+")
     os.replace(temporary, path)
     sync_folder(os.path.dirname(path))
+
+
+def reserve(path: str) -> None:
+    """Make room on the disk for what :func:`write_json` will write there."""
+    _write_through(f"{path}{_RESERVED}", " " * _RESERVED_BYTES)
 
 
 def read_json(path: str) -> dict[str, Any] | None:
@@ -160,7 +181,7 @@ def claim(run_dir: str, content: dict[str, Any]) -> bool:
     it always learns who won.
     """
     temporary = f"{run_dir}/{CLAIM}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    _write_through(temporary, content)
+    _write_through(temporary, json.dumps(content))
     try:
         os.link(temporary, f"{run_dir}/{CLAIM}")
     except FileExistsError:
@@ -183,9 +204,9 @@ def sync_folder(folder: str) -> None:
         os.close(handle)
 
 
-def _write_through(path: str, content: dict[str, Any]) -> None:
-    with open(path, "w") as file:
-        json.dump(content, file)
+def _write_through(path: str, text: str, mode: str = "w") -> None:
+    with open(path, mode) as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
@@ -300,6 +321,7 @@ def _watch_over(
         "warm": warm,
     }
     try:
+        reserve(f"{run_dir}/{EXIT}")
         write_json(f"{run_dir}/{PROCESS}", facts)
     except OSError as error:  # closing `go` unsaid ends the child
         _answer(reply, {"id": job["id"], "error": f"{type(error).__name__}: {error}"})

@@ -142,20 +142,19 @@ class DockerDriver(Driver):
         name = spec.label or spec.run_id
         run_dir = _own_folder(spec.run_dir)
         container = containers.container_name(spec.run_id, run_dir)
-        if not await asyncio.to_thread(supervisor.claim, str(run_dir), {"container": container}):
-            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
         self._ours.add(container)
-        making = asyncio.ensure_future(asyncio.to_thread(self._make, spec, run_dir))
+        making = asyncio.ensure_future(asyncio.to_thread(self._claim_and_make, spec, run_dir, container))
         handle = None
         try:
             made = await asyncio.shield(making)
             handle = self._follow(spec.run_id, run_dir, made, name, spec.stream_output, None)
             await handle.begin()
-        except (LaunchError, ValueError) as error:
+        except (LaunchError, ValueError, OSError) as error:
             failed = (EngineError if isinstance(error, EngineError) else LaunchError)(
                 f"{name} could not be started: {error}"
             )
             failed.explains, failed.away = getattr(error, "explains", False), getattr(error, "away", False)
+            failed.no_room = isinstance(error, OSError) and error.errno in supervisor.NO_ROOM
             raise failed from error
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(making, handle))
@@ -327,6 +326,11 @@ class DockerDriver(Driver):
                     self._logger.warning("Container %s belongs to no run any more and is removed.", name)
                     containers.remove(self._engine, name)
 
+    def _claim_and_make(self, spec: LaunchSpec, run_dir: Path, container: str) -> Made:
+        if not supervisor.claim(str(run_dir), {"container": container}):
+            raise LaunchError("the launch was revoked, or has been started already")
+        return self._make(spec, run_dir)
+
     def _make(self, spec: LaunchSpec, run_dir: Path) -> Made:
         """Start a container: one that waits for such a launch, or else a new one."""
         how = spec.container or self._default
@@ -364,6 +368,7 @@ class DockerDriver(Driver):
 
     def _note(self, made: Made, run_dir: Path) -> None:
         """Write down a container that is about to begin, if it still may."""
+        supervisor.reserve(str(run_dir / supervisor.EXIT))
         write_made(run_dir, made)
         if not self.may_start():  # the image was pulled for minutes, or we were frozen
             raise LaunchError("another worker may lead by now")

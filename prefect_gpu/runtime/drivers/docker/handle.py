@@ -245,10 +245,13 @@ class ContainerHandle(RunHandle):
         if self._lost:
             self._released = True  # its thread ends when it is next heard from
             report = ExitReport(None, tail=tuple(self._tail), cause=self._lost, lost=True)
-        written = dataclasses.asdict(report)
-        await asyncio.to_thread(supervisor.write_json, str(self._dir / supervisor.EXIT), written)
-        if not self._lost:
-            await asyncio.to_thread(self._remove)  # what it said is safe now
+        try:
+            await asyncio.to_thread(supervisor.write_json, str(self._dir / supervisor.EXIT), dataclasses.asdict(report))
+        except OSError as error:  # its end is reported all the same; its container stays, for who looks after us
+            self._logger.error("Run %s: its end could not be written down: %s", self.run_id, error)
+        else:
+            if not self._lost:
+                await asyncio.to_thread(self._remove)  # what it said is safe now
         self._changes.shutdown(wait=False, cancel_futures=True)
         return report
 
@@ -256,7 +259,8 @@ class ContainerHandle(RunHandle):
         if isinstance(line, str):
             self._tail.append(line)
             if self._echo is not None:
-                self._echo(line)
+                with contextlib.suppress(OSError):  # where the worker's own output goes may be full, too
+                    self._echo(line)
         elif "ended" in line:
             self._ended = line["ended"]
         elif not self._begun.done() and "ready" not in line:  # which it said before it was this run's
