@@ -15,7 +15,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,9 @@ from typing import Any
 from uuid import UUID
 
 from prefect_gpu.bundles.folder import bundle_path
+from prefect_gpu.training.scratch import Scratch
+
+_scratch: Scratch | None = None  # its folder goes with this process
 
 
 def read_bundle(directory: str | Path, key: str) -> dict[str, Any]:
@@ -86,15 +88,17 @@ def _unpack(archive: Path) -> None:
 
     Never into the present folder: on one machine that is often the user's project, whose files may be newer.
     """
-    folder = tempfile.mkdtemp(prefix="prefect-gpu-files-")
+    global _scratch
+    _scratch = Scratch("prefect-gpu-files-")
+    folder = _scratch.empty()
     with zipfile.ZipFile(archive) as files:
         files.extractall(folder)
         for info in files.infolist():  # extractall leaves out the permissions, which scripts need
             mode = info.external_attr >> 16 & 0o777
             if mode and not info.is_dir():
-                (Path(folder) / info.filename).chmod(mode)
+                (folder / info.filename).chmod(mode)
     os.chdir(folder)
-    sys.path.insert(0, folder)
+    sys.path.insert(0, str(folder))
 
 
 def _drive(result: Any) -> None:

@@ -96,7 +96,9 @@ class Launches:
             self.logger.error("Run %s could not be recorded: %s", grant.job, error, exc_info=not full)
             why, again_s = (_NO_ROOM_WORDS, _ROOM_S) if full else (f"it could not be recorded: {error}", _RETRY_S)
             failed = ev.LaunchFailed(grant.job, why, now + again_s)
-            asyncio.get_running_loop().call_soon(self.tell, failed)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.tell, failed)
+            loop.call_soon(self.host.held, do.Hold(grant.job, "room", f"{why[0].upper()}{why[1:]}."))
             return
         launch.attach(*self.followers())
         self._meet(launch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -49,6 +49,7 @@ _LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
 _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
 _REST, _LONGEST_REST_S = 5.0, 1.0  # after reading what is new while runs wait: so many times what it took
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
+_REMEMBERED = 10_000  # runs that wait for another try: more are no pool's
 _SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
@@ -103,7 +104,7 @@ class QueueSync:
         self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
         self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
         self._finalised_at: dict[str, float] = {}
-        self._needs_all: set[str] = set()  # runs that have run out of the memory that they were granted
+        self._needs_all: deque[str] = deque(maxlen=_REMEMBERED)  # runs that had not the memory that they needed
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
         self._quotas_stale = True
@@ -348,7 +349,7 @@ class QueueSync:
 
     def exhausted(self, run_id: str) -> None:
         """A launch ran out of the memory that it was granted: if the run is tried again, it gets whole devices."""
-        self._needs_all.add(run_id)
+        self._needs_all.append(run_id)
 
     def finalised(self, run_id: str) -> None:
         """A launch is over; nothing that was read before this moment says anything about the run any more."""

@@ -16,7 +16,7 @@ from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import priority, supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.drivers.launched import Ended, Started, marked
-from prefect_gpu.runtime.drivers.output import OutputTail, tail_lines
+from prefect_gpu.runtime.drivers.output import OutputTail, keep_small, tail_lines
 from prefect_gpu.runtime.drivers.throttle import Throttle
 
 _POLL_SECONDS = 0.2  # only where the kernel has no pidfd
@@ -92,6 +92,7 @@ class ProcessHandle(RunHandle):
 
     async def _watch(self) -> ExitReport:
         following = asyncio.create_task(self._tail.run()) if self._tail else None
+        trimming = asyncio.create_task(keep_small(self._dir / supervisor.OUTPUT))
         try:
             if self._supervisor is not None:
                 await gone(*self._supervisor)
@@ -108,6 +109,7 @@ class ProcessHandle(RunHandle):
         finally:
             if self._throttle is not None:
                 self._throttle.close()
+            trimming.cancel()
             if following is not None:
                 following.cancel()
         tail = tail_lines(self._dir / supervisor.OUTPUT)

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 _BLOCK_BYTES = 64 * 1024
 LONGEST_LINE_BYTES = 64 * 1024
+KEPT_BYTES = 16 << 20
+"""Of a run's output, how much may wait to be repeated, and stays on the disk; what was before goes."""
+
 _FASTEST_SECONDS, _SLOWEST_SECONDS = 0.05, 0.5
+_TRIM_SECONDS = 5.0
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate(2)
 
 
 def tail_lines(path: Path, n: int = 20) -> tuple[str, ...]:
@@ -86,6 +92,10 @@ class OutputTail:
             file.seek(self._offset)
             while block := file.read(_BLOCK_BYTES):
                 any_read = True
+                if (behind := os.fstat(file.fileno()).st_size - self._offset) > KEPT_BYTES:
+                    self._skip(behind - KEPT_BYTES // 2)
+                    file.seek(self._offset)
+                    continue
                 self._offset += len(block)
                 *lines, self._pending = (self._pending + block).split(b"\n")
                 for line in lines:
@@ -95,6 +105,43 @@ class OutputTail:
                     self._pending = b""
                 await asyncio.sleep(0)  # a run that writes without end must not keep the worker from its work
         return any_read
+
+    def _skip(self, size: int) -> None:
+        self._offset += size
+        self._pending = b""
+        self._echo(f"... {size >> 20} MiB of output are left out here: it came faster than it could be repeated ...")
+
+
+async def keep_small(path: Path) -> None:
+    """Free the disk of what a run has written long ago, again and again until cancelled.
+
+    Args:
+        path: The file that the run writes to; it keeps its size, and its beginning becomes a hole. On a file system
+            that knows no holes, it stays as large as it is.
+    """
+    while True:
+        await asyncio.sleep(_TRIM_SECONDS)
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(trim, path)
+
+
+def trim(path: Path) -> None:
+    """Let only the last 32 MiB of a file take room on the disk.
+
+    Raises:
+        OSError: That could not be done.
+    """
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        seen = os.fstat(handle)
+        if seen.st_blocks * 512 <= 3 * KEPT_BYTES:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        size = ctypes.c_long(seen.st_size - 2 * KEPT_BYTES)
+        if libc.fallocate(handle, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(0), size):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(handle)
 
 
 def text_of(line: bytes) -> str:

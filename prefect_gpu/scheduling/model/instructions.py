@@ -35,7 +35,7 @@ class Hold:
             ``order`` that others come first. ``cores`` is for a run without devices: no node has so many free.
             ``memory`` is for a run that would share: there is company for it, but not enough memory left. ``round``:
             jobs are started in rounds. ``contention``: there is room for it, where it or others would be slowed down
-            too much.
+            too much. ``room`` is the controller's own: it could not write the launch down.
     """
 
     job: str

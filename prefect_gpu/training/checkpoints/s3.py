@@ -38,7 +38,7 @@ from prefect_gpu.training.checkpoints.manifest import (
     SaveCallback,
     describe,
 )
-from prefect_gpu.training.checkpoints.scratch import Scratch
+from prefect_gpu.training.scratch import Scratch
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -72,7 +72,7 @@ class S3CheckpointStore:
     ) -> None:
         self.location = location
         self._client = client or _client(location, credentials or {})
-        self._scratch = Scratch()
+        self._scratch = Scratch("prefect-gpu-checkpoint-")
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`. What is saved is written to this machine's disk first, and sent from there."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.runtime.drivers.conformance import until
-from prefect_gpu.runtime.drivers.output import OutputTail, tail_lines
+from prefect_gpu.runtime.drivers.output import KEPT_BYTES, OutputTail, tail_lines, trim
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,30 @@ async def test_a_line_without_end_is_repeated_in_pieces(tmp_path: Path) -> None:
     await tail.run()
     assert "".join(pieces) == "x" * 1_000_000
     assert max(map(len, pieces)) <= 3 * 64 * 1024
+
+
+async def test_a_flood_is_not_repeated_as_a_whole(tmp_path: Path) -> None:
+    path, lines = tmp_path / "log", list[str]()
+    path.write_bytes(b"x" * 63 + b"\n")
+    with path.open("ab") as file:
+        file.write((b"y" * 63 + b"\n") * (4 * KEPT_BYTES // 64))
+        file.write(b"the end\n")
+    tail = OutputTail(path, 0, lines.append)
+    tail.finish()
+    await tail.run()
+    assert lines[-1] == "the end"
+    assert sum(map(len, lines)) <= KEPT_BYTES
+    assert sum("are left out here" in line for line in lines) == 1
+
+
+def test_only_the_end_of_a_long_output_takes_room(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab") as file:
+        for number in range(5 * KEPT_BYTES // 1024):
+            file.write(b"%1023d\n" % number)
+    before = tail_lines(path)
+    trim(path)
+    seen = path.stat()
+    assert seen.st_size == 5 * KEPT_BYTES, "whoever writes or reads at the end is not disturbed"
+    assert seen.st_blocks * 512 <= 2 * KEPT_BYTES + (1 << 20)
+    assert tail_lines(path) == before

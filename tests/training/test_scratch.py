@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.training.checkpoints.scratch import Scratch
+from prefect_gpu.training.scratch import Scratch
 
 _OTHER = """
-from prefect_gpu.training.checkpoints.scratch import Scratch
-scratch = Scratch()
+from prefect_gpu.training.scratch import Scratch
+scratch = Scratch("prefect-gpu-checkpoint-")
 (scratch.empty() / "weights").write_text("1")
 print(scratch.empty().parent, flush=True)
 input()
@@ -41,11 +41,11 @@ def other() -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 def test_what_a_killed_process_left_is_removed_by_the_next(other: tuple[subprocess.Popen[str], Path]) -> None:
     process, folder = other
-    ours = Scratch()
+    ours = Scratch("prefect-gpu-checkpoint-")
     assert folder.is_dir(), "its process lives"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    another = Scratch()
+    another = Scratch("prefect-gpu-checkpoint-")
     assert not folder.exists()
     assert ours.empty() != another.empty(), "ours lives, too"
 
@@ -60,11 +60,11 @@ def test_one_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
     made = tmp_path / "prefect-gpu-checkpoint-abc"
     made.mkdir()
     (made / "making").touch()
-    Scratch()
+    Scratch("prefect-gpu-checkpoint-")
     assert made.is_dir()
 
 
 def test_it_is_empty_each_time() -> None:
-    scratch = Scratch()
+    scratch = Scratch("prefect-gpu-checkpoint-")
     (scratch.empty() / "old").touch()
     assert list(scratch.empty().iterdir()) == []

@@ -1,4 +1,4 @@
-"""Where checkpoints lie on their way to and from a remote store, on this machine's disk."""
+"""Folders for temporary files that do not outlive the process that made them for long, even if it is killed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_PREFIX = "prefect-gpu-checkpoint-"
 _LOCK = "lock"
 
 
 class Scratch:
     """A folder for this process, in the folder for temporary files. It is removed with the object.
 
-    A process that is killed removes nothing, and a checkpoint may be large: what such processes have left is removed
+    A process that is killed removes nothing, and what is in it may be large: what such processes have left is removed
     when the next folder is made. Whose folder it is, a lock in it says, which ends with its process.
 
+    Args:
+        prefix: What the names of all such folders begin with.
+
     Example:
-        >>> scratch = Scratch()
+        >>> scratch = Scratch("prefect-gpu-checkpoint-")
         >>> (scratch.empty() / "weights").write_text("3.14")
         4
     """
 
-    def __init__(self) -> None:
-        _remove_abandoned()
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
+    def __init__(self, prefix: str) -> None:
+        _remove_abandoned(prefix)
+        self._folder = tempfile.TemporaryDirectory(prefix=prefix)
         # Made under another name: one without a lock on it may be removed by anybody.
         making = Path(self._folder.name) / "making"
         self._lock = making.open("w")
@@ -41,8 +43,8 @@ class Scratch:
         return folder
 
 
-def _remove_abandoned() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+def _remove_abandoned(prefix: str) -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR)
         except OSError:  # it is being made or removed, or is another user's
