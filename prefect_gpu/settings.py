@@ -11,7 +11,7 @@ from typing import Literal
 
 from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
@@ -111,6 +111,42 @@ class GpuSettings(PrefectBaseSettings):
         "prefect-gpu.endpoint overrides it that a manager gives a node.",
     )
     image: str | None = Field(default=None, description="Image of the containers of runs that name none.")
+    container_volumes: list[str] | str = Field(
+        default_factory=list,
+        description="Folders of the nodes, with what is below them, and Docker volumes that runs may mount, for "
+        "example /data:ro,/scratch. With :ro, runs may only read there. Default: none. A single * allows all, and "
+        "makes whoever may submit runs root on the nodes.",
+    )
+    container_networks: list[str] | str = Field(
+        default_factory=list,
+        description="Docker networks that runs may join, for example team-*. Default: none but the Engine's own "
+        "default and the one in which gangs meet. `host` is the node's own.",
+    )
+    container_images: list[str] | str = Field(
+        default_factory=lambda: ["*"],
+        description="Images that runs may use, for example registry.example/team/*. Default: all.",
+    )
+    container_user: str | None = Field(
+        default=None,
+        description="User of all runs' containers, for example 1000:1000. Default: the one that the image names, which "
+        "should not be root.",
+    )
+    container_memory_max: str | None = Field(
+        default=None,
+        description="Most main memory that a run may ask for by memory_limit, for example 64GiB; who asks for none "
+        "gets this. Default: no limit.",
+    )
+    container_shm_max: str | None = Field(
+        default=None, description="Most shared memory that a run may ask for by shm_size. Default: no limit."
+    )
+    container_pids_max: int = Field(
+        default=32_768, ge=0, description="Most processes and threads of a run's container. 0: no limit."
+    )
+    container_privileges: bool = Field(
+        default=False,
+        description="Leave the containers of runs all that Docker gives by default. Off, they cannot send raw packets "
+        "or make device files (NET_RAW, MKNOD), and programs such as sudo gain nothing.",
+    )
     advertise: str | None = Field(
         default=None,
         description="Address of this machine at which containers reach the run channel (and a Prefect server on this "
@@ -196,7 +232,9 @@ class GpuSettings(PrefectBaseSettings):
         "end of any run until its bundle is. They stay as long as Prefect does not say that the run is over.",
     )
 
-    @field_validator("preload", "pass_environment", mode="after")
+    @field_validator(
+        "preload", "pass_environment", "container_volumes", "container_networks", "container_images", mode="after"
+    )
     @classmethod
     def _split_names(cls, value: list[str] | str) -> list[str]:
         if isinstance(value, str):
@@ -209,6 +247,13 @@ class GpuSettings(PrefectBaseSettings):
         parse_bytes(value, field="virtual_device_memory")
         return value
 
+    @field_validator("container_memory_max", "container_shm_max")
+    @classmethod
+    def _valid_most(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value:
+            parse_bytes(value, field=str(info.field_name))
+        return value or None
+
     @field_validator("checkpoints")
     @classmethod
     def _valid_place(cls, value: str | None) -> str | None:
@@ -220,6 +265,18 @@ class GpuSettings(PrefectBaseSettings):
     def virtual_device_memory_bytes(self) -> int:
         """Memory of one virtual device, in bytes."""
         return parse_bytes(self.virtual_device_memory, field="virtual_device_memory")
+
+    @property
+    def container_memory_max_bytes(self) -> int | None:
+        """Most main memory of a run's container, in bytes; None: no limit."""
+        return (
+            parse_bytes(self.container_memory_max, field="container_memory_max") if self.container_memory_max else None
+        )
+
+    @property
+    def container_shm_max_bytes(self) -> int | None:
+        """Most shared memory of a run's container, in bytes; None: no limit."""
+        return parse_bytes(self.container_shm_max, field="container_shm_max") if self.container_shm_max else None
 
     @property
     def resolved_state_dir(self) -> Path:

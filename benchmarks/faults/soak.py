@@ -108,6 +108,7 @@ class Soak:
             channel_host="0.0.0.0",
             image=IMAGE,
             checkpoints=self._checkpoints,
+            container_volumes="*",
             state_dir=str(self.folder / "state"),
         )
         self._workers.append(self.sandbox.start_worker(self.pool, env=env))

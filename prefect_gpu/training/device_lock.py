@@ -54,7 +54,7 @@ class DeviceLock:
         taken: list[int] = []
         for file in self._files:
             try:
-                taken.append(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                taken.append(_open(file))
                 fcntl.flock(taken[-1], (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
                 _close(taken)
@@ -91,6 +91,15 @@ def own_lock(environ: Mapping[str, str]) -> DeviceLock:
     except ValueError:
         files = []
     return DeviceLock([file for file in files if isinstance(file, str)], environ.get(ENV_SHARED) == "1")
+
+
+def _open(file: str) -> int:
+    """A lock file: made if need be, and only read where another user, of another container, has made it."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(file, os.O_RDWR | os.O_CREAT | flags, 0o644)
+    except PermissionError:
+        return os.open(file, os.O_RDONLY | flags)
 
 
 def _close(descriptors: list[int]) -> None:

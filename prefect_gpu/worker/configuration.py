@@ -62,9 +62,14 @@ class _OfContainer(BaseModel):
         default_factory=list,
         title="Volumes",
         description="Folders of the node that the container sees, as /on/the/node:/in/the/container, with :ro for "
-        "read-only.",
+        "read-only. The worker's setting container_volumes says which there may be.",
     )
-    network: str | None = Field(default=None, title="Network", description="Docker network that the container joins.")
+    network: str | None = Field(
+        default=None,
+        title="Network",
+        description="Docker network that the container joins. The worker's setting container_networks says "
+        "which there may be.",
+    )
 
     @field_validator("memory_limit", "shm_size")
     @classmethod

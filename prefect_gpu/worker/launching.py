@@ -32,6 +32,7 @@ from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, 
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.finalisation import claim_words, persist
 from prefect_gpu.worker.infrastructure import passed_patterns
+from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.states import claim_was_clean
@@ -183,6 +184,8 @@ class Launcher:
             for name, value in configuration.env.items()
             if name in said or (is_passed(name, passed) and not (self._outside and name in _OF_THIS_MACHINE))
         }
+        if self._outside:
+            permitted(container_of(configuration, self._settings.image), self._settings)  # its owner is told now
         run.record.known |= {"flow_name": flow.name, "deployment": deployment.name if deployment else None}
         return configuration
 
@@ -237,7 +240,7 @@ class Launcher:
             told_at=CONTROL_VARIABLES,
             stream_output=configuration.stream_output,
             label=flow_run.name,
-            container=container_of(configuration, self._settings.image),
+            container=permitted(container_of(configuration, self._settings.image), self._settings),
         )
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from prefect_gpu.demo.lab import docker_nodes
@@ -31,10 +32,11 @@ def compose(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 def test_what_is_not_filled_in_is_named() -> None:
-    told = compose("config", ADDRESS="10.0.0.1", POSTGRES_PASSWORD="")
-    assert told.returncode != 0
-    assert "set it in deployments/.env" in told.stderr
-    assert compose("config", ADDRESS="10.0.0.1", POSTGRES_PASSWORD="x").returncode == 0
+    filled = {"ADDRESS": "10.0.0.1", "POSTGRES_PASSWORD": "x", "API_PASSWORD": "y"}
+    for name in filled:
+        told = compose("config", **filled | {name: ""})
+        assert told.returncode != 0 and "set it in deployments/.env" in told.stderr, name
+    assert compose("config", **filled).returncode == 0
 
 
 @pytest.fixture
@@ -64,6 +66,7 @@ def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Pa
         "COMPOSE_PROJECT_NAME": "prefect-gpu",
         "ADDRESS": node.address,
         "POSTGRES_PASSWORD": "kept-in-the-network",
+        "API_PASSWORD": "of-those-who-may",
         "IMAGE": training_image.IMAGE,
         "POSTGRES_IMAGE": training_image.STANDINS,
         "REDIS_IMAGE": training_image.STANDINS,
@@ -79,6 +82,10 @@ def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Pa
 
     wait_until(lambda: "started!" in logs("worker"), what="the worker", every_s=1.0, timeout_s=120)
     api = {"PREFECT_API_URL": f"http://{node.address}:4200/api", "PREFECT_HOME": str(tmp_path)}
+    stranger = httpx.post(f"{api['PREFECT_API_URL']}/work_pools/filter", json={}, trust_env=False)
+    assert stranger.status_code == 401
+    assert httpx.get(f"http://{node.address}:4280/api/overview", trust_env=False).status_code == 401
+    api["PREFECT_API_AUTH_STRING"] = "prefect:of-those-who-may"
 
     def prefect(*arguments: str) -> str:
         done = subprocess.run(
@@ -91,4 +98,4 @@ def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Pa
     prefect("--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect-containers.yaml")
     assert "finished successfully" in prefect("deployment", "run", "train-mlp/gpus", "--watch")
     assert f"gave this run {node.name}/virtual-" in logs("worker")
-    assert "kept-in-the-network" not in logs()
+    assert "kept-in-the-network" not in logs() and "of-those-who-may" not in logs()

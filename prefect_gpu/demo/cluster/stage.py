@@ -58,6 +58,7 @@ class ClusterStage(Stage):
             "CHANNEL_HOST": lab.gateway,  # and not all addresses: nobody else has anything to say there
             "IMAGE": checkout.IMAGE,
             "CHECKPOINTS": str(self.checkpoints),
+            "CONTAINER_VOLUMES": ",".join(volume.partition(":")[0] for volume in self._volumes()),
         }
         everywhere = {
             "PYTHONPATH": str(checkout.ROOT),
@@ -76,11 +77,15 @@ class ClusterStage(Stage):
         self._set_defaults()  # and the checkout, unless it says otherwise
         super().start_worker()
 
+    def _volumes(self) -> list[str]:
+        """What the runs see of this machine."""
+        return checkout.volumes(self.shared, self._output)
+
     def _set_defaults(self) -> None:
         pool = self._get(f"/work_pools/{POOL}")
         template = pool["base_job_template"]
         properties = template["variables"]["properties"]
-        properties["volumes"]["default"] = checkout.volumes(self.shared, self._output)
+        properties["volumes"]["default"] = self._volumes()
         one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a run has one core or two
         properties["env"]["default"] = checkout.environment() | one_thread
         self._http.patch(f"/work_pools/{POOL}", json={"base_job_template": template}).raise_for_status()

@@ -30,6 +30,9 @@ class ContainerSpec:
         volumes: ``"/on/the/node:/in/the/container"``, ``":ro"`` behind it makes it read-only.
         network: The network that it joins; empty: the engine's default.
         labels: More labels.
+        user: As whom its processes run, ``"1000:1000"``; empty: as the image says.
+        pids: Most processes and threads; None: no limit.
+        privileges: Whether it keeps all privileges that Docker gives by default.
     """
 
     image: str
@@ -39,6 +42,9 @@ class ContainerSpec:
     volumes: tuple[str, ...] = ()
     network: str = ""
     labels: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    pids: int | None = None
+    privileges: bool = False
 
 
 @dataclass(frozen=True)

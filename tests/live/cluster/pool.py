@@ -33,6 +33,7 @@ class ClusterPool(LivePool):
             "channel_host": "0.0.0.0",
             "image": IMAGE,
             "checkpoints": str(self.folder / "checkpoints"),
+            "container_volumes": "*",
         }
         return super().start_worker(*arguments, wait=wait, state_dir=state_dir, **(settings | env))
 

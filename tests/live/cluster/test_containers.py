@@ -6,6 +6,7 @@ import asyncio
 
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
+from prefect_gpu.demo.lab.checkout import volumes
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, eventually
 
@@ -52,3 +53,17 @@ async def test_what_goes_wrong_says_why(swarm: ClusterPool) -> None:
     assert state.is_crashed() and "The image is not on the engine" in (state.message or "")
     state = await swarm.until(hungry)
     assert state.is_crashed() and "more memory than its container's limit" in (state.message or "")
+
+
+async def test_a_run_gets_nothing_of_the_host_that_the_operator_does_not_allow(swarm: ClusterPool) -> None:
+    """Neither a run that a user submits, nor one that is submitted from within another."""
+    folders = [volume.partition(":")[0] for volume in volumes(swarm.folder)]
+    swarm.start_worker(container_volumes=",".join(folders), container_memory_max="4GiB", **COLD)
+    whole = await swarm.submit("plain", job_variables={"volumes": [*volumes(swarm.folder), "/:/host"]})
+    state = await swarm.until(whole)
+    assert state.is_crashed() and "volumes='/:/host' is not allowed" in (state.message or "")
+    assert "PREFECT_INTEGRATIONS_GPU_CONTAINER_VOLUMES" in (state.message or "")
+    near = await swarm.submit("plain", job_variables={"network": "host"})
+    state = await swarm.until(near)
+    assert state.is_crashed() and "network='host' is not allowed" in (state.message or "")
+    assert (await swarm.until(await swarm.submit("train", steps=5))).is_completed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import posixpath
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ _COMMAND = ("python3", "-I", "-S", f"{FOLDER}/inside.py", f"{FOLDER}/job.json")
 _ALWAYS = (inside, intent, supervisor, fencing)  # what every container has of ours
 _TASK = f"{FOLDER}/warm.json"
 _WARMING_QUOTA_US = 50_000  # of 100,000: half a core, so that warming up disturbs nobody who trains
+_NOT_NEEDED = ("NET_RAW", "MKNOD", "AUDIT_WRITE", "SETFCAP")  # of what Docker gives root in a container
+_LOCKS_MODE = 0o1777  # of a folder that no user of the node can reach, where containers of several users lock
 _MEETING_PORT = 29500  # torchrun's; each container has ports of its own
 _LONGEST_NAME = 40  # the whole name has at most 63 letters: it is a host name, too
 
@@ -63,11 +66,12 @@ def leftovers(client: DockerClient, pool: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Image:
-    """An image on an engine: its id, and the environment and the working folder that it declares."""
+    """An image on an engine: its id, and the environment, the working folder and the user that it declares."""
 
     id: str
     environment: Mapping[str, str]
     folder: str
+    user: str = ""
 
 
 def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
@@ -92,7 +96,7 @@ def ensure_image(client: DockerClient, image: str, pull: str) -> Image:
         found = client.images.get(name)
     config = found.attrs["Config"]
     environment = dict(entry.split("=", 1) for entry in config.get("Env") or () if "=" in entry)
-    return Image(str(found.id), environment, config.get("WorkingDir") or "/")
+    return Image(str(found.id), environment, config.get("WorkingDir") or "/", config.get("User") or "")
 
 
 def create(
@@ -136,7 +140,8 @@ def create(
         device_requests=list(access.requests) or None,
     )
     files = _files(_ALWAYS) | {"job.json": job_of(spec, image, access, mark, cores), **_contacts(contacts)}
-    return _create(client, how.image, _COMMAND, name, labels, access, limits, files)
+    owner = how.user or image.user
+    return _create(client, how.image, _COMMAND, name, labels, access, limits, files, owner, spec.shares)
 
 
 def create_idle(
@@ -163,7 +168,8 @@ def create_idle(
         runtime=access.runtime,
     )
     files = _files((*_ALWAYS, fork_compatibility, waiting)) | {"warm.json": json.dumps(task).encode()}
-    return _create(client, image.id, (*_COMMAND, _TASK), name, labels, access, limits, files)
+    owner = how.user or image.user
+    return _create(client, image.id, (*_COMMAND, _TASK), name, labels, access, limits, files, owner)
 
 
 def _create(
@@ -175,8 +181,15 @@ def _create(
     access: GpuAccess,
     limits: dict[str, Any],
     files: Mapping[str, bytes],
+    user: str,
+    shares: Sequence[Path] = (),
 ) -> str:
-    """A container with these files of ours in it; none is left if they cannot be put there."""
+    """A container with these files of ours in it; none is left if they cannot be put there.
+
+    Args:
+        user: As whom its processes run; empty: root.
+        shares: Folders of the node that must be this user's: an Engine makes them as root's.
+    """
     made = client.api.create_container(
         image,
         entrypoint=list(command),
@@ -185,9 +198,14 @@ def _create(
         environment=dict(access.environment),
         host_config=limits,
         working_dir="/",
+        user=user or None,
     )
     try:
         client.api.put_archive(made["Id"], "/", _archive(files))
+        if user.partition(":")[0] not in ("", "0", "root"):
+            owner = _ids(client, made["Id"], user)
+            folders = [(LOCKS, _LOCKS_MODE, (0, 0)), *((str(share), 0o700, owner) for share in shares)]
+            client.api.put_archive(made["Id"], "/", _folders(folders))
     except BaseException:
         remove(client, made["Id"])
         raise
@@ -280,6 +298,8 @@ def _limits(how: ContainerSpec, shares: Sequence[Path]) -> dict[str, Any]:
         "mem_limit": how.memory_bytes,
         "memswap_limit": how.memory_bytes,  # the sum of both: no swap, which would only make it slow
         "shm_size": how.shm_bytes,
+        "pids_limit": how.pids,
+        **({} if how.privileges else {"cap_drop": list(_NOT_NEEDED), "security_opt": ["no-new-privileges"]}),
     }
 
 
@@ -320,6 +340,39 @@ def _contacts(contacts: bytes) -> dict[str, bytes]:
 def _has_cores(told: Mapping[str, Any], cpus: tuple[int, ...]) -> bool:
     """Whether the engine's machine has these cores, so that the container may be held to them."""
     return bool(cpus) and max(cpus) < int(told["NCPU"])
+
+
+def _ids(client: DockerClient, container: str, user: str) -> tuple[int, int]:
+    """The numbers of a user and his group, which the image may call by name."""
+    name, _, group = user.partition(":")
+    rows = _rows(client, container, "/etc/passwd") if not name.isdigit() or not group else []
+    known = next((row for row in rows if name in (row[0], row[2])), ["", "", name, name])
+    if group and not group.isdigit():
+        group = next((row[2] for row in _rows(client, container, "/etc/group") if row[0] == group), "0")
+    uid, gid = known[2], group or known[3]
+    return int(uid) if uid.isdigit() else 0, int(gid) if gid.isdigit() else 0
+
+
+def _rows(client: DockerClient, container: str, path: str) -> list[list[str]]:
+    try:
+        content, _ = client.api.get_archive(container, path)
+    except NotFound:
+        return []
+    with tarfile.open(fileobj=io.BytesIO(b"".join(content))) as archive:
+        file = archive.extractfile(posixpath.basename(path))
+        text = file.read().decode(errors="replace") if file is not None else ""
+    return [row for row in (line.split(":") for line in text.splitlines()) if len(row) > 3]
+
+
+def _folders(folders: Sequence[tuple[str, int, tuple[int, int]]]) -> bytes:
+    """A tar archive of folders that are there already, as they shall be: path, mode, user and group."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, mode, (uid, gid) in folders:
+            folder = tarfile.TarInfo(path.strip("/"))
+            folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, mode, uid, gid
+            archive.addfile(folder)
+    return packed.getvalue()
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:

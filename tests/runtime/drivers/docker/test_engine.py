@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,31 @@ class TestOneEngine(DriverConformance):
         seen = str(self.client.containers.get(str(handle.pid).partition(":")[2]).attrs)
         assert spec.run_id in seen and "pnu_secret" not in seen
         await handle.stop(0)
+
+    async def test_it_has_no_privileges_and_need_not_be_root(
+        self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
+    ) -> None:
+        """As another user it trains, locks devices together with runs of root, and keeps its checkpoints."""
+        code = """
+import json, os, sys
+sys.path.insert(0, "/prefect-gpu")
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+lock = os.open("/prefect-gpu-locks/of-both.lock", os.O_RDONLY | os.O_CREAT, 0o644)
+open(sys.argv[1] + "/checkpoint", "w").close()
+print(json.dumps([os.getuid(), os.getgid(), int(status["NoNewPrivs"]), int(status["CapBnd"], 16)]))
+"""
+        share = tmp_path / "checkpoints-of-run"
+        for user, ids in (("", [0, 0]), ("65534:65534", [65534, 65534]), ("games", [5, 60])):
+            how = ContainerSpec(IMAGE, user=user, pids=100)
+            spec = make_spec(code, argv=("python3", "-c", code, str(share)))
+            handle = await driver.launch(dataclasses.replace(spec, container=how, shares=(share,), cwd=Path()))
+            report = await handle.wait()
+            assert report.returncode == 0, report.tail
+            uid, gid, no_new, bounds = json.loads(report.tail[-1])
+            net_raw, mknod = 1 << 13, 1 << 27
+            assert ([uid, gid], no_new, bounds & (net_raw | mknod)) == (ids, 1, 0)
+            assert (share.stat().st_uid, share.stat().st_gid) == tuple(ids)
+            shutil.rmtree(share)
 
     async def test_its_memory_limit_ends_it_and_is_said(
         self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
