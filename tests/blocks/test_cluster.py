@@ -66,6 +66,7 @@ secret_access_key: {{from_environment: OURS}}
         image=IMAGE,
         advertise=cluster.gateway,
         channel_host="0.0.0.0",
+        container_volumes="*",
     )
     failed = await submit(pool, fail=True)
     state = await pool.until(failed, deadline_s=300)
