@@ -7,9 +7,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
-SHARE = 0.1  # of the time that may go into what is shown of waiting runs and of progress
+SHARE = 0.05  # of the time that may go into what is shown of waiting runs and of progress
 CREDIT_S = 3.0  # of writing that may be saved up, so that a small pool is shown at once, and that may be owed
-QUIET_S = 2.0  # after the last submission
+QUIET_S = 1.0  # after a submission
+# After one of several. A server that is being written to takes seconds for one; a pause of that length is no end of it.
+QUIET_AFTER_SEVERAL_S = 6.0
 LONGEST_S = 60.0  # that waiting runs give way to submissions without a break
 
 
@@ -33,7 +35,7 @@ class Lane:
         ...     async with lane.budgeted():
         ...         now += 5.0
         >>> lane.is_free, asyncio.run(show()), lane.is_free, lane.free_in_s
-        (True, None, False, 20.0)
+        (True, None, False, 40.0)
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +43,7 @@ class Lane:
         self._lock = asyncio.Lock()
         self._credit_s, self._counted_at = CREDIT_S, clock()
         self._urgent = 0
-        self._submitted_at = self._let_through_at = float("-inf")
+        self._submitted_at = self._let_through_at = self._quiet_at = float("-inf")
 
     @contextlib.asynccontextmanager
     async def reserved(self) -> AsyncIterator[None]:
@@ -72,8 +74,9 @@ class Lane:
     def submission(self) -> None:
         """A run was submitted just now; others will probably be."""
         now = self._clock()
-        if now - self._submitted_at > QUIET_S:
+        if now > self._quiet_at:
             self._let_through_at = now
+        self._quiet_at = now + (QUIET_AFTER_SEVERAL_S if now - self._submitted_at < LONGEST_S else QUIET_S)
         self._submitted_at = now
 
     @property
@@ -90,7 +93,7 @@ class Lane:
     def lets_through(self) -> bool:
         """Whether to write now what is shown of a waiting run; once a minute if runs are submitted all the time."""
         now = self._clock()
-        if self.is_free and (now - self._submitted_at > QUIET_S or now - self._let_through_at > LONGEST_S):
+        if self.is_free and (now > self._quiet_at or now - self._let_through_at > LONGEST_S):
             self._let_through_at = now
             return True
         return False

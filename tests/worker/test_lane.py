@@ -15,7 +15,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker import queue_sync
-from prefect_gpu.worker.lane import CREDIT_S, LONGEST_S, QUIET_S, SHARE, Lane
+from prefect_gpu.worker.lane import CREDIT_S, LONGEST_S, QUIET_AFTER_SEVERAL_S, QUIET_S, SHARE, Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import LOGGER, OneRun
 
@@ -52,13 +52,17 @@ async def test_what_waiting_runs_show_gives_way_to_submissions_but_not_for_ever(
     clock = Clock()
     lane = Lane(clock)
     assert lane.lets_through()
+    lane.submission()
+    assert not lane.lets_through()
+    clock.now += QUIET_S + 0.1
+    assert lane.lets_through(), "one run is shown soon"
     through = 0
     for _ in range(round(3.5 * LONGEST_S)):
         lane.submission()
         clock.now += 1.0
         through += lane.lets_through()
     assert through == 3
-    clock.now += QUIET_S
+    clock.now += QUIET_AFTER_SEVERAL_S
     assert lane.lets_through()
 
 
