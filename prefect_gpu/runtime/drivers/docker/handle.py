@@ -29,6 +29,7 @@ from prefect_gpu.runtime.drivers.launched import Say
 if TYPE_CHECKING:
     from docker import DockerClient
 
+_BLOCKS = 16  # of output that wait to be taken in
 _TAIL_LINES = 20
 _PERIOD_US = 100_000  # of the kernel's CPU quota
 _LEAST_QUOTA_US = 1_000  # the kernel's own; a container that is stopped for good would outlive its worker so
@@ -84,6 +85,7 @@ class ContainerHandle(RunHandle):
         self._ended: dict[str, Any] | None = None
         self._stream: Any = None
         self._blocks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        self._room = threading.BoundedSemaphore(_BLOCKS)  # a run that floods waits for the worker, not the other way
         self._released = False
         self._lost = ""
         self._busy_s: float | None = None
@@ -231,6 +233,8 @@ class ContainerHandle(RunHandle):
         follower.start()
         lines = Lines(self._made.mark)
         while (block := await blocks.get()) is not None:
+            self._room.release()
+            await asyncio.sleep(0)  # a run that writes without end must not keep the worker from its work
             if isinstance(block, Exception):
                 self._logger.warning("Run %s: the engine does not answer (%s); asking again.", self.run_id, block)
                 continue
@@ -270,6 +274,8 @@ class ContainerHandle(RunHandle):
         """In a thread: hand on the container's output until it has ended. An engine that is away is asked again."""
 
         def hand_on(block: bytes | Exception | None) -> None:
+            while not self._released and not self._room.acquire(timeout=1.0):
+                pass
             if not self._released:
                 self._loop.call_soon_threadsafe(blocks.put_nowait, block)
 
