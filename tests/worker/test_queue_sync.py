@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -153,3 +154,62 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     controller.nodes_away = ()
     await queue._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
+
+
+class SlowPool:
+    """A pool with one waiting run, of which each look at all of it takes two seconds."""
+
+    def __init__(self, prefect: OneRun, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.prefect, self.now, self.wholes, self.count = prefect, 1000.0, 0, 1
+        clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
+        monkeypatch.setattr("prefect_gpu.worker.queue_sync.time", clock)
+
+    def due_until(self, _: float) -> datetime:
+        return datetime.fromtimestamp(self.now, timezone.utc)
+
+    async def scheduled_runs(self, _: object, since: object = None) -> Any:
+        if since is None:
+            self.wholes += 1
+            self.now += 2.0
+        yield [self.prefect.as_read()]
+
+    async def count_scheduled(self, _: object) -> int:
+        return self.count
+
+    async def runs_in_state(self, *_: object) -> list[Any]:
+        return []
+
+    async def mark_ready(self) -> None:
+        return None
+
+
+async def test_the_whole_pool_is_compared_as_often_as_that_takes_little_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often the stream is opened again; and sooner if the number of waiting runs is not what is believed."""
+    prefect = OneRun(Scheduled())
+    queue, pool = a_sync(prefect), SlowPool(prefect, monkeypatch)
+    queue._pool, queue._worker = cast(Any, pool), cast(Any, SimpleNamespace(_prefetch_seconds=10.0))
+    job = Job(prefect.run_id, Request(), "q", 0.0, 0.0)
+    queue.controller.scheduler.state.waiting = lambda: [job]  # type: ignore[method-assign]
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(queue, "_read_quotas", nothing)
+    monkeypatch.setattr(queue, "_take_in", nothing)
+
+    async def look(seconds: int) -> int:
+        before = pool.wholes
+        for _ in range(seconds):
+            await queue.look()
+            pool.now += 1.0
+        return pool.wholes - before
+
+    assert await look(1) == 1
+    assert await look(200) == 5, "of 2 s each"
+    for _ in range(5):  # the stream is opened again and again
+        queue.missed()
+    assert await look(5) <= 1
+    pool.count = 2
+    assert await look(100) in (9, 10)
