@@ -18,12 +18,16 @@ from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.worker.estimate_words import estimate_markdown, estimate_of, to_go
 from prefect_gpu.worker.story_words import story_markdown
 
+# Between two updates, at least this part of the time since the first, up to so many seconds.
+_PART, _RARELY_S = 0.02, 60.0
+
 
 class RunArtifacts:
     """The artifacts of one run; they are made when there is something to show and then kept up to date.
 
     Args:
-        every_s: The shortest time between two updates, in seconds; of the estimate and the story, five times that.
+        every_s: The shortest time between two updates, in seconds; of the estimate and the story, five times that. It
+            grows with the time since the first one, up to a minute: who has trained for hours is looked at less often.
         story: What happened to the run so far, as (Unix seconds, sentence).
         page: Address of the pool's page; empty if there is none.
     """
@@ -34,7 +38,7 @@ class RunArtifacts:
         run: Launch,
         estimates: Estimates,
         *,
-        every_s: float = 1.0,
+        every_s: float = 2.0,
         story: Callable[[], Sequence[tuple[float, str]]] = tuple,
         page: str = "",
     ) -> None:
@@ -155,15 +159,19 @@ class _Artifact:
         self._client, self._key, self._kind, self._run_id, self._every_s = client, key, kind, run_id, every_s
         self._shown: float | str | None = None
         self._shown_at = float("-inf")
+        self._first_at = float("inf")
 
     async def show(self, data: float | str | None, description: str, *, now: bool) -> float:
         """Seconds after which to try again; 0 if it is up to date."""
         if data is None or data == "" or data == self._shown:
             return 0.0
-        early = self._every_s - (time.monotonic() - self._shown_at)
+        at = time.monotonic()
+        every_s = max(self._every_s, min(_RARELY_S, _PART * (at - self._first_at)))
+        early = every_s - (at - self._shown_at)
         if early > 0 and not now:
             return early
-        self._shown_at = time.monotonic()  # before it is tried: what fails is not tried again at once
+        self._first_at = min(self._first_at, at)
+        self._shown_at = at  # before it is tried: what fails is not tried again at once
         if self.id is not None:
             await self._client.update_artifact(self.id, ArtifactUpdate(data=data, description=description))
         else:

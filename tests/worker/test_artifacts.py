@@ -236,3 +236,15 @@ async def test_a_page_tells_the_story_as_it_grows_and_to_its_end() -> None:
     assert await artifacts.show() > 1e6 and client.artifacts["train-it-story"] is first, "soon enough"
     await artifacts.show(final=True)
     assert "ended: its process ended" in client.artifacts["train-it-story"].data
+
+
+async def test_a_training_of_an_hour_is_written_of_a_few_hundred_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each update is a write to Prefect's database. The pool's page shows every step."""
+    now, run, client = 0.0, a_run(), KeepingClient()
+    monkeypatch.setattr("prefect_gpu.worker.artifacts.time", SimpleNamespace(time=time.time, monotonic=lambda: now))
+    artifacts = RunArtifacts(client, run, Estimates())  # type: ignore[arg-type]
+    for second in range(3600):
+        now = float(second)
+        run.progressed({"step": second, "steps": 3600})
+        await artifacts.show()
+    assert 100 <= client.calls <= 400
