@@ -26,7 +26,7 @@ def hold(folder: str) -> None:
 
 
 def _began() -> float:
-    """When this process was made, in Unix seconds, to a hundredth: psutil knows the machine's start to a second only."""
+    """When this process was made, in Unix seconds, to a hundredth: psutil knows it to a second only."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s
