@@ -29,6 +29,7 @@ from prefect_gpu.training.protocol import (
     CLOSE_OVER,
     CLOSE_REUSED,
     MAX_FRAME_BYTES,
+    OLDEST_PROTOCOL,
     PROTOCOL_VERSION,
 )
 
@@ -267,11 +268,7 @@ class ChannelServer:
         ahead_s = self._clock() - shown if _is_time(shown) else None
         if hello.get("type") != "hello":
             raise _Rejected(CLOSE_MALFORMED, "the first frame must be a hello")
-        if hello.get("protocol") != PROTOCOL_VERSION:
-            raise _Rejected(
-                CLOSE_MALFORMED,
-                f"this worker speaks protocol {PROTOCOL_VERSION}: use the same prefect-gpu on both sides",
-            )
+        newest = _common_version(hello)
         await self._opened.wait()
         run_id, token, session = (_text(hello, name) for name in ("run", "token", "session"))
         run = self._authenticate(run_id, token, session, connection)
@@ -291,7 +288,7 @@ class ChannelServer:
             old, run.connection = run.connection, None
             if old is not None:
                 self._hang_up(old, 1000, "replaced by a new connection of the same process")
-            await connection.send(json.dumps({"type": "welcome", "acked": run.acked}))
+            await connection.send(json.dumps({"type": "welcome", "acked": run.acked, "protocol": newest}))
             sent: set[str] = set()
             while waiting := [number for number in run.instructions if number not in sent]:
                 for number in waiting:
@@ -321,7 +318,9 @@ class ChannelServer:
             run.instructions.pop(_text(frame, "id"), None)
             return
         if frame.get("type") != "event":
-            _malformed(f"a frame of type {str(frame.get('type'))[:20]!r}")
+            if _text(frame, "type") == "hello":
+                _malformed("a second hello")
+            return  # of a newer version
         seq, at, shown, data = frame.get("seq"), frame.get("at"), frame.get("clock"), frame.get("data")
         kind = _text(frame, "kind")
         if type(seq) is not int or seq < 1:
@@ -354,6 +353,21 @@ class ChannelServer:
 
 _quiet = logging.getLogger("prefect_gpu.channel.websockets")
 _quiet.setLevel(logging.CRITICAL)  # port scanners and broken handshakes are no news
+
+
+def _common_version(hello: dict[str, Any]) -> int:
+    """The newest version that a run and we speak.
+
+    One that speaks none of ours is not turned away for good: it trains on, and the next worker may understand it.
+    """
+    oldest = hello.get("protocol")
+    newest = hello.get("newest", oldest)
+    if type(oldest) is not int or type(newest) is not int:
+        _malformed("protocol is no whole number")
+    if oldest > PROTOCOL_VERSION or newest < OLDEST_PROTOCOL:
+        ours = f"{OLDEST_PROTOCOL} to {PROTOCOL_VERSION}"
+        raise _Rejected(_TRY_AGAIN_LATER, f"this worker speaks protocol {ours}, the run {oldest} to {newest}")
+    return min(newest, PROTOCOL_VERSION)
 
 
 def _parse(text: str | bytes) -> dict[str, Any]:

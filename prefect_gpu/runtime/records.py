@@ -7,6 +7,10 @@ worker may be of another version, older or newer, and there may have been a powe
 ``record.json``  replaced in one step whenever something changes; its newest state may be lost with the power
 ``first.json``   the same as it was at first, which is on the disk before anything is launched
 ===============  ==================================================================================================
+
+A version reads the records of the one before and of the one after: fields that it does not know are ignored, and those
+that are not there have their defaults. Version 1 took a record with a field of no such name for none at all, so what is
+newer than that is written below ``known``, which it keeps.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ from prefect_gpu.scheduling.model.codec import fields_of, plain
 from prefect_gpu.scheduling.model.jobs import Request
 
 RECORD, FIRST = "record.json", "first.json"
+VERSION = 2
+_LEAST_VERSION = 1  # of a worker that can read what we write
+_SINCE_1 = "since_version_1"
 _OURS = (RECORD, FIRST, supervisor.CLAIM, supervisor.PROCESS)
 UNKNOWN_PLACE = Placement("", (), ())
 
@@ -72,6 +79,12 @@ class RunRecord:
     known: dict[str, Any] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)
+
+
+_FIELDS_OF_VERSION_1 = """
+    run_id name pool queue token request placement attempt session warm cancelled gated behind weight leaving speeds
+    known times progress
+""".split()  # noqa: SIM905
 
 
 class RecordStore:
@@ -121,7 +134,7 @@ class RecordStore:
     def write(self, folder: Path, record: RunRecord) -> None:
         """Replace the record in one step, so that a reader sees the old one or the new one and never half of one."""
         temporary = folder / f"{RECORD}.tmp"
-        temporary.write_text(json.dumps(record, default=plain))
+        temporary.write_text(json.dumps(_as_written(record), default=plain))
         os.chmod(temporary, 0o600)  # it holds the token
         temporary.replace(folder / RECORD)
 
@@ -176,7 +189,7 @@ class RecordStore:
         why = []
         for name in (RECORD, FIRST):
             try:
-                record: RunRecord = files.build(RunRecord, files.load(folder / name))
+                record: RunRecord = files.build(RunRecord, _fields_in(folder / name))
             except (FileNotFoundError, NotADirectoryError):
                 why.append(f"{folder / name} is gone")
                 continue
@@ -189,14 +202,43 @@ class RecordStore:
         return None, "; ".join(why)
 
 
+def _as_written(record: RunRecord) -> dict[str, Any]:
+    """A record's fields, those that version 1 does not have below ``known``."""
+    written = fields_of(record)
+    newer = {name: written.pop(name) for name in list(written) if name not in _FIELDS_OF_VERSION_1}
+    own = {"version": VERSION, "least": _LEAST_VERSION, **newer}
+    return {**written, "known": {**record.known, _SINCE_1: own}}
+
+
+def _fields_in(path: Path, *, whatever: bool = False) -> dict[str, Any]:
+    """The fields that a record was written with.
+
+    Args:
+        whatever: Also if a version wrote it that is too new for us.
+
+    Raises:
+        UnreadableError: It is no record, or not for us.
+    """
+    written = files.load(path)
+    if not isinstance(written, dict):
+        raise files.UnreadableError("it is no JSON object")
+    known = written.get("known")
+    newer = known.pop(_SINCE_1, {}) if isinstance(known, dict) else {}
+    if not isinstance(newer, dict):
+        raise files.UnreadableError(f"known.{_SINCE_1} is no JSON object")
+    version, least = newer.pop("version", 1), newer.pop("least", 1)
+    if not whatever and (not isinstance(least, int) or least > VERSION):
+        raise files.UnreadableError(f"version {version} wrote it for versions from {least} on; this one is {VERSION}")
+    return {**written, **newer}
+
+
 def _salvage(folder: Path, pool: str) -> RunRecord:
     """What can be read of a record, field by field."""
     run_id, hints = folder.name.rpartition("-")[0], get_type_hints(RunRecord)
     found = fields_of(RunRecord(run_id, run_id, pool, "", "", Request(), UNKNOWN_PLACE))
     for name in (FIRST, RECORD):
         with contextlib.suppress(OSError, files.UnreadableError):
-            written = files.load(folder / name)
-            for field_name, value in written.items() if isinstance(written, dict) else ():
+            for field_name, value in _fields_in(folder / name, whatever=True).items():
                 if field_name in hints:
                     with contextlib.suppress(files.UnreadableError):
                         found[field_name] = files.build(hints[field_name], value)

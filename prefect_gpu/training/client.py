@@ -22,6 +22,7 @@ from prefect_gpu.training.protocol import (
     CLOSE_MALFORMED,
     CLOSE_OVER,
     CLOSE_REUSED,
+    OLDEST_PROTOCOL,
     PROGRESS,
     PROTOCOL_VERSION,
     USAGE,
@@ -252,7 +253,8 @@ class ChannelClient:
         try:
             hello = {
                 "type": "hello",
-                "protocol": PROTOCOL_VERSION,
+                "protocol": OLDEST_PROTOCOL,
+                "newest": PROTOCOL_VERSION,
                 "run": self.run_id,
                 "token": self._token,
                 "session": self.session,

@@ -5,8 +5,8 @@ Every frame is one JSON object with a ``type``:
 =============  =========  ==========================================================================
 type           sent by    other fields
 =============  =========  ==========================================================================
-hello          run        ``protocol``, ``run`` (id), ``token``, ``session`` (one per process), ``clock``
-welcome        controller ``acked``: the last event number that the controller has handled, 0 if none
+hello          run        ``protocol``, ``newest``, ``run`` (id), ``token``, ``session``, ``clock``
+welcome        controller ``acked``: the last event handled, 0 if none; ``protocol``
 event          run        ``seq`` (1, 2, ...), ``at`` (Unix seconds), ``clock``, ``kind`` and ``data``
 ack            controller ``seq``: every event up to this number has been handled
 instruction    controller ``id``, ``kind`` and ``data``
@@ -24,12 +24,18 @@ Of an event's data the controller takes the fields named below, as far as their 
 and within their range, texts and tables of bounded length. It leaves out the rest, and events of other kinds, without
 a word: another version of the run side may say more.
 
+The two sides may be of different versions: a worker is upgraded, or rolled back, while its runs train. A run says the
+oldest version that it speaks (``protocol``) and the newest, the controller the newest that both speak (1 without a
+word). Each speaks the version before, too, and ignores frames, kinds and fields that it does not know. Version 2: a
+controller ignores frames of a type that it does not know; before, it ended the connection for good.
+
 This module is shared by both sides and imports nothing.
 """
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+OLDEST_PROTOCOL = 1  # that is still spoken
 MAX_FRAME_BYTES = 256 * 1024  # neither side sends or accepts more
 
 # Environment variables that the driver sets for a run.

@@ -13,7 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from prefect_gpu.runtime.channel import ChannelServer, new_token
-from prefect_gpu.training.client import ChannelClient
+from prefect_gpu.training.client import FATAL_CODES, ChannelClient
 from prefect_gpu.training.protocol import (
     CLOSE_FORGED,
     CLOSE_MALFORMED,
@@ -272,7 +272,7 @@ GOOD: dict[str, Any] = {"type": "event", "seq": 1, "at": 1.0, "kind": "progress"
         "[" * 50_000,
         b"\x00\x01",
         '{"type":"event","seq":1,"at":NaN,"kind":"progress","data":{}}',
-        json.dumps({"type": "what"}),
+        json.dumps({"type": 7}),
         json.dumps({"type": "hello"}),
         json.dumps({**GOOD, "seq": 0}),
         json.dumps({**GOOD, "seq": "1"}),
@@ -303,11 +303,46 @@ async def test_malformed_frames_end_their_connection_and_nothing_else(channel: F
 
 
 @pytest.mark.parametrize(
-    "hello", [{"protocol": 99}, {"run": ""}, {"run": 3}, {"token": None}, {"session": "x" * 600}, {"session": "\ud800"}]
+    "hello",
+    [
+        {"protocol": "1"},
+        {"newest": None},
+        {"run": ""},
+        {"run": 3},
+        {"token": None},
+        {"session": "x" * 600},
+        {"session": "\ud800"},
+    ],
 )
 async def test_a_malformed_hello_is_refused_with_a_reason(channel: Fixture, hello: dict[str, Any]) -> None:
     code, reason = await channel.rejected(**hello)
     assert code == CLOSE_MALFORMED and reason
+
+
+@pytest.mark.parametrize(
+    ("says", "common"),
+    [
+        ({"protocol": 1}, 1),  # the version before there were several
+        ({"protocol": 1, "newest": 2}, 2),
+        ({"protocol": 1, "newest": 99}, PROTOCOL_VERSION),
+        ({"protocol": PROTOCOL_VERSION, "newest": 99, "more": {"to": "say"}}, PROTOCOL_VERSION),
+    ],
+)
+async def test_a_run_of_another_version_is_spoken_to_in_what_both_speak(
+    channel: Fixture, says: dict[str, Any], common: int
+) -> None:
+    client = await channel.open(**says)
+    assert (await receive(client))["protocol"] == common
+    await send(client, type="something new", words=[1])
+    await event(client, 1)
+    assert (await receive(client))["seq"] == 1, "what is not known is ignored, and the rest is heard"
+
+
+@pytest.mark.parametrize("says", [{"protocol": PROTOCOL_VERSION + 1, "newest": 99}, {"protocol": 0, "newest": 0}])
+async def test_a_run_that_speaks_nothing_of_ours_may_try_again(channel: Fixture, says: dict[str, Any]) -> None:
+    """A worker that was rolled back will be upgraded again, and the run is still there."""
+    code, reason = await channel.rejected(**says)
+    assert code not in FATAL_CODES and "this worker speaks protocol" in reason
 
 
 async def test_a_frame_that_is_too_large_ends_its_connection(channel: Fixture) -> None:
