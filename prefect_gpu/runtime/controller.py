@@ -32,7 +32,7 @@ from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.report_schema import checked, checked_time
 from prefect_gpu.runtime.reports import Measurements, Phases
 from prefect_gpu.runtime.slowdown import SlowdownMeter
-from prefect_gpu.runtime.tasks import Tasks
+from prefect_gpu.runtime.tasks import Failing, Tasks
 from prefect_gpu.scheduling import Scheduler, SchedulingError
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
@@ -158,10 +158,10 @@ class Controller:
         await self._launches.adopt_all()
         self._channel.open()  # not before: whoever comes back must not be told that nobody knows it
         await self._driver.sweep()
-        self._tasks.start(self._driver.watch_nodes(self._change_nodes), "nodes")
+        self._tasks.keep(lambda: self._driver.watch_nodes(self._change_nodes), "nodes")
         if self._driver.local and self.fleet.nodes:
             watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
-            self._tasks.start(watch.run(), "pressure")
+            self._tasks.keep(watch.run, "pressure")
 
     def abandon(self) -> None:
         """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""
@@ -180,6 +180,10 @@ class Controller:
         await self._channel.close()
         await self._driver.close()
         self._log.close()
+
+    def ill(self) -> dict[str, Failing]:
+        """What goes on beside and has done nothing but fail for long: see :meth:`.Tasks.ill`."""
+        return self._tasks.ill()
 
     @property
     def nodes_away(self) -> Sequence[str]:

@@ -6,11 +6,16 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_FIRST_PAUSE_S = 0.5  # from a failure to the next try; then twice as long each time
+_LONGEST_PAUSE_S = 10.0
+_WELL_S = 60.0  # work that has gone on for so long was well, whatever comes then
 
 
 async def in_own_thread(work: Callable[[], T], name: str) -> T:
@@ -35,12 +40,40 @@ async def in_own_thread(work: Callable[[], T], name: str) -> T:
     return await done
 
 
-class Tasks:
-    """Holds on to tasks until they are done, and says what went wrong in them."""
+@dataclass
+class Failing:
+    """Work that fails again and again.
 
-    def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any]) -> None:
+    Attributes:
+        since: When that began, in monotonic seconds.
+        last: When it failed last.
+        error: Why.
+    """
+
+    since: float
+    last: float
+    error: Exception
+
+
+class Tasks:
+    """Holds on to tasks until they are done, and says what went wrong in them.
+
+    Args:
+        away: Errors which say that somebody else is away, and nothing of the work: they are no news, and no illness.
+        clock: Monotonic seconds; tests may replace it.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger | logging.LoggerAdapter[Any],
+        away: tuple[type[Exception], ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._logger = logger
+        self._away = away
+        self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._failing: dict[str, Failing] = {}
 
     def start(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
         """Begin it; the name is for the log."""
@@ -48,6 +81,53 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
+        """Begin work that is to go on, unless it does: whenever it fails it begins anew, after a pause."""
+        if not self.has(name):
+            self.start(self.insist(work, name), name)
+
+    async def insist(self, work: Callable[[], Awaitable[T]], name: str) -> T:
+        """Do the work, again and again with longer and longer pauses, until it succeeds.
+
+        Returns:
+            What it gives.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            began = self._clock()
+            try:
+                done = await work()
+            except Exception as error:
+                if self._clock() - began > _WELL_S:
+                    pause_s = _FIRST_PAUSE_S
+                    self._failing.pop(name, None)
+                self._failed(name, error, pause_s)
+            else:
+                self._failing.pop(name, None)
+                return done
+            await asyncio.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    def _failed(self, name: str, error: Exception, pause_s: float) -> None:
+        now, before, away = self._clock(), self._failing.get(name), isinstance(error, self._away)
+        if away:
+            self._failing.pop(name, None)
+        else:
+            self._failing[name] = Failing(before.since if before is not None else now, now, error)
+        if away or (before is not None and repr(before.error) == repr(error)):
+            self._logger.debug("%s failed again, and is begun anew in %.1f s: %r", name, pause_s, error)
+        else:
+            self._logger.error("%s failed, and is begun anew in %.1f s", name, pause_s, exc_info=error)
+
+    def ill(self, for_s: float = _WELL_S) -> dict[str, Failing]:
+        """What has done nothing but fail for so long, by name. May be asked from any thread."""
+        now = self._clock()
+        return {
+            name: one
+            for name, one in list(self._failing.items())
+            if one.last - one.since >= for_s and now - one.last <= _WELL_S
+        }
 
     def has(self, name: str) -> bool:
         """Whether work of that name is being done."""

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import anyio
+
 from prefect_gpu.estimation.interference.network import remembered, traffic_of
 from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
@@ -61,7 +63,10 @@ class PoolLearning:
 
     async def run(self, artifact: PoolArtifact) -> None:
         """Learn, and keep the pool's page of estimates up to date, until cancelled."""
-        await asyncio.gather(self._remember(), self._learner.run(), self._show_accuracy(artifact))
+        async with anyio.create_task_group() as together:  # if one fails none is left, and all may begin anew
+            together.start_soon(self._remember)
+            together.start_soon(self._learner.run)
+            together.start_soon(self._show_accuracy, artifact)
 
     def wake(self) -> None:
         """A run was recorded, or the history can be used (again)."""

@@ -36,6 +36,7 @@ from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.pool import PoolView, is_waiting
+from prefect_gpu.worker.server_clock import NO_ANSWERS
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.
@@ -228,10 +229,14 @@ class QueueSync:
                 await self._take_in_all(found, started)
                 for run_id in run_ids - {str(run.id) for run in found}:
                     self.withdraw(run_id, "it was deleted")
-            except httpx.HTTPError as error:
+            except Exception as error:
+                self._quotas_stale = True
+                self.doubt(*run_ids)
+                self._news.set()
+                if not isinstance(error, NO_ANSWERS):
+                    raise
                 self._logger.debug("Runs could not be read: %r", error)
                 await asyncio.sleep(1.0)
-                self.doubt(*run_ids)
             if self.controller.scheduler.state.queue_of_waiting:  # one more can wait; the server has others to serve
                 await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began)))
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
 import httpx
 from prefect.client.orchestration import PrefectClient
+from prefect.exceptions import ObjectNotFound
 
 from prefect_gpu.runtime.clock import CLOCK, Clock
+
+NO_ANSWERS = (httpx.HTTPError, ObjectNotFound, json.JSONDecodeError)
+"""What asking Prefect ends with while it is away, or hidden behind a gateway that says anything at all."""
 
 _ASKED = "prefect_gpu.asked_at"
 _QUICK_S = 2.0  # an answer that took longer says little
@@ -29,6 +34,7 @@ class ServerClock:
         self._clock = clock
         self._before_s: float | None = None  # the server's clock before the worker's time; None: as the machine's own
         self._client: httpx.AsyncClient | None = None
+        self._answered_at = clock()
 
     def listen(self, client: PrefectClient) -> None:
         """Look at the dates of what the server answers to this client."""
@@ -49,6 +55,11 @@ class ServerClock:
         """By how many seconds the server's clock is before the worker's time."""
         return -self._clock.ahead_s if self._before_s is None else self._before_s
 
+    @property
+    def answered_s(self) -> float:
+        """How long ago the server, or what stands before it, has answered without an error, in seconds."""
+        return self._clock() - self._answered_at
+
     def now(self) -> datetime:
         """What the server's clock shows."""
         return datetime.fromtimestamp(self._clock() + self.before_s, timezone.utc)
@@ -62,6 +73,8 @@ class ServerClock:
 
     async def _answered(self, response: httpx.Response) -> None:
         now, asked = self._clock(), response.request.extensions.get(_ASKED)
+        if response.is_success:
+            self._answered_at = now
         try:
             date = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
         except (TypeError, ValueError):

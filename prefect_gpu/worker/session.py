@@ -11,11 +11,9 @@ import socket
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-import httpx
 from prefect.client.schemas.objects import FlowRun
 from prefect.events import emit_event
 from prefect.logging import get_logger
@@ -29,7 +27,7 @@ from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.runtime.records import RecordStore
-from prefect_gpu.runtime.tasks import Tasks
+from prefect_gpu.runtime.tasks import Failing, Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.profiles import get_live_profile
@@ -48,7 +46,7 @@ from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
-from prefect_gpu.worker.server_clock import ServerClock
+from prefect_gpu.worker.server_clock import NO_ANSWERS, ServerClock
 from prefect_gpu.worker.stream import PoolStream
 
 
@@ -78,6 +76,7 @@ class PoolSession:
         settings: GpuSettings,
         printer: Callable[..., None],
         umask: int = -1,
+        standing_by: Callable[[], object] = lambda: None,
     ) -> None:
         get_live_profile(settings.profile)  # one that will not do must stop the worker now, not later
         self._worker = worker
@@ -90,13 +89,13 @@ class PoolSession:
         self._logger = get_logger("worker.gpu")
         spool = spool_folder(self._state_dir) / worker._work_pool_name
         self._recorder = Recorder(settings.resolved_history_url, spool, self._logger)
-        self._leadership = Leadership(self._locks, printer, self._stand_by, self._logger)
+        self._leadership = Leadership(self._locks, printer, standing_by, self._logger)
         self._stack = AsyncExitStack()
         self._control = EngineControl()
         self._lane = Lane()
         self._server_clock = ServerClock()
         self._page: PageServer | None = None
-        self._tasks = Tasks(self._logger)
+        self._tasks = Tasks(self._logger, NO_ANSWERS)
         self.is_open = False
         self.draining = False
         self.lost = False
@@ -108,7 +107,7 @@ class PoolSession:
         worker, pool, client = self._worker, self._worker.work_pool, self._worker.client
         self._server_clock.listen(client)
         await self._leadership.claim(pool.name)
-        self._start_once("beat", self._leadership.beat(pool.name))
+        self._tasks.keep(lambda: self._leadership.beat(pool.name), "beat")
         chosen = await read_blocks(self._settings, client)
         settings = self._settings = chosen.settings
         place = infrastructure_of(
@@ -117,7 +116,7 @@ class PoolSession:
         scope = await place.driver.scope() or ""
         if scope:
             await self._leadership.take(client, pool.name, scope)
-            self._start_once("lead", self._keep_leadership())
+            self._tasks.keep(self._keep_leadership, "lead")
         if api_is_local():  # flows that are submitted without a deployment travel through a folder
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
@@ -145,22 +144,23 @@ class PoolSession:
             where = f" on {', '.join(node.id for node in nodes) or 'no node'}"
             say_devices(pool.name, devices, self._printer, self._logger, where)
         await self._open_page()
-        for work in (
-            host.stream.run(),
-            host.queue.follow_news(),
-            host.queue.show_holds(),
-            self._beat(),
-            host.bury_orphans(),
-            self._make_cleaner().run(),
-        ):
-            self._tasks.start(work)
+        work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "stream": host.stream.run,
+            "news": host.queue.follow_news,
+            "holds": host.queue.show_holds,
+            "heartbeats": self._beat,
+            "orphans": host.bury_orphans,
+            "cleaner": self._make_cleaner().run,
+        }
         recorded = None
         if settings.learn:
             opened = self._recorder.opened
             learning = PoolLearning(opened, self.controller, host.queue.estimated, self._lane, self._logger)
             recorded = learning.wake
-            self._tasks.start(learning.run(accuracy_artifact(client, pool.name)))
-        self._tasks.start(self._recorder.run(recorded))
+            work["learning"] = lambda: learning.run(accuracy_artifact(client, pool.name))
+        work["history"] = lambda: self._recorder.run(recorded)
+        for name, run in work.items():
+            self._tasks.keep(run, name)
         self.is_open = True
 
     def _make_controller(self, place: Infrastructure, credentials: Mapping[str, str] | None) -> Controller:
@@ -218,17 +218,16 @@ class PoolSession:
         except Exception as error:  # it is only for show
             self._logger.debug("The pool's page could not be linked: %r", error)
 
-    def _start_once(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Unless it is being done: a session whose opening failed, since Prefect went away, is opened again."""
-        if self._tasks.has(name):
-            work.close()
-        else:
-            self._tasks.start(work, name)
+    def ill(self) -> dict[str, Failing]:
+        """What of the session's long work has done nothing but fail for long; may be asked from any thread."""
+        return self._tasks.ill() | (self.controller.ill() if self.is_open else {})
+
+    @property
+    def answered_s(self) -> float:
+        """How long ago Prefect has answered, in seconds."""
+        return self._server_clock.answered_s
 
     # -- leading --------------------------------------------------------------------------------------------------
-
-    def _stand_by(self) -> None:
-        self._worker._last_polled_time = datetime.now(timezone.utc)  # type: ignore[assignment]  # healthy, if idle
 
     async def _keep_leadership(self) -> None:
         await self._leadership.keep()
@@ -257,7 +256,7 @@ class PoolSession:
         async def look() -> None:
             try:
                 await self.look()
-            except httpx.HTTPError as error:
+            except NO_ANSWERS as error:
                 self._logger.debug("The pool could not be read: %r", error)
 
         if not self._tasks.has("look"):

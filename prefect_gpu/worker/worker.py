@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -25,7 +26,9 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
+from prefect_gpu.worker.health import Health
 from prefect_gpu.worker.infrastructure import SetupError
+from prefect_gpu.worker.server_clock import NO_ANSWERS
 from prefect_gpu.worker.session import PoolSession
 
 if TYPE_CHECKING:
@@ -53,6 +56,9 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         self._printer: Callable[..., None] = print
         self._refusal: Exception | None = None
         self._umask = -1
+        self._has_served = False
+        self._said = ""  # why it cannot serve now
+        self._health = Health()
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -72,12 +78,13 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         try:
             settings = GpuSettings()
             self._umask = close_to_others(settings.resolved_state_dir) if settings.private else -1
-            session = PoolSession(self, settings, printer, self._umask)
+            session = PoolSession(self, settings, printer, self._umask, self._health.looked)
         except (ValidationError, HistoryError, ValueError) as error:
             raise SystemExit(f"The worker cannot start: {_one_line(error)}") from None
         self._session = session
         self._printer = printer
         self._serving = asyncio.ensure_future(super().start(run_once, with_healthcheck, printer))
+        turning = asyncio.ensure_future(self._health.turn())
         with _Signals(lambda: self._on_signal(printer)):
             try:
                 await self._serving
@@ -89,7 +96,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
                 printer(f"Worker {self.name!r} stopped!")
             finally:
                 self._serving.cancel()
-                await asyncio.gather(self._serving, return_exceptions=True)
+                turning.cancel()
+                await asyncio.gather(self._serving, turning, return_exceptions=True)
                 self._session = None
                 if self._umask != -1:
                     os.umask(self._umask)
@@ -116,11 +124,11 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         await super().teardown(*exc_info)
 
     async def sync_with_backend(self) -> None:
-        """Send a heartbeat and read the pool. Once it has worked, an API that is away is waited for."""
+        """Send a heartbeat and read the pool. Once the worker has begun, whatever Prefect answers is waited out."""
         try:
             await super().sync_with_backend()
-        except httpx.TransportError as error:
-            if not self._has_successfully_synced:
+        except NO_ANSWERS as error:
+            if not self.is_setup:
                 raise
             self._logger.debug("No heartbeat could be sent: %r", error)
 
@@ -135,6 +143,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         Returns:
             The runs that wait.
         """
+        self._health.looked()
         self._last_polled_time = now("UTC")
         session = self._session
         if session is None or not self._has_successfully_synced:
@@ -146,14 +155,28 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
                 await session.open()
             waiting = await session.look()
         except (SetupError, BlockError, LaunchError, LockError) as error:
+            if self._has_served:  # it was right before, and may be so again
+                self._say_once(f"The pool cannot be served now: {error}")
+                return []
             self._refusal = error
             if self._serving is not None:
                 self._serving.cancel()
             return []
-        except httpx.TransportError as error:
+        except NO_ANSWERS as error:
+            if self._run_once and not isinstance(error, httpx.TransportError):
+                raise
             # Prefect's own loop would end the worker after some of these; trainings are better off with it.
-            self._logger.warning("Prefect does not answer (%r); the worker keeps trying.", error)
+            self._say_once(f"Prefect does not answer as it should ({error!r}); the worker keeps trying.")
             return []
+        except Exception:
+            if not self._has_served:
+                raise
+            self._logger.exception("The pool could not be looked at; the worker keeps trying.")
+            return []
+        if self._said:
+            self._said = ""
+            self._logger.info("Prefect answers again.")
+        self._has_served = True
         self._last_polled_time = now("UTC")
         if self._run_once:
             await session.wait_finished()
@@ -161,12 +184,26 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
 
     async def _stand_by_again(self, lost: PoolSession) -> PoolSession:
         """Another worker may lead: a new session waits for its turn. What was to be drained is not ours any more."""
+        session = PoolSession(self, GpuSettings(), self._printer, self._umask, self._health.looked)
         await lost.close()
         if lost.draining and self._serving is not None:
             self._serving.cancel()
-        self._session = PoolSession(self, GpuSettings(), self._printer, self._umask)
-        self._session.follow(lost)
-        return self._session
+        session.follow(lost)
+        self._session = session
+        return session
+
+    def _say_once(self, words: str) -> None:
+        """Until the worker can serve again."""
+        level = logging.DEBUG if self._said else logging.WARNING
+        self._said = self._said or words
+        self._logger.log(level, "%s", words)
+
+    def is_worker_still_polling(self, query_interval_seconds: float) -> bool:
+        """Whether no restart would help. Prefect's health check asks it, in a thread of its own."""
+        wrong = [] if self._session is None else self._health.wrong(self._session, query_interval_seconds)
+        for what in wrong:
+            self._logger.error("The worker is not well and should be restarted: %s", what)
+        return not wrong
 
     async def run(
         self,

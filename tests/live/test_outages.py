@@ -1,0 +1,113 @@
+"""Prefect is away, or a gateway says anything: a worker stays up, and what ends meanwhile is settled afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from prefect_gpu.demo.lab.sandbox import Process
+from tests.live.pool import COLD, LivePool, eventually
+from tests.live.proxy import Answer, Proxy
+from tests.live.test_two_workers import start_leased
+
+QUICK = {"PREFECT_WORKER_QUERY_SECONDS": "0.5", "PREFECT_WORKER_HEARTBEAT_SECONDS": "1"}
+"""So that a worker meets in seconds what it else meets in ten minutes."""
+
+
+@pytest_asyncio.fixture
+async def proxy(pool: LivePool) -> AsyncIterator[Proxy]:
+    """What stands between the pool's workers and Prefect."""
+    async with Proxy(pool.sandbox.port) as standing:
+        yield standing
+        await standing.heal()
+        await asyncio.to_thread(pool.stop_workers)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+async def outlives(
+    pool: LivePool,
+    proxy: Proxy,
+    folder: Path,
+    worker: Process,
+    answers: tuple[Answer, ...],
+    seconds: float,
+    health: str,
+) -> None:
+    """A run ends in each of the outages, and another one waits; each time both go on afterwards."""
+    direct = {"env": {"PREFECT_API_URL": pool.sandbox.api_url}}  # the runs themselves reach Prefect
+
+    async def submit(name: str) -> Any:
+        return await pool.submit("train", job_variables=direct, hold=str(folder / name))
+
+    runs = [await submit("0")]
+    await pool.until_noted(runs[0])
+    async with httpx.AsyncClient() as client:
+        for number, answer in enumerate(answers, start=1):
+            runs.append(await submit(str(number)))
+            await pool.until(runs[-1], "AwaitingGpu")
+            await proxy.fail(answer)
+            (folder / str(number - 1)).touch()
+            await pool.until(runs[-2], "Completed")
+            await asyncio.sleep(seconds)
+            assert worker.popen.poll() is None, f"{answer}: {worker.output}"
+            assert (await client.get(health)).status_code == 200, f"{answer}: a restart would not help"
+            await proxy.heal()
+            await pool.until_noted(runs[-1])
+            assert (await pool.rows([runs[-2]]))[0].outcome == "completed"
+    (folder / str(len(answers))).touch()
+    await pool.until(runs[-1], "Completed")
+    assert pool.noted() == {str(run_id): 1 for run_id in runs}
+
+    async def settled() -> bool:
+        return not list((pool.state_dir / "runs").iterdir())
+
+    await eventually(settled, "every launch settled")
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds"),
+    [
+        pytest.param(("refuse", 503), 4.0, id="seconds"),
+        pytest.param((404, 401, 503, "refuse", "freeze"), 60.0, id="minutes", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.timeout(900)
+async def test_outages_are_survived(
+    answers: tuple[Answer, ...], seconds: float, pool: LivePool, proxy: Proxy, tmp_path: Path
+) -> None:
+    port = free_port()
+    others = QUICK | {"PREFECT_API_URL": proxy.api_url, "PREFECT_WORKER_WEBSERVER_PORT": str(port)}
+    worker = await asyncio.to_thread(
+        pool.start_worker, "--with-healthcheck", others=others, virtual_devices="1", prescheduling="false", **COLD
+    )
+    await outlives(pool, proxy, tmp_path, worker, answers, seconds, f"http://127.0.0.1:{port}/health")
+
+
+@pytest.mark.parametrize("answer", [404, pytest.param(401, marks=pytest.mark.full)])
+async def test_a_leader_that_is_refused_leads_again(
+    answer: Answer, pool: LivePool, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Its lease runs out after some seconds, as after a minute elsewhere, and nobody else is there."""
+    worker = start_leased(pool, "only", PREFECT_API_URL=proxy.api_url)
+    go = tmp_path / "go"
+    run_id = await pool.submit("train", job_variables={"env": {"PREFECT_API_URL": pool.sandbox.api_url}}, hold=str(go))
+    await pool.until_noted(run_id)
+    await proxy.fail(answer)
+    await asyncio.to_thread(worker.wait_for_output, "no longer leads")
+    await proxy.heal()
+    await asyncio.to_thread(worker.wait_for_output, "adopted it")
+    go.touch()
+    await pool.until(run_id, "Completed")
+    assert pool.noted() == pool.noted("finished") == {str(run_id): 1}
