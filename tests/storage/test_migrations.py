@@ -113,6 +113,16 @@ def test_a_migration_that_fails_changes_nothing(history_url: str) -> None:
             assert "parts" not in columns(connection)
 
 
+def test_workers_that_find_an_old_database_at_once_migrate_it_once(history_url: str) -> None:
+    with History(history_url) as history:
+        with history._writer.begin() as connection:
+            migrate(connection, HEAD, to="0002")
+    script = "import sys; from prefect_gpu.storage.history import History; print(History(sys.argv[1]).count())"
+    command = [sys.executable, "-c", script, history_url]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [worker.communicate() for worker in workers] == [("0\n", "")] * 3
+
+
 SCRIPT = """
 import json, sys
 from prefect_gpu.storage.history import History, HistoryRow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _FOLDER = Path(__file__).parent
+_ALONE = threading.Lock()  # Alembic has one environment for all threads
 
 REVISIONS = tuple(sorted(path.stem[1:5] for path in (_FOLDER / "versions").glob("v[0-9]*.py")))
 """All that this version knows, the oldest first: ``versions/v0006_launch.py`` is revision 0006."""
@@ -36,8 +38,9 @@ def migrate(connection: Connection, since: str, to: str = REVISIONS[-1]) -> None
     from alembic import command  # not worth its time where there is nothing to do
 
     config = _config(connection)
-    command.stamp(config, since or "base", purge=True)
-    (command.upgrade if to >= since else command.downgrade)(config, to or "base")
+    with _ALONE:
+        command.stamp(config, since or "base", purge=True)
+        (command.upgrade if to >= since else command.downgrade)(config, to or "base")
 
 
 def _config(connection: Connection) -> Config:
