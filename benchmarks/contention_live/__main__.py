@@ -31,8 +31,8 @@ from benchmarks._gangs.pool import Outcome
 from benchmarks.contention_live import workload
 from benchmarks.contention_live.predicted import ends_of, many_orders
 from benchmarks.contention_live.sensitivities import Row, by_class, learned, measured
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.profiles import without_patience
 
 OURS, THEIRS = ("deepshare-hybrid", "adaptive"), ("las", "srtf")
 QUICK_THEIRS = ("las",)

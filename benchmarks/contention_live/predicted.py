@@ -13,9 +13,9 @@ from benchmarks._gangs.cluster import Cluster
 from benchmarks._gangs.pool import PLACING_ALONE, Outcome
 from benchmarks.contention_live import workload
 from benchmarks.contention_live.sensitivities import Pairs
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.effects.contention import Contention
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World

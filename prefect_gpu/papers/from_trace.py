@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import Profile, without_patience
+from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.knowledge import Exact, Knowledge
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results

@@ -16,10 +16,10 @@ from prefect_gpu.papers.deepshare import contended, mixes
 from prefect_gpu.papers.deepshare.world import DeepShareWorld
 from prefect_gpu.papers.fscheduling import experiments as fscheduling
 from prefect_gpu.papers.liquid import experiments as liquid
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.papers.specon import experiments as specon
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.effects.cores import Cores
 from prefect_gpu.simulation.effects.memory import MemoryBandwidth
 from prefect_gpu.simulation.effects.network import Network

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.physics import Undisturbed
 from prefect_gpu.simulation.results import Results

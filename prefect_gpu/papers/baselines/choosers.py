@@ -8,12 +8,51 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Ints, Plan
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Greedy, Placer
+from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Ints, Mask, Plan
+from prefect_gpu.scheduling.placement.kernels.placer import ByDomain, Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 ASSUMED_CORES = 0.1
 """What kube-scheduler assumes a pod without requests uses, when it scores (not when it filters)."""
+
+
+class Greedy(ByDomain):
+    """One container after the other, in the gang's order, each on the best node by one rule."""
+
+    def attempt(
+        self, gang: Gang, left: Free, topology: Topology, allowed: Mask, rng: random.Random
+    ) -> tuple[Plan | None, int | None]:
+        """See `ByDomain.attempt`."""
+        domain: int | None = None
+        plan = []
+        for container in gang:
+            candidates = np.flatnonzero(left.fits(container) & allowed)
+            if not len(candidates):
+                return None, domain
+            node = self.choose(container, candidates, left, topology, rng)
+            if domain is None:
+                domain = int(topology.domains[node])
+                allowed = allowed & (topology.domains == domain)
+            left.take_one(container, node)
+            plan.append(node)
+        return tuple(plan), domain
+
+    @abc.abstractmethod
+    def choose(self, container: Container, candidates: Ints, left: Free, topology: Topology, rng: random.Random) -> int:
+        """The node for one container.
+
+        Args:
+            candidates: Numbers of the nodes that can hold it, rising; at least one.
+            left: What is free, the gang's earlier containers deducted.
+        """
+
+
+class FirstFit(Greedy):
+    """The node with the lowest number."""
+
+    def choose(self, container: Container, candidates: Ints, left: Free, topology: Topology, rng: random.Random) -> int:
+        """See `Greedy.choose`."""
+        return int(candidates[0])
 
 
 class Random(Greedy):

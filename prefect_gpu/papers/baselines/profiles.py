@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from prefect_gpu.papers.baselines.by_placer import ByPlacer
-from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.choosers import Even, FirstFit, KubernetesDefault, Pack, Random, StaticSlots
 from prefect_gpu.papers.baselines.hived import HiveD
 from prefect_gpu.papers.baselines.orders import Drf, Priority, Srsf
 from prefect_gpu.papers.baselines.portions import Cells, Slots
@@ -14,7 +14,6 @@ from prefect_gpu.papers.baselines.strict import Strict
 from prefect_gpu.papers.baselines.tiresias import TiresiasQueues
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.order.orders import Las
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.rules import NoSharing

@@ -22,6 +22,7 @@ from prefect_gpu.papers.deepshare.even_spread import EvenSpread
 from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.papers.deepshare.traffic import TRAFFIC
 from prefect_gpu.papers.from_trace import cluster
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray
@@ -30,7 +31,7 @@ from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTabl
 from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import Profile, without_patience
+from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.simulation.effects.contention import Contention

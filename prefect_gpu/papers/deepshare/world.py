@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from prefect_gpu.papers.deepshare.world_in_rounds import GPUS_PER_NODE, NODES, ROUND_S, RoundCluster, RoundJob
 from prefect_gpu.papers.free_moves import with_free_moves
 from prefect_gpu.papers.from_trace import cluster
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Move, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
-from prefect_gpu.scheduling.profiles import Profile, without_patience
+from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.run import Outcome
 from prefect_gpu.simulation.traces import ContentionTable, TraceJob

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from prefect_gpu.papers.comparison import Comparison
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.world import World

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from prefect_gpu.papers.comparison import Comparison
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.effects.network import Network
 from prefect_gpu.simulation.effects.sharing import Interference
 from prefect_gpu.simulation.model import JobModel

@@ -12,7 +12,7 @@ from prefect_gpu.papers.muri.node_packing import Packing, taken_by
 from prefect_gpu.papers.muri.seating import Seats, seat
 from prefect_gpu.papers.telling import tell_the_rest
 from prefect_gpu.scheduling.allocation.base import Action, tell_early
-from prefect_gpu.scheduling.model.cluster import UNLIMITED
+from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.jobs import Job
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Filling(Action):
 
     def _choose(self, decision: Decision) -> Seats:
         state = decision.state
-        limited = state.draining or state.quotas != UNLIMITED
+        limited = state.draining or state.quotas != Quotas()
         stays = [job for job in state.running.values() if not decision.may_stop(job)]
         jobs = [job for job in state.running.values() if decision.may_stop(job) and job.request.total_gpus]
         chosen: Seats = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.papers.muri.node_packing import Packing, Spot, taken_by
 from prefect_gpu.papers.muri.seating import seat
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_limit, tell_line, why_not
-from prefect_gpu.scheduling.model.cluster import UNLIMITED
+from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.jobs import Job
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Replan(Action):
 
 def _limited(state: State) -> bool:
     """Whether there are limits of the user's at all."""
-    return state.draining or state.quotas != UNLIMITED
+    return state.draining or state.quotas != Quotas()
 
 
 def _first(entry: tuple[tuple[object, ...], Job]) -> tuple[object, ...]:

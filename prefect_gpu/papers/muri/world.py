@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from prefect_gpu.papers.free_moves import with_free_moves
 from prefect_gpu.papers.muri.interleaving import Interleaving
 from prefect_gpu.papers.muri.interleaving import Profile as StageTimes
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Move, Preempt
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
-from prefect_gpu.scheduling.profiles import Profile, without_patience
+from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.run import Outcome
 from prefect_gpu.simulation.traces import TraceJob

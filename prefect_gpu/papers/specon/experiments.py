@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from prefect_gpu.papers.comparison import Comparison
+from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.scheduling.profiles import without_patience
 from prefect_gpu.simulation.effects.company import Company
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results

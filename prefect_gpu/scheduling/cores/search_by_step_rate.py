@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from prefect_gpu.scheduling.cores.search import CoreSearch
+
 MOST_MEASUREMENTS = 4
 """Counts that are measured at most: as many as CODA reports for its search (§VI)."""
 
@@ -11,24 +13,13 @@ NOISE = 0.03
 """Part of the highest step rate by which another may be lower and still counts as the same."""
 
 
-class KneeTuner:
+class KneeTuner(CoreSearch):
     """Searches the knee of a run's step rate over its cores.
 
     The step rate rises about linearly with the cores up to the knee, and hardly changes beyond it (§IV.B). So half as
     many cores are tried first, twice as many next, and then the count at which the line through the lower of the two
     points around the knee reaches the upper one. CODA's own search goes on core by core, which takes as many
     measurements as its start is away from the knee; on a GPU's use, :class:`.CoreTuner` does just that.
-
-    Args:
-        start: Core count to begin with, N_start.
-        most: Most cores that the run can be given.
-
-    Attributes:
-        best: The fewest cores known to do as well as the best.
-        measurements: Counts measured so far.
-
-    Raises:
-        ValueError: The start is not within 1 to ``most``.
 
     Example:
         >>> tuner = KneeTuner(start=4, most=16)
@@ -39,47 +30,13 @@ class KneeTuner:
     """
 
     def __init__(self, start: int, most: int) -> None:
-        if not 1 <= start <= most:
-            raise ValueError(f"start is {start}, outside of 1 to most {most}: give 1 <= start <= most")
-        self.best = start
-        self._start, self._most = start, most
-        self._asked: int | None = start
+        super().__init__(start, most)
         self._rates: dict[int, float] = {}
 
-    @property
-    def measurements(self) -> int:
-        """Counts measured so far."""
-        return len(self._rates)
-
-    @property
-    def asked(self) -> int | None:
-        """The core count to measure next; None once the search is over."""
-        return self._asked
-
-    def observe(self, cores: int, rate: float, most: int | None = None) -> int | None:
-        """Take a measurement and say which count to measure next; None once :attr:`best` is found.
-
-        A measurement at another count than the one asked for changes nothing.
-
-        Args:
-            cores: Cores that the run had while it was measured.
-            rate: Steps per second, or anything else that grows with the speed.
-            most: Most cores that the run can be given now; None: as many as ever.
-
-        Raises:
-            ValueError: The rate is not a positive number.
-        """
-        if not (math.isfinite(rate) and rate > 0):
-            raise ValueError(f"rate is {rate}: give steps per second, above 0")
-        if self._asked is None or cores != self._asked:
-            return self._asked
-        self._rates[cores] = rate
+    def _next(self, cores: int, value: float, most: int) -> int | None:
+        self._rates[cores] = value
         enough = max(self._rates.values()) * (1 - NOISE)
         self.best = min(count for count, seen in self._rates.items() if seen >= enough)
-        self._asked = self._next(min(self._most, most or self._most))
-        return self._asked
-
-    def _next(self, most: int) -> int | None:
         if len(self._rates) >= MOST_MEASUREMENTS:
             return None
         below = max((count for count in self._rates if count < self.best), default=None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from prefect_gpu.scheduling.cores.search import CoreSearch
+
 STEP_S = 90.0
 """How long each core count is measured."""
 
@@ -56,7 +58,7 @@ def _normal(category: str | None) -> str | None:
     return category.strip().lower() or None if category else None
 
 
-class CoreTuner:
+class CoreTuner(CoreSearch):
     """Searches the core count at which a job's GPU utilisation is highest, one measurement of 90 s at a time.
 
     Fewer cores first; while they do not hurt, fewer still. If the first reduction hurt, more cores, while they help.
@@ -77,64 +79,29 @@ class CoreTuner:
     """
 
     def __init__(self, start: int, most: int, step: int = 1) -> None:
-        if not 1 <= start <= most:
-            raise ValueError(f"start is {start}, outside of 1 to most {most}: give 1 <= start <= most")
+        super().__init__(start, most)
         if step < 1:
             raise ValueError(f"step is {step}: give at least 1 core")
-        self.best = start
-        self.measurements = 0
-        self._most, self._step = most, step
-        self._asked: int | None = start
-        self._start = start
+        self._step = step
         self._highest: float | None = None
 
-    @property
-    def asked(self) -> int | None:
-        """The core count to measure next; None once the search is over."""
-        return self._asked
-
-    def observe(self, cores: int, utilisation: float, most: int | None = None) -> int | None:
-        """Take a measurement and say which count to measure next; None once :attr:`best` is found.
-
-        A measurement at another count than the one asked for changes nothing.
-
-        Args:
-            cores: Cores that the job had while it was measured.
-            utilisation: Its mean GPU utilisation, 0 to 1.
-            most: As for :class:`.KneeTuner`; the paper's search does not look at it.
-
-        Raises:
-            ValueError: The utilisation is not within 0 to 1.
-        """
-        if not 0 <= utilisation <= 1:
-            raise ValueError(f"utilisation is {utilisation}: give a fraction from 0 to 1")
-        if self._asked is None or cores != self._asked:
-            return self._asked
-        self.measurements += 1
-        if self._highest is None:
-            self._highest = utilisation
-            self._asked = self._fewer(cores) or self._more(cores)
-        elif cores < self._start:
+    def _next(self, cores: int, value: float, most: int) -> int | None:
+        """The paper's search does not look at how many cores are free now."""
+        highest = self._highest
+        if highest is None:
+            self._highest = value
+            return self._fewer(cores) or self._more(cores)
+        if cores < self._start:
             # Against the highest seen, not the last one: many small losses must not add up.
-            if utilisation >= self._highest - NOISE:
-                self._take(cores, utilisation)
-                self._asked = self._fewer(cores)
-            else:
-                self._turn()
-        elif utilisation > self._highest + NOISE:
-            self._take(cores, utilisation)
-            self._asked = self._more(cores)
-        else:
-            self._asked = None
-        return self._asked
-
-    def _take(self, cores: int, utilisation: float) -> None:
-        self.best = cores
-        self._highest = max(utilisation, self._highest or 0.0)
-
-    def _turn(self) -> None:
-        """Fewer cores hurt. If they had helped before, the best is found; else try more."""
-        self._asked = self._more(self._start) if self.best == self._start else None
+            if value >= highest - NOISE:
+                self.best, self._highest = cores, max(value, highest)
+                return self._fewer(cores)
+            # Fewer cores hurt. If they had helped before, the best is found; else try more.
+            return self._more(self._start) if self.best == self._start else None
+        if value > highest + NOISE:
+            self.best, self._highest = cores, value
+            return self._more(cores)
+        return None
 
     def _fewer(self, cores: int) -> int | None:
         return max(1, cores - self._step) if cores > 1 else None

@@ -19,6 +19,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant
+from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.state.fits import any_will_do
 
@@ -113,7 +114,7 @@ class Resize(Action):
         """Whether the job trains and is protected no more; else, when to look again."""
         if job.status is not Status.TRAINING or decision.state.successor(job.id) is not None:
             return False
-        until = protected_until(job)
+        until = left_alone_until(job, math.inf)
         if until > decision.now:
             decision.look_again_at(until)
         return until <= decision.now
@@ -217,15 +218,8 @@ class Protection(Reaction):
         if isinstance(event, ev.PhaseEntered) and event.status is Status.TRAINING:
             job = decision.state.jobs[event.job]
             if job.request.max_gpus is not None and is_elastic(job):
-                decision.look_again_at(protected_until(job))
+                decision.look_again_at(left_alone_until(job, math.inf))
         return False
-
-
-def protected_until(job: Job) -> float:
-    """When a job may be resized, as seconds on the clock of events: long ago, if its launch was not seen."""
-    if job.trains_since is None or job.launched_at is None:
-        return -math.inf
-    return job.trains_since + PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at)
 
 
 def _count(job: Job) -> int:

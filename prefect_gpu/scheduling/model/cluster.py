@@ -87,9 +87,6 @@ class Quotas:
     slowdown_limit: float | None = None
 
 
-UNLIMITED = Quotas()
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where one job runs: on one node, or, for a gang, on several.

@@ -100,12 +100,8 @@ class Las(Order):
         return (job.attained(now) * max(1, job.request.total_gpus), job.not_before, job.submitted_at, job.id)
 
 
-class DiscretizedLas(Order):
+class DiscretizedLas(Las):
     """2-D LAS in classes: jobs whose attained GPU seconds are between the same two limits are served in FIFO order."""
-
-    def anchor(self, job: Job) -> float | None:
-        """See :meth:`Las.anchor`; jobs of one class are ranked by it too."""
-        return job.attained_s - (job.granted_at or 0.0)
 
     def key(self, job: Job, state: Usage, now: float) -> Key:
         """(class, due time, submission time, id)."""

@@ -9,7 +9,7 @@ from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.placement.granting import grant
-from prefect_gpu.scheduling.state.fits import free_devices_for
+from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
@@ -31,11 +31,9 @@ class Spread(PlacementPolicy):
         request = job.request
         if not request.shareable or request.total_gpus != 1 or request.servers or request.spans:
             return self._otherwise.place(job, state, sharing, kept)
-        for number in sorted(number for _, _, alike in state.groups_with_free(1) for number in alike):
-            node = state.numbered[number].node
-            idle = free_devices_for(job, node.id, state, kept)
+        for number, idle in free_by_node(job, state, kept).items():
             if idle:
-                return grant(job, node, (idle[0].id,), state, sharing)
+                return grant(job, state.numbered[number].node, (idle[0].id,), state, sharing)
         best: tuple[tuple[float, int, int], str] | None = None
         for at, device_id in enumerate(state.shared_devices()):
             if not state.has_node(device_id) or device_id in kept:

@@ -18,10 +18,10 @@ PREPARES_S = 60.0
 MOST_S = 300.0
 
 
-def left_alone_until(job: Job) -> float:
+def left_alone_until(job: Job, most_s: float = MOST_S) -> float:
     """Until when a run is not to be stopped for others, as seconds on the clock of events.
 
-    It is left alone until it has trained for three times as long as it took to get there, for five minutes at most; one
+    It is left alone until it has trained for three times as long as it took to get there, for ``most_s`` at most; one
     that does not train yet, for a minute after its launch, or three times as long as a launch is expected to take, five
     minutes at most. So whoever is stopped again and again still trains for most of the time that it holds its devices.
     Of a run whose launch was not seen, long ago.
@@ -30,7 +30,7 @@ def left_alone_until(job: Job) -> float:
         return -math.inf
     if job.trains_since is None:
         return job.launched_at + min(MOST_S, max(PREPARES_S, PROTECTED_LAUNCHES * job.estimate.launching_s))
-    return job.trains_since + min(MOST_S, PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at))
+    return job.trains_since + min(most_s, PROTECTED_LAUNCHES * max(0.0, job.trains_since - job.launched_at))
 
 
 class MinimumRuntime(Reaction):

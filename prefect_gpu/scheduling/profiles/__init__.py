@@ -6,9 +6,7 @@ A package registers profiles by an entry point of the group ``prefect_gpu.profil
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 
@@ -18,7 +16,7 @@ from prefect_gpu.scheduling.profiles.profile import Profile
 GROUP = "prefect_gpu.profiles"
 _OURS: Mapping[str, Callable[[], Profile]] = {**adaptive.PROFILES, **baselines.PROFILES}
 
-__all__ = ["GROUP", "Profile", "all_profiles", "get_live_profile", "get_profile", "without_patience"]
+__all__ = ["GROUP", "Profile", "all_profiles", "get_live_profile", "get_profile"]
 
 
 @cache
@@ -55,12 +53,3 @@ def get_live_profile(name: str) -> Profile:
             "higher priority. For traces, `prefect-gpu simulate` knows this profile."
         )
     return profile
-
-
-def without_patience(profile: Profile | str) -> Profile:
-    """The profile, or a fresh one of that name, for a world in which jobs wait for ever, as in the papers' simulators.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
-    return replace(get_profile(profile) if isinstance(profile, str) else profile, patience_s=math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import cache
 
@@ -12,10 +13,10 @@ from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import STEP_S, TRAINING_S, FinishedRun, Known
 from prefect_gpu.estimation.throughput.speeds import assumed, corrected
 from prefect_gpu.scheduling.elastic.listing1 import LEAST_GAIN_STEPS_PER_S, ElasticJob, assign
-from prefect_gpu.scheduling.elastic.resize import protected_until
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Move
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
+from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from tests.scheduling.elastic.test_resize import ELASTIC, Machine
 from tests.support import examples
 
@@ -57,7 +58,8 @@ class Guarded(Machine):
         jobs = self.scheduler.state.jobs
         had = {job.id: job.placement.devices for job in jobs.values() if job.placement}
         free_from = {
-            job.id: protected_until(job) if job.status is Status.TRAINING else float("inf") for job in jobs.values()
+            job.id: left_alone_until(job, math.inf) if job.status is Status.TRAINING else math.inf
+            for job in jobs.values()
         }
         said = super().send(event)
         starts = {one.placement.node for one in said if isinstance(one, Launch)}

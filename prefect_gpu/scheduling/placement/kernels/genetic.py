@@ -10,7 +10,7 @@ from prefect_gpu.scheduling.placement.kernels.beginners import beginners
 from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit, GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.genome import INVALID, Batch, Chromosome
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
+from prefect_gpu.scheduling.placement.kernels.placer import Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology, check_network_weight
 
 # Containers x population x generations at most: without a clock, it keeps large batches short. The first population is
@@ -26,7 +26,7 @@ _MUTATION = 0.4  # chance that a child is mutated
 class Genetic(Placer):
     """Evolves plans for a batch; never worse than best fit one gang after the other.
 
-    The gangs that it plans together are those for which best fit (or else first fit) finds room, one after the other;
+    The gangs that it plans together are those for which best fit finds room, one after the other;
     that plan is in the first population, and so is the one of `AnchoredBestFit` if it has room for all. Of all plans
     seen, it returns the fittest whose network cost is no larger than best fit's. A gang for which there was no room
     is tried once more on what the better plan leaves.
@@ -65,7 +65,7 @@ class Genetic(Placer):
             rng: Chance; without it, a generator with seed 0. The same state gives the same plans.
         """
         rng = rng or random.Random(0)
-        simple = (GangBestFit(self.network_weight), FirstFit())
+        simple = GangBestFit(self.network_weight)
         plans = _one_by_one(simple, gangs, free, topology)
         admitted = [number for number, plan in enumerate(plans) if plan is not None]
         if not admitted:
@@ -73,7 +73,7 @@ class Genetic(Placer):
         together = [gangs[number] for number in admitted]
         batch = Batch(together, free, topology, self.network_weight)
         known = batch.chromosome(batch.groups(plan for plan in plans if plan is not None))
-        anchored = _one_by_one((AnchoredBestFit(self.network_weight),), together, free, topology)
+        anchored = _one_by_one(AnchoredBestFit(self.network_weight), together, free, topology)
         whole = [plan for plan in anchored if plan is not None]
         also = [batch.chromosome(batch.groups(whole))] if len(whole) == len(together) else []
         first = [known, *also, *beginners(batch, self.population, rng)]
@@ -145,12 +145,12 @@ class Genetic(Placer):
         return survivors
 
 
-def _one_by_one(placers: Sequence[Placer], gangs: Sequence[Gang], free: Free, topology: Topology) -> list[Plan | None]:
-    """Plans for gangs placed in turn, each by the first placer that finds room."""
+def _one_by_one(placer: Placer, gangs: Sequence[Gang], free: Free, topology: Topology) -> list[Plan | None]:
+    """Plans for gangs placed in turn."""
     left = free.copy()
     plans: list[Plan | None] = []
     for gang in gangs:
-        plan = next((plan for placer in placers if (plan := placer.place(gang, left, topology))), None)
+        plan = placer.place(gang, left, topology)
         if plan is not None:
             left.take(gang, plan)
         plans.append(plan)

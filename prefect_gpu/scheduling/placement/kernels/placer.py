@@ -1,4 +1,4 @@
-"""What every placer promises, the loop that most of them share, and the simplest of them."""
+"""What every placer promises, and the loop that most of them share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Ints, Mask, Plan
+from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Mask, Plan
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 
@@ -62,45 +62,6 @@ class ByDomain(Placer):
         Returns:
             The plan, or None and the domain in which it failed (None if it failed at the first container).
         """
-
-
-class Greedy(ByDomain):
-    """One container after the other, in the gang's order, each on the best node by one rule."""
-
-    def attempt(
-        self, gang: Gang, left: Free, topology: Topology, allowed: Mask, rng: random.Random
-    ) -> tuple[Plan | None, int | None]:
-        """See `ByDomain.attempt`."""
-        domain: int | None = None
-        plan = []
-        for container in gang:
-            candidates = np.flatnonzero(left.fits(container) & allowed)
-            if not len(candidates):
-                return None, domain
-            node = self.choose(container, candidates, left, topology, rng)
-            if domain is None:
-                domain = int(topology.domains[node])
-                allowed = allowed & (topology.domains == domain)
-            left.take_one(container, node)
-            plan.append(node)
-        return tuple(plan), domain
-
-    @abc.abstractmethod
-    def choose(self, container: Container, candidates: Ints, left: Free, topology: Topology, rng: random.Random) -> int:
-        """The node for one container.
-
-        Args:
-            candidates: Numbers of the nodes that can hold it, rising; at least one.
-            left: What is free, the gang's earlier containers deducted.
-        """
-
-
-class FirstFit(Greedy):
-    """The node with the lowest number."""
-
-    def choose(self, container: Container, candidates: Ints, left: Free, topology: Topology, rng: random.Random) -> int:
-        """See `Greedy.choose`."""
-        return int(candidates[0])
 
 
 def roomy(gang: Gang, free: Free, topology: Topology) -> Mask:

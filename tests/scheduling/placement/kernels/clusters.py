@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots
+from prefect_gpu.papers.baselines.choosers import Even, FirstFit, KubernetesDefault, Pack, Random, StaticSlots
 from prefect_gpu.papers.baselines.hived import HiveD
 from prefect_gpu.scheduling.placement.kernels.best_fit import AnchoredBestFit, GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
+from prefect_gpu.scheduling.placement.kernels.placer import Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 
 PLACERS: dict[str, Placer] = {

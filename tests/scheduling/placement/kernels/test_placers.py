@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.baselines.choosers import Even, KubernetesDefault, Pack, Random, StaticSlots, taken
+from prefect_gpu.papers.baselines.choosers import Even, FirstFit, KubernetesDefault, Pack, Random, StaticSlots, taken
 from prefect_gpu.papers.baselines.hived import HiveD, cell_gpus
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.placer import FirstFit, Placer
+from prefect_gpu.scheduling.placement.kernels.placer import Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 from tests.scheduling.placement.kernels.clusters import PLACERS, check, cluster, clusters, gangs, workers
 from tests.support import examples
