@@ -11,8 +11,7 @@ from prefect_gpu.papers.baselines.portions import Portions, Whole
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import whole_nodes
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView
-from prefect_gpu.scheduling.placement.gangs import containers
+from prefect_gpu.scheduling.placement.gangs import ClusterView, containers
 from prefect_gpu.scheduling.placement.granting import cores_wanted, granted_gang
 from prefect_gpu.scheduling.placement.kernels.containers import Free, Gang, Plan
 from prefect_gpu.scheduling.placement.kernels.placer import Placer

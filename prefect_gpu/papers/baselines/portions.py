@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from prefect_gpu.papers.baselines.hived import cell_gpus
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
+from prefect_gpu.scheduling.placement.gangs import ClusterView, most_wanted
 from prefect_gpu.scheduling.state.fits import devices_for
 
 if TYPE_CHECKING:

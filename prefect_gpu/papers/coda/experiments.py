@@ -12,7 +12,7 @@ from prefect_gpu.papers.coda.jobs import DAY_S, HOUR_S, Mix, cluster, jobs
 from prefect_gpu.papers.coda.profiles import of_owners
 from prefect_gpu.papers.comparison import Comparison
 from prefect_gpu.papers.patience import without_patience
-from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S
+from prefect_gpu.scheduling.cores.search import STEP_S
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.simulation.effects.cores import Cores
 from prefect_gpu.simulation.effects.memory import MemoryBandwidth

@@ -15,8 +15,7 @@ from prefect_gpu.papers.deepshare.compositions import Chooser, Chosen, Floats, L
 from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable
-from prefect_gpu.scheduling.interference.snapshot import seconds_left
-from prefect_gpu.scheduling.interference.spreading import pieces, placed
+from prefect_gpu.scheduling.interference.spreading import pieces, placed, seconds_left
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.fits import free_by_node
 
@@ -73,7 +72,7 @@ class Composed(Action):
     measured on the same narrowest number of nodes. Everywhere else it leaves all to the actions after it.
 
     Args:
-        speeds: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
+        speeds: See :class:`~prefect_gpu.scheduling.interference.spreading.Speeds`.
     """
 
     def __init__(self, speeds: Mapping[Key, float] | None = None) -> None:

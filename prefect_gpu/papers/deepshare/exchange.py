@@ -14,8 +14,7 @@ import numpy.typing as npt
 from prefect_gpu.papers.deepshare.compositions import DECIMALS
 from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.interference.sensitivity import Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import key_of, running_jobs, seconds_left
-from prefect_gpu.scheduling.interference.spreading import avoided
+from prefect_gpu.scheduling.interference.spreading import avoided, key_of, running_jobs, seconds_left
 from prefect_gpu.scheduling.model.jobs import Job, Status
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from prefect_gpu.scheduling.interference.sensitivity import (
     in_words,
     starts,
 )
-from prefect_gpu.scheduling.interference.snapshot import key_of, running_jobs
-from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, kept_from, placed
+from prefect_gpu.scheduling.interference.spreading import avoided, fits_evenly, kept_from, key_of, placed, running_jobs
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.fits import free_by_node, without
 from prefect_gpu.scheduling.state.waiting import Line
@@ -71,7 +70,7 @@ class ContentionAware(Action):
     their length, only the first in the profile's order is looked at, so that order should be the shortest first.
 
     Args:
-        speeds: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
+        speeds: See :class:`~prefect_gpu.scheduling.interference.spreading.Speeds`.
         policy: A policy to ask first, again and again until it starts nothing; None: the greedy rule decides alone.
         rule_for: Which ways to start a job are left to the rule whatever the policy does; None: the rule decides about
             all jobs, but only where the policy starts nothing.
@@ -80,7 +79,7 @@ class ContentionAware(Action):
             made else; 0: the policy decides alone, and the rule where that starts nothing, as in the paper.
         head: The policy is shown only jobs that need at most so many times the GPU seconds of the one that needs the
             fewest: it was never taught to decide who comes first. Infinite: all.
-        fewest: See :class:`~prefect_gpu.scheduling.interference.snapshot.Speeds`.
+        fewest: See :class:`~prefect_gpu.scheduling.interference.spreading.Speeds`.
         exchanges: Whether running jobs are stopped or moved where clearly more gets done by that, see
             :class:`~prefect_gpu.papers.deepshare.exchange.Exchange`; else they stay where they are.
     """

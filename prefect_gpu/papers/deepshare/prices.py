@@ -11,7 +11,7 @@ import numpy as np
 from prefect_gpu.papers.deepshare.compositions import Latest, TooMany
 from prefect_gpu.papers.deepshare.speeds import Speeds
 from prefect_gpu.scheduling.interference.sensitivity import Key
-from prefect_gpu.scheduling.interference.snapshot import key_of, seconds_left
+from prefect_gpu.scheduling.interference.spreading import key_of, seconds_left
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision

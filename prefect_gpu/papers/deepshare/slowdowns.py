@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown, beside
-from prefect_gpu.scheduling.interference.snapshot import running_jobs
+from prefect_gpu.scheduling.interference.spreading import running_jobs
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.reaction import Reaction
 

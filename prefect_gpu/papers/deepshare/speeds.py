@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prefect_gpu.scheduling.interference.sensitivity import Key
-from prefect_gpu.scheduling.interference.snapshot import Spreads
-from prefect_gpu.scheduling.interference.spreading import can_spread, pieces, widths
+from prefect_gpu.scheduling.interference.spreading import Spreads, can_spread, pieces, widths
 from prefect_gpu.scheduling.model.jobs import Request
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running, SensitivityTable, Start
-from prefect_gpu.scheduling.interference.snapshot import Spreads, running_jobs, ways_to_start
-from prefect_gpu.scheduling.interference.spreading import by_domain
+from prefect_gpu.scheduling.interference.spreading import Spreads, by_domain, running_jobs, ways_to_start
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision

@@ -15,7 +15,7 @@ from prefect_gpu.scheduling.allocation.batch import batch_of
 from prefect_gpu.scheduling.allocation.reservations import Reservation
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView
+from prefect_gpu.scheduling.placement.gangs import ClusterView
 from prefect_gpu.scheduling.state.waiting import Line
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.decision import names
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView
-from prefect_gpu.scheduling.placement.gangs import place_batch, suits_batch
+from prefect_gpu.scheduling.placement.gangs import ClusterView, place_batch, suits_batch
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.decision import Decision

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.ledger import jobs_on, resize
-from prefect_gpu.scheduling.cores.search_by_step_rate import KneeTuner
-from prefect_gpu.scheduling.cores.search_by_utilisation import STEP_S, CoreTuner
+from prefect_gpu.scheduling.cores.search import STEP_S, CoreTuner, KneeTuner
 from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status

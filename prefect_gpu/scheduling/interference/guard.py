@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import tell_line
 from prefect_gpu.scheduling.interference.sensitivity import Gains, choose_start, in_words
-from prefect_gpu.scheduling.interference.snapshot import Spreads, key_of, running_jobs, ways_to_start
-from prefect_gpu.scheduling.interference.spreading import avoided, can_spread, placed
+from prefect_gpu.scheduling.interference.spreading import (
+    Spreads,
+    avoided,
+    can_spread,
+    key_of,
+    placed,
+    running_jobs,
+    ways_to_start,
+)
 from prefect_gpu.scheduling.state.fits import free_by_node
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.interference.sensitivity import LEAST_RATIO, Key, Running
-from prefect_gpu.scheduling.interference.snapshot import running_jobs
+from prefect_gpu.scheduling.interference.spreading import running_jobs
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Launch, Move
 from prefect_gpu.scheduling.model.jobs import Status

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
-from prefect_gpu.scheduling.placement.cluster_view import ClusterView, most_wanted
-from prefect_gpu.scheduling.placement.gangs import place_containers
+from prefect_gpu.scheduling.placement.gangs import ClusterView, most_wanted, place_containers
 from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit
 from prefect_gpu.scheduling.state.fits import devices_for, free_devices_for

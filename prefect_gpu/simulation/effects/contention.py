@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.interference.sensitivity import Key, SensitivityTable, placed_key
-from prefect_gpu.scheduling.interference.snapshot import Spreads
+from prefect_gpu.scheduling.interference.spreading import Spreads
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.simulation.physics import Physics
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.cores.search_by_utilisation import CoreHistory, CoreTuner
+from prefect_gpu.scheduling.cores.search import CoreHistory, CoreTuner
 
 
 @pytest.mark.parametrize(

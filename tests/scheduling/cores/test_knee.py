@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from prefect_gpu.scheduling import Scheduler
-from prefect_gpu.scheduling.cores.search_by_step_rate import MOST_MEASUREMENTS, KneeTuner
+from prefect_gpu.scheduling.cores.search import MOST_MEASUREMENTS, KneeTuner
 from prefect_gpu.scheduling.cores.tuning import REPORTS
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.sharing.loss_trend import LossTrend
+from prefect_gpu.scheduling.sharing.plateau import LossTrend
 from tests.components import traces_folder
 from tests.support import examples
 
