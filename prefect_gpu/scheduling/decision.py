@@ -129,7 +129,7 @@ class Decision:
         """Bind a running job to other cores of its node; a gang's first instance."""
         placement = job.placement
         assert placement is not None
-        self.state.replace(job, replace(placement, cpus=cpus))
+        self.state.rearrange([(job, replace(placement, cpus=cpus))])
         job.story.append((self.now, f"has {len(cpus)} cores: {reason}"))
         self.instructions.append(SetCores(job.id, cpus, reason))
 
@@ -145,17 +145,6 @@ class Decision:
 
         Raises:
             ValueError: The weight is out of range.
-
-        Example:
-            >>> from prefect_gpu.scheduling.model.jobs import Job, Request
-            >>> from prefect_gpu.scheduling.scheduler import Scheduler
-            >>> job, scheduler = Job("a", Request(), "", 0.0, 0.0), Scheduler()
-            >>> decision = Decision(scheduler.state, scheduler.profile.policies, scheduler.abilities, 0.0)
-            >>> decision.ask_share(job, "separation", 0.0, "it slows b down")
-            >>> decision.ask_share(job, "demotion", 0.25, "it has converged")
-            >>> decision.ask_share(job, "separation", 1.0, "b has ended")
-            >>> [(said.weight, said.reason) for said in decision.instructions]
-            [(0.0, 'it slows b down'), (0.25, 'it has converged')]
         """
         if not 0.0 <= weight <= 1.0:
             raise ValueError(f"weight is {weight}: give a share from 0, to pause, to 1, a full one")

@@ -257,7 +257,8 @@ class Scheduler:
         ahead = self.state.running.get(event.behind or "")
         waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
         behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
-        self.state.take_as_found(job, event.placement, status, now, behind)
+        self.state.take(job, event.placement, status, now, behind)
+        self.state.accept(job)
         if status is Status.TRAINING:
             job.trains_since = now if event.trains_since is None else min(event.trains_since, now)
             self.state.progress(job, job.done_s, job.trains_since)

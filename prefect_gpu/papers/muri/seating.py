@@ -86,7 +86,7 @@ def _must_be_seated_together(decision: Decision, chosen: Seats) -> bool:
         state.occupy(job)
         tried.append(job)
     for job in tried:
-        state.vacate(job)
+        state.occupy(job, -1)
         job.placement = None
     return len(tried) < len(waiting)
 

@@ -142,34 +142,23 @@ class DeviceBooks:
             self._free += len(books.free)
             insort(self._with_free.setdefault((books.shape, len(books.free)), []), books.number)
 
-    def occupy(self, job: Job) -> None:
-        """Enter a job on the devices and cores of its placement."""
+    def occupy(self, job: Job, change: int = 1) -> None:
+        """Enter a job on the devices and cores of its placement; a change of -1 removes it there."""
         placement = job.placement
         assert placement is not None
         for part in placement.parts:
             for device_id in part.devices:
                 on_it = self._occupants.setdefault(device_id, {})
-                if not on_it:
-                    self._mark(device_id, free=False)
-                on_it[job.id] = job
+                was_free = not on_it
+                if change > 0:
+                    on_it[job.id] = job
+                else:
+                    on_it.pop(job.id, None)
+                if was_free is bool(on_it):
+                    self._mark(device_id, free=not on_it)
                 self._note_company(device_id, on_it)
             if part.cpus:
-                self._bind(part.node, part.cpus, 1)
-
-    def vacate(self, job: Job) -> None:
-        """Remove a job from the devices and cores of its placement."""
-        placement = job.placement
-        assert placement is not None
-        for part in placement.parts:
-            for device_id in part.devices:
-                on_it = self._occupants.get(device_id)
-                if on_it is None or on_it.pop(job.id, None) is None:
-                    continue
-                if not on_it:
-                    self._mark(device_id, free=True)
-                self._note_company(device_id, on_it)
-            if part.cpus:
-                self._bind(part.node, part.cpus, -1)
+                self._bind(part.node, part.cpus, change)
 
     def _bind(self, node_id: str, cpus: tuple[int, ...], change: int) -> None:
         """Count one job more or less on each of these cores."""

@@ -55,7 +55,7 @@ def free_without(jobs: Collection[Job], node_id: str, state: State) -> int:
 def without(jobs: Collection[Job], state: State) -> Iterator[None]:
     """The state as if these jobs held nothing, to see what would fit then."""
     for job in jobs:
-        state.vacate(job)
+        state.occupy(job, -1)
     try:
         yield
     finally:

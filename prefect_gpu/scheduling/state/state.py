@@ -166,13 +166,6 @@ class State(DeviceBooks):
         if self.ranking is not None:
             self.ranking.add(job)
 
-    def take_as_found(
-        self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None
-    ) -> None:
-        """Give a job a placement that it has in fact, whether we would have decided so or not."""
-        self.take(job, placement, status, now, behind)
-        self.accept(job)
-
     def accept(self, job: Job) -> None:
         """What a job does on its devices is a fact, whether we would have decided so or not."""
         if job.placement is not None:
@@ -208,10 +201,6 @@ class State(DeviceBooks):
         job.placement, job.granted_at, job.hold, job.behind, job.done_at = None, None, None, None, None
         job.cores_before = {}
 
-    def replace(self, job: Job, placement: Placement) -> None:
-        """Change a running job's placement."""
-        self.rearrange([(job, placement)])
-
     def rearrange(self, moves: Sequence[tuple[Job, Placement]]) -> None:
         """Change the placements of several running jobs at once: some go where others were."""
         for job, _ in moves:
@@ -229,10 +218,7 @@ class State(DeviceBooks):
         assert placement is not None
         self._devices_of[job.request.owner] += sign * len(placement.all_devices)
         self._cores_of[job.request.owner] += sign * sum(len(part.cpus) for part in placement.parts)
-        if sign > 0:
-            self.occupy(job)
-        else:
-            self.vacate(job)
+        self.occupy(job, sign)
 
     def pass_gate(self, job: Job, now: float) -> None:
         """A prepared job's predecessor trains no more; the devices are the job's from now on."""
