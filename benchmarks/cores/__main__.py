@@ -27,7 +27,7 @@ from benchmarks._host.drivers import WarmDriver
 from benchmarks.cores.trainings import PIPELINES
 from benchmarks.gpu.machine import Machine, this_machine
 from benchmarks.gpu.pool import Job, KitPool, warm_driver
-from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
+from prefect_gpu.scheduling.cores.throttle import ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.profiles import Profile, get_profile

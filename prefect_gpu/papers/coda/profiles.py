@@ -11,7 +11,7 @@ from prefect_gpu.papers.coda.free_cores import FreeCores
 from prefect_gpu.papers.coda.multi_array import MultiArray
 from prefect_gpu.papers.coda.owners import ArraysSuit
 from prefect_gpu.scheduling.allocation.base import When
-from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
+from prefect_gpu.scheduling.cores.throttle import ThrottleByBandwidth
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.order.orders import Fifo, Order
 from prefect_gpu.scheduling.profiles import get_profile

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.ledger import jobs_on, resize
 from prefect_gpu.scheduling.cores.search import STEP_S, CoreTuner, KneeTuner
-from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT
+from prefect_gpu.scheduling.cores.throttle import BANDWIDTH_LIMIT
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction

@@ -9,8 +9,7 @@ from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.allocation.base import When
 from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
-from prefect_gpu.scheduling.cores.throttle_by_bandwidth import ThrottleByBandwidth
-from prefect_gpu.scheduling.cores.throttle_by_step_rate import ThrottleByStepRate
+from prefect_gpu.scheduling.cores.throttle import ThrottleByBandwidth, ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known

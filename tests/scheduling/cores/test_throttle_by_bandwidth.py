@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.cores.throttle_by_bandwidth import BANDWIDTH_LIMIT, CpuJob, ThrottleByBandwidth, throttle
+from prefect_gpu.scheduling.cores.throttle import BANDWIDTH_LIMIT, CpuJob, ThrottleByBandwidth, throttle
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities
 from prefect_gpu.scheduling.model.instructions import SetCores

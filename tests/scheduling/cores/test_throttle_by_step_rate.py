@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect_gpu.scheduling.cores.throttle_by_step_rate import LEAST_WEIGHT
+from prefect_gpu.scheduling.cores.throttle import LEAST_WEIGHT
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Instruction, SetCores, SetShare
 from prefect_gpu.scheduling.model.jobs import Request
