@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
@@ -20,12 +19,10 @@ from prefect_gpu.scheduling.model.instructions import (
     SetShare,
 )
 from prefect_gpu.scheduling.model.jobs import Job, Status
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.order.orders import Order
-    from prefect_gpu.scheduling.placement.base import PlacementPolicy
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.order.orders import Order
+from prefect_gpu.scheduling.placement.base import PlacementPolicy
+from prefect_gpu.scheduling.sharing.rules import Sharing
+from prefect_gpu.scheduling.state.state import State
 
 
 class Decision:

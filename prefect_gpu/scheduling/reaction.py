@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.events import Event
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.decision import Decision
+from prefect_gpu.scheduling.model.events import Event
+from prefect_gpu.scheduling.state.state import State
 
 
 class Reaction(abc.ABC):

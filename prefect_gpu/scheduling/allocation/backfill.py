@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Sequence
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line, why_not
 from prefect_gpu.scheduling.allocation.reservations import Reservation, Reservations, expected_start
-from prefect_gpu.scheduling.decision import names
+from prefect_gpu.scheduling.decision import Decision, names
+from prefect_gpu.scheduling.interference.guard import InterferenceGuard
+from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Line
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.interference.guard import InterferenceGuard
-    from prefect_gpu.scheduling.model.cluster import Placement
-    from prefect_gpu.scheduling.preemption.make_room import MakeRoom
-    from prefect_gpu.scheduling.state.state import State
 
 _DEPTH = 64
 

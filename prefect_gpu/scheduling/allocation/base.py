@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.state.capability import explain_impossible, gibibytes
 from prefect_gpu.scheduling.state.waiting import Line
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 
 class Action(abc.ABC):

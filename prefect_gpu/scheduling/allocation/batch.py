@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import Action
-from prefect_gpu.scheduling.decision import names
+from prefect_gpu.scheduling.decision import Decision, names
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.gangs import ClusterView, place_batch, suits_batch
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 
 class Batch(Action):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from prefect_gpu.scheduling.model.jobs import Job
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 
 class Reservation(NamedTuple):

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.ledger import give_back, jobs_on, take
-from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.decision import Decision
+from prefect_gpu.scheduling.model.abilities import Abilities
+from prefect_gpu.scheduling.model.cluster import Node, Placement
+from prefect_gpu.scheduling.model.events import Event
+from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.abilities import Abilities
-    from prefect_gpu.scheduling.model.cluster import Node
-    from prefect_gpu.scheduling.model.events import Event
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
-
+from prefect_gpu.scheduling.sharing.rules import Sharing
+from prefect_gpu.scheduling.state.state import State
 
 _TAKER = "lending"
 

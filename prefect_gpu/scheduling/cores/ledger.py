@@ -7,12 +7,10 @@ forecasts know it. The job's end, and every stop, wipe it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.decision import Decision
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.state import State
 
 
 def jobs_on(node_id: str, state: State) -> Iterator[Job]:

@@ -11,15 +11,12 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.ledger import flows_on, forget, give_back, jobs_on, resize, take
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 BANDWIDTH_LIMIT = 0.75
 """Part of a node's memory bandwidth from which on contention is suspected."""

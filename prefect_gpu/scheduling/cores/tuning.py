@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.cores.ledger import jobs_on, resize
 from prefect_gpu.scheduling.cores.search import STEP_S, CoreTuner, KneeTuner
 from prefect_gpu.scheduling.cores.throttle import BANDWIDTH_LIMIT
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 REPORTS = 5
 """Reports of its step rate after which a count of cores has been measured."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import Action
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.elastic.listing1 import (
     PROTECTED_LAUNCHES,
     ElasticJob,
@@ -22,9 +22,6 @@ from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.state.fits import any_will_do
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 _DEPTH = 64
 

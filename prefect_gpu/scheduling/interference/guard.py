@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.base import tell_line
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.interference.sensitivity import Gains, choose_start, in_words
 from prefect_gpu.scheduling.interference.spreading import (
     Spreads,
@@ -16,14 +16,11 @@ from prefect_gpu.scheduling.interference.spreading import (
     running_jobs,
     ways_to_start,
 )
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.fits import free_by_node
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.cluster import Placement
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.state.state import State
-    from prefect_gpu.scheduling.state.waiting import Line
+from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.waiting import Line
 
 _WORTH_POWER = 2.0
 _MOST_LINES = 64

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.interference.sensitivity import LEAST_RATIO, Key, Running
 from prefect_gpu.scheduling.interference.spreading import running_jobs
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Launch, Move
-from prefect_gpu.scheduling.model.jobs import Status
+from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 SLOWDOWN_LIMIT = 1 / LEAST_RATIO
 MOST_STOPS = 3

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running
 from prefect_gpu.scheduling.model.cluster import Device, Placement
+from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.placement.granting import grant, joined
+from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.fits import free_by_node
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.jobs import Job, Request
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 MOST_NODES = 8
 _PREFERRED = (1, 2, 4, 8, 16, 3, 5, 6, 7)  # numbers of nodes for jobs that were never measured

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.model.jobs import Job
 
 FIRST_LIMIT = 3600.0
 """GPU seconds up to which a job is in the first class of :class:`DiscretizedLas`."""

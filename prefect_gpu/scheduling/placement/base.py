@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.model.abilities import Abilities
 from prefect_gpu.scheduling.model.cluster import Placement
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.abilities import Abilities
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.sharing.rules import Sharing
+from prefect_gpu.scheduling.state.state import State
 
 
 class PlacementPolicy(abc.ABC):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
+from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.gangs import ClusterView, most_wanted, place_containers
 from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit
+from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.fits import devices_for, free_devices_for
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 
 class BestFit(PlacementPolicy):

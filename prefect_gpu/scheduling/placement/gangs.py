@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Device, Placement
-from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.placement.granting import granted_gang
 from prefect_gpu.scheduling.placement.kernels import containers as asked
 from prefect_gpu.scheduling.placement.kernels.containers import Free
 from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
 from prefect_gpu.scheduling.placement.kernels.placer import Placer
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
+from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.fits import any_will_do, devices_for
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 
 class ClusterView:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Node, Placement
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.sharing.rules import Sharing
+from prefect_gpu.scheduling.state.state import State
 
 _NOBODY: Mapping[int, int] = {}
 

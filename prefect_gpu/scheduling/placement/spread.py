@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.best_fit import BestFit
 from prefect_gpu.scheduling.placement.granting import grant
+from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.fits import free_by_node
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 
 class Spread(PlacementPolicy):

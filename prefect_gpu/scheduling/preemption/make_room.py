@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from heapq import merge
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.abilities import Preemption
-from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.state.fits import any_will_do, free_without, without
 from prefect_gpu.scheduling.state.waiting import Key
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.cluster import Placement
 
 _MOST_VICTIMS = 512
 _MOST_TRIALS = 16

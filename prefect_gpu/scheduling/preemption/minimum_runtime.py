@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.elastic.listing1 import PROTECTED_LAUNCHES
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 PREPARES_S = 60.0
 MOST_S = 300.0

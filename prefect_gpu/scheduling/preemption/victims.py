@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.jobs import Job
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.order.orders import Order
+from prefect_gpu.scheduling.order.orders import Order
 
 
 class Victims:

@@ -7,17 +7,15 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import choose_cpus, joined
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.events import Event
 
 _DEPTH = 16
 _MOST_RIPE = 32  # looked at for each event; when many runs overrun, all of them would take seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.allocation.base import When
@@ -11,6 +10,7 @@ from prefect_gpu.scheduling.allocation.batch import Batch
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray, Lending
 from prefect_gpu.scheduling.cores.throttle import ThrottleByBandwidth, ThrottleByStepRate
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
@@ -24,9 +24,6 @@ from prefect_gpu.scheduling.sharing.demotion import Demotion
 from prefect_gpu.scheduling.sharing.rules import KnownCompany
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 
 def adaptive() -> Profile:

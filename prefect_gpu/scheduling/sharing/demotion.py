@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from prefect_gpu.phases import within
 from prefect_gpu.scheduling.cores.ledger import forget, give_back, take
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.sharing.convergence import Category
 from prefect_gpu.scheduling.sharing.plateau import Plateau, interval_of
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
 
 WEIGHT = 1.0 / 16
 """Share of a converged run beside one that learns: little, but its loss is still seen if it moves again."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Device
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
+from prefect_gpu.scheduling.state.state import State
 
 
 class Sharing(abc.ABC):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -21,10 +21,7 @@ from prefect_gpu.scheduling.sharing.convergence import (
     choose_host,
     level,
 )
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 Leveller = Callable[[Sequence[str], Sequence[Watched], float], list[Move]]
 

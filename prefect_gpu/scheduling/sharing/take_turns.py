@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
 
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.model.jobs import Status
+from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.reaction import Reaction
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.decision import Decision
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.state import State
 
 _SOURCE = "separation"
 

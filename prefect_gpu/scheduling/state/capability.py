@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job, Request
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.state.devices import DeviceBooks
-
+from prefect_gpu.scheduling.state.devices import DeviceBooks
 
 INSTANCES_PER_CORE = 16
 """So many instances without a device may a run have for each core of the cluster. They share cores, but each is a

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.cluster import Device, Node
-    from prefect_gpu.scheduling.model.jobs import Job
-    from prefect_gpu.scheduling.sharing.rules import Sharing
-    from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.sharing.rules import Sharing
+from prefect_gpu.scheduling.state.state import State
 
 
 def devices_for(job: Job, node: Node, state: State, sharing: Sharing, kept: Container[str] = ()) -> list[Device]:

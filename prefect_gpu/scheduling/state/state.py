@@ -7,18 +7,15 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from prefect_gpu.scheduling.model.cluster import Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Status
+from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.preemption.victims import Victims
 from prefect_gpu.scheduling.state.capability import Capability
 from prefect_gpu.scheduling.state.devices import DeviceBooks
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.waiting import Waiting
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.order.orders import Order
 
 _KEPT_STORIES = 1000
 

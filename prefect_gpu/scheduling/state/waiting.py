@@ -5,14 +5,12 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from prefect_gpu.scheduling.model.cluster import Queue
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.order.orders import Key, Order, Usage
-
-if TYPE_CHECKING:
-    from prefect_gpu.scheduling.model.cluster import Queue
-    from prefect_gpu.scheduling.state.capability import Capability
+from prefect_gpu.scheduling.state.capability import Capability
 
 
 class Books(Usage, Protocol):
