@@ -74,18 +74,13 @@ def forecast(scheduler: Scheduler, now: float, most: int = 200) -> dict[str, Out
 
 
 class Rehearsal:
-    """A copy of a scheduler in a world in which every run takes as long as is estimated, undisturbed.
+    """A copy of a scheduler in a world in which every run takes as long as is estimated: see :func:`forecast`.
 
     It is made at once, and shares nothing with the scheduler that changes: it may be played in another thread. It knows
     what the scheduler has learned so far (:class:`.Learned`). What is not foreseen: runs that are submitted later, and
     how much runs slow each other down or are faster on more devices. A phase that has taken longer than was estimated
     is expected to go on for as long as it is over: so a run that never ends moves its successors on less and less
     often.
-
-    Args:
-        scheduler: See :func:`forecast`.
-        now: See :func:`forecast`.
-        most: See :func:`forecast`.
     """
 
     def __init__(self, scheduler: Scheduler, now: float, most: int = 200) -> None:

@@ -169,8 +169,7 @@ class KneeTuner(CoreSearch):
 
     The step rate rises about linearly with the cores up to the knee, and hardly changes beyond it (§IV.B). So half as
     many cores are tried first, twice as many next, and then the count at which the line through the lower of the two
-    points around the knee reaches the upper one. CODA's own search goes on core by core, which takes as many
-    measurements as its start is away from the knee; on a GPU's use, :class:`.CoreTuner` does just that.
+    points around the knee reaches the upper one: fewer measurements than by CODA's search, core by core.
 
     Example:
         >>> tuner = KneeTuner(start=4, most=16)

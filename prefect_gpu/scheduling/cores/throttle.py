@@ -126,8 +126,8 @@ class ThrottleByBandwidth(Reaction):
                 self._pressure[node], self._use_by_job[node] = fraction, dict(by_job)
                 return self._look(node, decision)
             case ev.JobEnded(job_id) | ev.JobStopped(job_id) | ev.LaunchFailed(job_id):
-                for memory in (self._now, self._usual):
-                    memory.pop(job_id, None)  # type: ignore[attr-defined]
+                self._now.pop(job_id, None)
+                self._usual.pop(job_id, None)
         return False
 
     def _learn(self, job: Job, utilisation: float) -> None:
@@ -159,17 +159,14 @@ class ThrottleByBandwidth(Reaction):
         changes = throttle(pressure, cpu_jobs, disturbed=disturbed, training=bool(training))
         if changes:
             del self._use_by_job[node]  # it will be another when it is measured again
-        freed = False
-        for name, cores in changes.items():
-            freed |= _set(running[name], cores, decision)
-        return freed
+        freed = [_set(running[name], cores, decision) for name, cores in changes.items()]
+        return any(freed)
 
     def _disturbed(self, job: Job) -> bool:
         """Whether its utilisation has dropped; a job that was never seen undisturbed counts as disturbed."""
         assert job.placement is not None
-        usual = self._usual.get(job.id)
-        known = usual is not None and usual[:2] == (job.placement.node, len(job.placement.cpus))
-        return usual is None or not known or usual[2] - self._now[job.id] >= UTILISATION_DROP
+        usual, here = self._usual.get(job.id), (job.placement.node, len(job.placement.cpus))
+        return usual is None or usual[:2] != here or usual[2] - self._now[job.id] >= UTILISATION_DROP
 
 
 def _set(job: Job, cores: int, decision: Decision) -> bool:
@@ -235,8 +232,7 @@ class ThrottleByStepRate(Reaction):
     one from then on.
 
     Only runs that trained while no CPU flow was there are known well enough; runs that share their devices, or that
-    give way to others, are not. It needs events of the step rate and of the node's pressure, which say how much each
-    flow computes. On nodes where nobody says how fast it trains, the eliminator goes by bandwidth.
+    give way to others, are not. On nodes where nobody says how fast it trains, the eliminator goes by bandwidth.
 
     Args:
         otherwise: The eliminator.

@@ -55,15 +55,13 @@ class CoreTuning(Reaction):
     """Tunes the number of cores of running training jobs on how busy their GPUs are, or on how fast they train.
 
     A run is first brought to N_start, from what jobs of its owner and category needed. Then each count that the search
-    asks for is measured. Without measurements, without cores that can be handed out, or in a world that cannot change
-    them, nothing happens. A run gets only cores that nobody else is bound to: where too few are free it waits with what
+    asks for is measured. A run gets only cores that nobody else is bound to: where too few are free it waits with what
     there are, and gets the rest as they become free. What is measured while the node's memory bandwidth is short counts
     for nothing.
 
     - Where the use of the GPUs is measured, that is CODA's search (:class:`.CoreTuner`), in steps of 90 s.
     - Where it is not, the step rate stands for it (:class:`.KneeTuner`). A count has been measured after some reports,
-      so that a run of minutes profits too; a run that shares its devices is not measured, since its neighbours change
-      its speed more than its cores do. The median counts: an evaluation now and then is no change of speed.
+      so that a run of minutes profits too; a run that shares its devices is not measured. The median counts.
 
     Only runs on one node are tuned, for those on several need two cores at most (§IV.B).
 

@@ -37,10 +37,9 @@ class InterferenceGuard:
 
     It says nothing as long as nothing is known of how jobs slow each other down on the network. When it is the turn of
     a job that would go on several nodes, and of whose program something is known, DeepShare's greedy rule
-    (:func:`.choose_start`) says which of the waiting jobs that
-    spread, of the same queue's priority, starts now, and on which nodes: the one with the largest sum of changes of
-    everybody's ratio, each weighted with what that job's work is worth, ÷ the GPU seconds that it needs. If nobody has
-    more by it than others lose, these jobs wait. A place where nobody loses anything is taken as it is.
+    (:func:`.choose_start`) says which of the waiting jobs that spread, of the same queue's priority, starts now, and on
+    which nodes; each change of a ratio is weighted with what that job's work is worth. If nobody gains more than others
+    lose, these jobs wait. A place where nobody loses anything is taken as it is.
 
     Whoever has lost patience goes where there is room; nobody is considerate while devices are kept for such a one.
     Jobs that were parted do not meet. If the quotas limit the slowdown, nobody is started who would be slowed down

@@ -30,8 +30,8 @@ class MakeRoom:
         advantage: A job makes room only for one whose key is smaller by this factor (less than 1: it must be clearly
             better, so that two jobs that are nearly equal do not take turns).
         grace: Whether jobs are left alone for a while after each launch, where stopping them takes time
-            (:func:`.left_alone_until`). One of a queue with a better priority
-            need not wait for that until a job has been stopped before.
+            (:func:`.left_alone_until`). One of a queue with a better priority need not wait for that until a job has
+            been stopped before.
     """
 
     def __init__(self, advantage: float = 1.0, *, grace: bool = False) -> None:

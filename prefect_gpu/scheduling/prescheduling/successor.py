@@ -77,13 +77,11 @@ class Prescheduling(Reaction):
 
     It is launched T_l + margin before the predicted end of the training, prepares, and waits; the scheduler opens its
     gate when the predecessor saves, ends, crashes or is gone. The end is predicted from the service that is left and
-    the pace that was measured; of one that still prepares, from its own launching time: a training may be shorter than
-    what the next one needs to prepare. Nobody is prepared behind a run that shares its devices with another that
-    trains, or that overruns by more than twice the lead: nothing is known of its end then. A job that is
-    behind such a run when other devices are free is stopped, if it may be, and starts there. Does nothing where there
-    are no gates, where moving costs nothing, or where no service is estimated. Nobody is prepared to be on several
-    nodes if it was learned how its program and others slow each other down there: who comes there next is decided when
-    it is known who else is there.
+    the pace that was measured; of one that still prepares, from its own launching time. Nobody is prepared behind a run
+    that shares its devices with another that trains, or that overruns by more than twice the lead: nothing is known of
+    its end then. A job that is behind such a run when other devices are free is stopped, if it may be, and starts
+    there. Does nothing where there are no gates, where moving costs nothing, or where no service is estimated. Nobody
+    is prepared to be on several nodes if it was learned how its program and others slow each other down there.
 
     Attributes:
         margin: See :class:`Margin`.

@@ -40,12 +40,10 @@ class GrowthWatch:
     """Algorithm 1 for one run: from the values it reports to its category.
 
     Growth G is the change of the value from one interval to the next, as a fraction of the range that the run has
-    covered so far, but at least of a tenth of its largest magnitude: so losses and accuracies of any scale compare
-    with one threshold, and the noise of a run that stands still does not count as progress. An interval's value is
-    the mean of what was reported in it (one value: that value); an interval without a report is waited out, for the
-    paper's "previous value again" would look like convergence in every run that reports once an epoch.
-
-    The printed algorithm moves a watched job to "watching" again; as its text says, it becomes converged.
+    covered so far, but at least of a tenth of its largest magnitude. An interval's value is the mean of what was
+    reported in it; an interval without a report is waited out, for the paper's "previous value again" would look like
+    convergence in every run that reports once an epoch. A watched job becomes converged, as the paper's text says; the
+    printed algorithm moves it to "watching" again.
 
     Attributes:
         category: The job's category now.

@@ -26,9 +26,6 @@ class Demotion(Reaction):
     again at once when its loss moves, when nobody beside it learns any more, and when it saves.
 
     With "stop", a run that has learned, and then stood still for some looks more, is asked to end, wherever it is.
-
-    A share of a processor is a priority: it costs nothing where nobody wants the rest. What it costs the converged run
-    is time, which the others gain; all of them together end when they would have ended anyway.
     """
 
     def __init__(self) -> None:

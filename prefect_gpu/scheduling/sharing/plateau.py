@@ -31,14 +31,8 @@ class LossTrend:
 
     E is the median of what was reported in an interval. Over the latest six E a line is laid robustly (its slope is the
     median of the slopes between any two, Theil and Sen). G = max(0, |slope| − its standard error) ÷ (largest − smallest
-    value of the lines' ends so far), between 0 and 1. The printed G = |E(t_m) − E(t_{m−1})| is this for a window of
-    two, without the noise, of values between 0 and 1.
-
-    Losses, accuracies, rewards, in any unit: of a·E + b, for any a ≠ 0 and b, the growth is the same. A value that
-    only jitters hardly grows, a constant one not at all.
-
-    It differs from :class:`~prefect_gpu.scheduling.sharing.convergence.GrowthWatch`, which divides by a range too, but
-    takes a tenth of the magnitude at least: that depends on b, and every jump between two intervals counts.
+    value of the lines' ends so far), between 0 and 1. Of a·E + b, for any a ≠ 0 and b, the growth is the same. A value
+    that only jitters hardly grows, a constant one not at all.
 
     Args:
         interval_s: Seconds of an interval (30 in the paper). Intervals without a report are waited out, so a run that
@@ -132,9 +126,9 @@ def interval_of(expected_s: float | None) -> float:
 class Plateau:
     """Whether one run still learns, from the losses that it reports.
 
-    It is Algorithm 1 with another growth, :class:`.LossTrend`: a robust slope, of which two standard errors are taken
-    off. What :class:`.GrowthWatch` compares, one interval with the next, is mostly noise where losses are those of
-    batches, and a tenth of a loss's magnitude hides what it learns when it ends far from zero.
+    It is Algorithm 1 with another growth, :class:`.LossTrend`, of which two standard errors are taken off. What
+    :class:`.GrowthWatch` compares, one interval with the next, is mostly noise where losses are those of batches, and a
+    tenth of a loss's magnitude hides what it learns when it ends far from zero.
 
     - The line is laid over six intervals, for the sake of noise. Three do as well if the noise of one report is less
       than α of all that the loss ever moved: so a clear standstill is seen sooner.

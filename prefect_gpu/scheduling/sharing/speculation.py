@@ -37,10 +37,8 @@ class Speculation(Reaction):
 
     - Algorithm 1 sorts each run into progressing, watched or converged by the growth of its loss.
     - Algorithm 2 moves a converged run, once, to the host with the lowest score.
-    - Ours: hosts are evened out at once, those runs that learn least moving first. (Algorithm 3, which waits until all
-      of their runs have converged, is with the paper.)
-    - Ours, ``favour``: of the runs on a host, those in a later category have a larger share of it. They are nearer
-      their end, so the host is sooner left to the others.
+    - Ours: hosts are evened out at once, those runs that learn least moving first.
+    - Ours, ``favour``: of the runs on a host, those in a later category have a larger share of it.
 
     While runs wait, no run is moved to an idle device, and nothing is evened out: it is for those who wait.
 

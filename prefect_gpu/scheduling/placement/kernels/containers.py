@@ -22,21 +22,11 @@ class Container:
         gpus: Whole GPUs.
         cpus: Cores.
         role: ``ps`` (a parameter server) or ``worker``.
-
-    Raises:
-        ValueError: Something is negative, or the role is unknown.
     """
 
     gpus: int = 0
     cpus: int = 0
     role: Literal["ps", "worker"] = "worker"
-
-    def __post_init__(self) -> None:
-        for name in ("gpus", "cpus"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: a container asks for 0 or more")
-        if self.role not in ("ps", "worker"):
-            raise ValueError(f"role is {self.role!r}: use 'ps' or 'worker'")
 
 
 Gang: TypeAlias = tuple[Container, ...]

@@ -26,10 +26,10 @@ _MUTATION = 0.4  # chance that a child is mutated
 class Genetic(Placer):
     """Evolves plans for a batch; never worse than best fit one gang after the other.
 
-    The gangs that it plans together are those for which best fit finds room, one after the other;
-    that plan is in the first population, and so is the one of `AnchoredBestFit` if it has room for all. Of all plans
-    seen, it returns the fittest whose network cost is no larger than best fit's. A gang for which there was no room
-    is tried once more on what the better plan leaves.
+    The gangs that it plans together are those for which best fit finds room, one after the other; that plan is in the
+    first population, and so is the one of `AnchoredBestFit` if it has room for all. Of all plans seen, it returns the
+    fittest whose network cost is no larger than best fit's. A gang for which there was no room is tried once more on
+    what the better plan leaves.
 
     Attributes:
         network_weight: The paper's lambda (see `Topology.score`).

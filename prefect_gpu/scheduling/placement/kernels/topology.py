@@ -75,8 +75,7 @@ class Topology:
         one of the two (all-reduce) between all its containers.
 
         Equation 5, which normalises it, is lost in the paper's print. Read here, as its Table 1 suggests: the sum is
-        divided by numps x numw, the number of pairs (n(n-1)/2 without servers), so it is the mean cost of a pair. A
-        part of a gang's plan is normalised by the pairs of that part.
+        divided by the number of pairs, so it is the mean cost of a pair.
 
         Returns:
             In nodes (see `cost`); 0 without pairs; inf if the plan straddles domains.

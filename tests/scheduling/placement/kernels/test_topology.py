@@ -88,13 +88,6 @@ def test_a_weight_beyond_one_is_refused() -> None:
         topology.score(workers(1), (0,), free, 1.5)
 
 
-def test_a_container_with_a_negative_wish_is_refused() -> None:
-    with pytest.raises(ValueError, match="gpus is -1: a container asks for 0 or more"):
-        Container(gpus=-1)
-    with pytest.raises(ValueError, match="role is 'chief'"):
-        Container(role="chief")  # type: ignore[arg-type]
-
-
 def test_taking_more_than_is_free_takes_nothing() -> None:
     free = Free([2, 2], [4, 4])
     with pytest.raises(ValueError, match="more on node 1 than it has free"):
