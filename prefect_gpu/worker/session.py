@@ -299,7 +299,7 @@ class PoolSession:
         while not self.lost:
             await self.controller.wait_idle()
             await asyncio.sleep(0)
-            if not self.controller.runs and not self.controller.scheduler.state.active_count:
+            if not self.controller.runs and not self.controller.scheduler.state.running:
                 return
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ class DeviceBooks:
         self._core_load: dict[str, Counter[int]] = {}
         # (shape of the node, free devices on it): numbers of such nodes, ascending
         self._with_free: dict[tuple[tuple[object, ...], int], list[int]] = {}
-        self._free = 0
+        self.free_count = 0  # devices that nobody is on
         self.device_count = 0
         self.core_count = 0
         self.largest_node = 0  # devices on the node that has most
@@ -75,11 +75,6 @@ class DeviceBooks:
     def number_of(self, device_id: str) -> int:
         """The number of the node that has the device. Raises KeyError if none has it now."""
         return self._where[device_id][0].number
-
-    @property
-    def free_count(self) -> int:
-        """Devices that nobody is on."""
-        return self._free
 
     def free_on(self, node_id: str) -> int:
         """Devices of the node that nobody is on."""
@@ -128,7 +123,7 @@ class DeviceBooks:
             for position, device in enumerate(books.node.devices)
         }
         self._with_free = {}
-        self._free = 0
+        self.free_count = 0
         self.device_count = sum(len(node.devices) for node in nodes)
         self.core_count = sum(len(node.cpus) for node in nodes)
         self.largest_node = max((len(node.devices) for node in nodes), default=0)
@@ -139,7 +134,7 @@ class DeviceBooks:
             load: Mapping[int, int] = self._core_load.get(books.node.id, {})
             books.free_cores = sum(1 for core in books.cores if not load.get(core))
             books.free = [at for at, device in enumerate(books.node.devices) if not self._occupants.get(device.id)]
-            self._free += len(books.free)
+            self.free_count += len(books.free)
             insort(self._with_free.setdefault((books.shape, len(books.free)), []), books.number)
 
     def occupy(self, job: Job, change: int = 1) -> None:
@@ -186,7 +181,7 @@ class DeviceBooks:
             insort(books.free, position)
         else:
             books.free.remove(position)
-        self._free += 1 if free else -1
+        self.free_count += 1 if free else -1
         insort(self._with_free.setdefault((books.shape, len(books.free)), []), books.number)
 
 

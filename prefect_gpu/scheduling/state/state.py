@@ -91,18 +91,13 @@ class State(DeviceBooks):
         cores = self._cores_of[owner] / self.core_count if self.core_count else 0.0
         return max(devices, cores)
 
-    @property
-    def active_count(self) -> int:
-        """How many jobs hold a placement."""
-        return len(self.running)
-
     def limit_on(self, queue_id: str, more: Mapping[str, int] = MappingProxyType({})) -> tuple[str, str] | None:
         """(code, reason) of the user's own limit that keeps jobs of this queue from starting, or None.
 
         Args:
             more: Jobs to count as active beside those that are, by queue.
         """
-        quotas, active = self.quotas, self.active_count + sum(more.values())
+        quotas, active = self.quotas, len(self.running) + sum(more.values())
         if self.draining:
             return "draining", "the worker is draining and takes no new runs"
         if quotas.pool_paused:
@@ -316,7 +311,7 @@ class State(DeviceBooks):
             free = [at for at, device in enumerate(books.node.devices) if self.is_free(device.id)]
             if books.free != free or books.number not in self._with_free[books.shape, len(free)]:
                 raise InvariantError(f"the index of free devices is wrong for {books.node.id}")
-        if self._free != sum(len(books.free) for books in self.numbered):
+        if self.free_count != sum(len(books.free) for books in self.numbered):
             raise InvariantError("the count of free devices is wrong")
 
     def _conflict(self, device_id: str) -> str | None:

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_gpu.scheduling.placement.kernels.beginners import beginners
 from prefect_gpu.scheduling.placement.kernels.best_fit import GangBestFit
 from prefect_gpu.scheduling.placement.kernels.containers import Container, Free, Gang, Plan
-from prefect_gpu.scheduling.placement.kernels.genetic import Genetic
+from prefect_gpu.scheduling.placement.kernels.genetic import Genetic, beginners
 from prefect_gpu.scheduling.placement.kernels.genome import INVALID, Batch, Groups
 from prefect_gpu.scheduling.placement.kernels.topology import Topology
 from tests.scheduling.placement.kernels.clusters import check, cluster, clusters, gangs, workers
