@@ -306,7 +306,8 @@ class ThrottleByStepRate(Reaction):
             return decision.now >= case.try_at and self._loosen(node, flows, case, decision)
         tighter = next((job for job in flows if use.get(job.id, 0.0) > 0 and self._can_tighten(job)), None)
         if tighter is not None:
-            self._changed(paces)
+            for pace in paces:
+                pace.restart()
             if case.trying:
                 case.trying, case.wait_s = False, 2 * case.wait_s
             case.try_at = decision.now + case.wait_s
@@ -346,7 +347,8 @@ class ThrottleByStepRate(Reaction):
                 resize(job, min(had, 2 * cores), decision, reason)
             else:
                 continue
-            self._changed(self._known(node, decision))
+            for pace in self._known(node, decision):
+                pace.restart()
             return False
         self._close(node, flows)
         return False
@@ -367,11 +369,6 @@ class ThrottleByStepRate(Reaction):
         del self._cases[node]
         for job in flows:
             forget(job, _SOURCE)
-
-    @staticmethod
-    def _changed(paces: list[_Pace]) -> None:
-        for pace in paces:
-            pace.restart()
 
 
 def _is_on(job: Job, node: str) -> bool:

@@ -63,14 +63,9 @@ class Resize(Action):
     elastic jobs, and the new numbers are applied if this lets a waiting job start, or raises the sum of throughputs by
     enough. A job that has just been launched is left alone for a while.
 
-    A job that shrinks keeps the first of its devices; one that grows keeps all.
-
-    Args:
-        spare: Whether running jobs keep what they have if the others do nearly as well without their restart.
+    A job that shrinks keeps the first of its devices; one that grows keeps all. One whose devices are not needed keeps
+    them, and is spared its restart, if the others do nearly as well.
     """
-
-    def __init__(self, *, spare: bool = True) -> None:
-        self._spare = spare
 
     def act(self, decision: Decision) -> bool:
         """See the class."""
@@ -175,6 +170,8 @@ class Resize(Action):
                 continue
             new = [device.id for device in state.free_devices(plan.node.id)][: max(0, count - len(own))]
             taken = {*own[:count], *new}
+            if len(taken) < count:
+                continue  # two runs were found on some of the devices: there are fewer than both have
             devices = tuple(device.id for device in plan.node.devices if device.id in taken)
             place = grant(job, plan.node, devices, state, sharing)
             if job.placement is None:
@@ -189,7 +186,7 @@ class Resize(Action):
     def _assign(self, jobs: list[ElasticJob], before: dict[str, int], plan: _Plan) -> dict[str, int]:
         """Listing 1; then jobs that keep what they have if the others can do nearly as well without their restart."""
         after = assign(jobs, plan.room)
-        if not plan.admitted or len(after) < len(jobs) or not self._spare:
+        if not plan.admitted or len(after) < len(jobs):
             return after
         free, kept, by_id = plan.room, dict[str, int](), {job.id: job for job in jobs}
         for name in sorted(before, key=lambda name: by_id[name].f(before[name]), reverse=True):

@@ -92,7 +92,8 @@ class PreemptOnSlowdown(Reaction):
 
     def stop(self, decision: Decision, job: Job, slowdown: float, expected: float, blamed: Iterable[str]) -> bool:
         """Stop a job if it is slowed down too much; whether it was."""
-        limit = self._limit_now(decision)
+        asked = decision.state.quotas.slowdown_limit
+        limit = self._limit if asked is None or self._limit == math.inf else asked
         if self._stops_foreseen:
             too_slow = slowdown >= limit * (1 - _ROUNDING)
         else:
@@ -103,10 +104,6 @@ class PreemptOnSlowdown(Reaction):
             self._parted.part(job.id, other)
         decision.preempt(job, f"runs on its nodes slow it down by a factor of {slowdown:.2f}; the limit is {limit:.2f}")
         return True
-
-    def _limit_now(self, decision: Decision) -> float:
-        asked = decision.state.quotas.slowdown_limit
-        return self._limit if asked is None or self._limit == math.inf else asked
 
     def after(self, decision: Decision) -> None:
         """Note what the table says of jobs that were just brought together."""

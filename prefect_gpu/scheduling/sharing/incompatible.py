@@ -56,8 +56,3 @@ class Incompatible:
     def are(self, one: str, other: str) -> bool:
         """Whether two programs are to stay apart."""
         return bool(self._pairs) and frozenset((one, other)) in self._pairs
-
-    def together(self, one: str, other: str) -> float | None:
-        """The sum of their relative speeds beside each other; None: not measured of both."""
-        first, second = self._slowdowns.get((one, other)), self._slowdowns.get((other, one))
-        return None if first is None or second is None else 1 / first + 1 / second
