@@ -44,4 +44,12 @@ class Drf(Order):
 
     def key(self, job: Job, state: Usage, now: float) -> Key:
         """(dominant share of the owner, due time, submission time, id)."""
-        return (state.dominant_share(job.request.owner), job.not_before, job.submitted_at, job.id)
+        return (dominant_share(job.request.owner, state), job.not_before, job.submitted_at, job.id)
+
+
+def dominant_share(owner: str, state: Usage) -> float:
+    """The larger of an owner's shares of all devices and of all cores, 0 to 1."""
+    own = [job.placement for job in state.running.values() if job.request.owner == owner and job.placement]
+    devices = sum(len(placement.all_devices) for placement in own)
+    cores = sum(len(part.cpus) for placement in own for part in placement.parts)
+    return max(devices / max(1, state.device_count), cores / max(1, state.core_count))

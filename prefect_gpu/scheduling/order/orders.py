@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Mapping
 from typing import Protocol
 
 from prefect_gpu.scheduling.model.jobs import Job
@@ -23,8 +24,12 @@ Key = tuple[object, ...]
 class Usage(Protocol):
     """What an order may ask about the jobs that run."""
 
-    def dominant_share(self, owner: str) -> float:
-        """The largest part of the devices or of the cores that an owner's jobs hold, 0 to 1."""
+    @property
+    def running(self) -> Mapping[str, Job]:
+        """The running jobs by id."""
+
+    device_count: int
+    core_count: int
 
 
 class Order(abc.ABC):

@@ -14,17 +14,7 @@ since speeds are measured over seconds.
 
 
 class Incompatible:
-    """Remembers which pairs of programs slow each other down too much. A pair once found stays apart.
-
-    Example:
-        >>> apart = Incompatible()
-        >>> apart.learn("a", "b", 2.0)
-        False
-        >>> apart.learn("b", "a", 4.0)  # 1/2 + 1/4 of their speeds alone
-        True
-        >>> apart.are("b", "a"), apart.are("a", "a")
-        (True, False)
-    """
+    """Remembers which pairs of programs slow each other down too much. A pair once found stays apart."""
 
     def __init__(self) -> None:
         self._slowdowns: dict[tuple[str, str], float] = {}

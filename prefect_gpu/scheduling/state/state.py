@@ -56,8 +56,6 @@ class State(DeviceBooks):
         self._queues: dict[str, Queue] = {}
         self._unknown: dict[str, Queue] = {}
         self._active_in: Counter[str] = Counter()
-        self._devices_of: Counter[str] = Counter()  # owner: devices held
-        self._cores_of: Counter[str] = Counter()
         self._behind: dict[str, str] = {}  # predecessor: the job that is prepared behind it
         self._ended: OrderedDict[str, list[tuple[float, str]]] = OrderedDict()
         # Devices that facts, not decisions, have overfilled: adopted jobs, or a node that has changed under its jobs.
@@ -84,12 +82,6 @@ class State(DeviceBooks):
         """The job that is prepared behind this one, or None."""
         behind = self._behind.get(job_id)
         return self.jobs.get(behind) if behind else None
-
-    def dominant_share(self, owner: str) -> float:
-        """The larger of an owner's shares of all devices and of all cores, 0 to 1 (DRF)."""
-        devices = self._devices_of[owner] / self.device_count if self.device_count else 0.0
-        cores = self._cores_of[owner] / self.core_count if self.core_count else 0.0
-        return max(devices, cores)
 
     def limit_on(self, queue_id: str, more: Mapping[str, int] = MappingProxyType({})) -> tuple[str, str] | None:
         """(code, reason) of the user's own limit that keeps jobs of this queue from starting, or None.
@@ -154,7 +146,7 @@ class State(DeviceBooks):
         self.running[job.id] = job
         self._count(job, 1)
         self._active_in[job.queue] += 1
-        self._enter(job, 1)
+        self.occupy(job)
         if self.ranking is not None:
             self.ranking.add(job)
 
@@ -167,12 +159,12 @@ class State(DeviceBooks):
         """A running job needs the whole of its devices from now on: nobody joins it, whoever is there stays."""
         placement = job.placement
         assert placement is not None
-        self._enter(job, -1)
+        self.occupy(job, -1)
         job.request = replace(job.request, exclusive=True)
         known = [self._devices[id_].memory_bytes for id_ in placement.all_devices if id_ in self._devices]
         whole = min(known, default=placement.memory_bytes)
         job.placement = replace(placement, memory_bytes=whole, shared=False)
-        self._enter(job, 1)
+        self.occupy(job)
         self.accept(job)
 
     def release(self, job: Job, now: float) -> None:
@@ -182,7 +174,7 @@ class State(DeviceBooks):
         if self.ranking is not None:
             self.ranking.remove(job)
         job.attained_s, job.done_s = job.attained(now), job.done(now)
-        self._enter(job, -1)
+        self.occupy(job, -1)
         del self.running[job.id]
         self._count(job, -1)
         self._active_in[job.queue] -= 1
@@ -196,21 +188,14 @@ class State(DeviceBooks):
     def rearrange(self, moves: Sequence[tuple[Job, Placement]]) -> None:
         """Change the placements of several running jobs at once: some go where others were."""
         for job, _ in moves:
-            self._enter(job, -1)
+            self.occupy(job, -1)
         for job, placement in moves:
             job.placement = placement
-            self._enter(job, 1)
+            self.occupy(job)
 
     def _count(self, job: Job, sign: int) -> None:
         self.firm_count += sign * (not job.request.preemptible)
         self.deviceless_count += sign * (not job.request.total_gpus)
-
-    def _enter(self, job: Job, sign: int) -> None:
-        placement = job.placement
-        assert placement is not None
-        self._devices_of[job.request.owner] += sign * len(placement.all_devices)
-        self._cores_of[job.request.owner] += sign * sum(len(part.cpus) for part in placement.parts)
-        self.occupy(job, sign)
 
     def pass_gate(self, job: Job, now: float) -> None:
         """A prepared job's predecessor trains no more; the devices are the job's from now on."""

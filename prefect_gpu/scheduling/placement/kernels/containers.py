@@ -74,23 +74,20 @@ class Free:
         Raises:
             ValueError: A node would be overloaded; nothing is taken then.
         """
-        self._add(gang, plan, -1)
-        short = [node for node in set(plan) if min(self.gpus[node], self.cpus[node]) < 0]
+        if len(gang) != len(plan):
+            raise ValueError(f"plan names {len(plan)} nodes for {len(gang)} containers: name one for each")
+        left = self.copy()
+        for container, node in zip(gang, plan, strict=True):
+            left.take_one(container, node)
+        short = [node for node in set(plan) if min(left.gpus[node], left.cpus[node]) < 0]
         if short:
-            self._add(gang, plan, 1)
             raise ValueError(f"plan puts more on node {min(short)} than it has free: make the plan from these arrays")
+        self.gpus, self.cpus = left.gpus, left.cpus
 
     def take_one(self, container: Container, node: int) -> None:
         """Take what one container asks for, without a check: for placers, which have just made it."""
         self.gpus[node] -= container.gpus
         self.cpus[node] -= container.cpus
-
-    def _add(self, gang: Gang, plan: Plan, sign: int) -> None:
-        if len(gang) != len(plan):
-            raise ValueError(f"plan names {len(plan)} nodes for {len(gang)} containers: name one for each")
-        for container, node in zip(gang, plan, strict=True):
-            self.gpus[node] += sign * container.gpus
-            self.cpus[node] += sign * container.cpus
 
 
 def per_node(name: str, values: Sequence[int] | Ints | None, nodes: int | None) -> Ints:
