@@ -1,8 +1,7 @@
 """Slows CPU flows down that slow training down: CODA's contention eliminator (§V.D), and ours by step rates.
 
-CODA goes by the node's memory bandwidth and the GPUs' use. Few nodes can measure their bandwidth. But whoever trains
-says how fast it is, so a step rate that has fallen since a CPU flow began counts, too, whatever the two are at odds
-about; and if slowing the flow down does not help, it was not to blame.
+CODA goes by the node's memory bandwidth and the GPUs' use. Few nodes can measure their bandwidth, but whoever trains
+says how fast it is. If slowing a flow down does not bring a step rate back, it was not to blame.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ def throttle(
     Under contention the cores of the hungriest CPU jobs are halved, and their bandwidth with them, job by job, until
     the node should be back under the limit. Once contention is over, throttled jobs get back all that they had, the
     least hungry first, as far as the node should stay under the limit; without training jobs, in any case.
-    (Intel's Memory Bandwidth Allocation, where the paper has it, throttles without taking cores.)
 
     Args:
         pressure: Part of the node's memory bandwidth that is in use.

@@ -6,9 +6,8 @@ from __future__ import annotations
 class AntiAffinity:
     """Remembers who was stopped because of whom, until one of the two is over.
 
-    That two *programs* slow each other down is the business of the table, which may find a meeting worth its price.
-    These two jobs have met already, and one of them has been stopped for it: to bring them together again would cost
-    another stop. Where they are not to be started is said by :func:`.kept_from`.
+    That two *programs* slow each other down is the business of the table. These two jobs have met already, and one of
+    them has been stopped for it: to bring them together again would cost another stop. See :func:`.kept_from`.
     """
 
     def __init__(self) -> None:

@@ -7,7 +7,6 @@ import math
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
 
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
@@ -23,13 +22,6 @@ _REMEMBERED = 64
 _PRIOR_S = 5.0  # margin before anything was seen
 _IN_TIME = 0.9  # part of the jobs that are to be ready in time
 _PATIENCE = 2.0  # overruns by more than so many times the lead are not waited for
-
-
-class _Pace(NamedTuple):
-    """How fast a run really trains: from where and when its progress is counted."""
-
-    since: float
-    done_s: float
 
 
 @dataclass
@@ -89,7 +81,7 @@ class Prescheduling(Reaction):
 
     def __init__(self) -> None:
         self.margin = Margin()
-        self._paces: dict[str, _Pace] = {}
+        self._paces: dict[str, tuple[float, float]] = {}  # since when, and from which done_s on, a pace is counted
         self._launched: dict[str, _Launched] = {}
         self._longest_s = 0.0  # launching time of any job seen
         self._calendar: list[tuple[float, str]] = []
@@ -109,7 +101,7 @@ class Prescheduling(Reaction):
             case ev.PhaseEntered(job_id, status):
                 self._drop(job_id)
                 if status is Status.TRAINING:
-                    self._paces[job_id] = _Pace(decision.now, jobs[job_id].done_s)
+                    self._paces[job_id] = (decision.now, jobs[job_id].done_s)
                 self._watch(jobs[job_id], decision)
                 self._note_phase(job_id, status, decision)
             case ev.Progressed(done):
@@ -147,8 +139,8 @@ class Prescheduling(Reaction):
             return None  # the estimate was too short
         pace = self._paces.get(job.id)
         speed = 1.0
-        if pace is not None and job.done_at > pace.since and job.done_s > pace.done_s:
-            speed = (job.done_s - pace.done_s) / (job.done_at - pace.since)
+        if pace is not None and job.done_at > pace[0] and job.done_s > pace[1]:
+            speed = (job.done_s - pace[1]) / (job.done_at - pace[0])
         return job.done_at + max(0.0, service_s - job.done_s) / speed
 
     def _watch(self, job: Job, decision: Decision) -> None:

@@ -37,8 +37,7 @@ class LossTrend:
     Args:
         interval_s: Seconds of an interval (30 in the paper). Intervals without a report are waited out, so a run that
             reports once an epoch is looked at once an epoch.
-        errors: How many standard errors a slope must have before it counts: with 1 noise looks like growth now and
-            then, with more small growth is overlooked.
+        errors: How many standard errors a slope must have before it counts: with more, small growth is overlooked.
 
     Attributes:
         level: Where the line ends now, without the noise; None before three intervals.
