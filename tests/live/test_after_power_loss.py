@@ -7,12 +7,15 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from prefect_gpu.demo.lab.sandbox import wait_until
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.training.protocol import ENV_DEVICES
 from tests.live.pool import COLD, LivePool, eventually
 
 
+@pytest.mark.full
 async def test_what_a_power_loss_tears_neither_stops_the_worker_nor_keeps_or_frees_a_device(pool: LivePool) -> None:
     worker = pool.start_worker(virtual_devices="3", learn="false", **COLD)
     go = pool.folder / "go"
