@@ -1,7 +1,6 @@
 """Slows CPU flows down that slow training down: CODA's contention eliminator (§V.D), and ours by step rates.
 
-CODA goes by the node's memory bandwidth and the GPUs' use. Few nodes can measure their bandwidth, but whoever trains
-says how fast it is. If slowing a flow down does not bring a step rate back, it was not to blame.
+CODA goes by memory bandwidth. Few nodes can measure it, but whoever trains says how fast it is.
 """
 
 from __future__ import annotations
