@@ -134,7 +134,11 @@ class QueueSync:
             await self._read_quotas()
             share = _LOOK_SHARE_STALE if self._stale else _LOOK_SHARE
             whole = time.monotonic() >= self._looked_at + self._look_took_s / share
-            waiting = await (self._look_at_all(started) if whole else self._look_at_due(started))
+            try:
+                waiting = await (self._look_at_all(started) if whole else self._look_at_due(started))
+            except Exception:
+                self._stale = True
+                raise
             for flow_run in await self._pool.runs_in_state(StateType.CANCELLING):
                 await self._take_in(flow_run, started)
             with suppress(httpx.HTTPError, ObjectNotFound):
@@ -422,8 +426,11 @@ class QueueSync:
                 for run_id, reason in self._with_news():
                     await self._try(run_id, self._write(run_id, reason))
             while self._holds and self._lane.lets_through():
-                run_id = next(iter(self._holds))
-                await self._try(run_id, self._show(run_id, self._holds.pop(run_id)))
+                run_id, hold = next(iter(self._holds.items()))
+                del self._holds[run_id]
+                if not await self._try(run_id, self._show(run_id, hold)):
+                    self._holds = {run_id: hold} | self._holds
+                    break
 
     async def _look_ahead(self) -> None:
         """Bring the forecast up to date. Those who are expected to start first are then shown first."""
@@ -432,13 +439,16 @@ class QueueSync:
             ahead = self._expectations.ahead_of
             self._holds = dict(sorted(self._holds.items(), key=lambda held: ahead(held[0])))
 
-    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> None:
+    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> bool:
+        """Whether Prefect has answered."""
         try:
             await showing
         except ObjectNotFound:
             self.doubt(run_id)
         except httpx.HTTPError as error:
             self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
+            return False
+        return True
 
     async def _show(self, run_id: str, hold: Hold) -> None:
         seen = self._seen.get(run_id, _Seen())

@@ -7,6 +7,7 @@ import contextlib
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks._host.waiting import until
@@ -78,7 +79,10 @@ async def test_what_can_wait_gives_way_to_a_run_that_is_started() -> None:
 async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Forty runs wait in front of a server that takes half a second for each: the others wait for the budget."""
+    """Forty runs wait in front of a server that takes half a second for each: the others wait for the budget.
+
+    What the server does not take is not forgotten.
+    """
     clock, scheduler = Clock(), Scheduler()
     runs = [OneRun() for _ in range(40)]
     worker: Any = SimpleNamespace(client=None, name="w")
@@ -90,8 +94,11 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
         scheduler.handle(ev.JobSubmitted(run.run_id, Request(), "q", float(number), 0.0), clock.now)
         queue._seen[run.run_id].flow_run = run.as_read()
     shown: list[str] = []
+    lost = iter([httpx.ConnectError("it is away")] * 3)
 
     async def show(_: object, run_id: Any, *__: object) -> bool:
+        for error in lost:
+            raise error
         shown.append(str(run_id))
         clock.now += 0.5
         return True

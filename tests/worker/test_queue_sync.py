@@ -161,6 +161,7 @@ class SlowPool:
 
     def __init__(self, prefect: OneRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.prefect, self.now, self.wholes, self.count = prefect, 1000.0, 0, 1
+        self.clock = SimpleNamespace(of=datetime.timestamp)
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
         monkeypatch.setattr("prefect_gpu.worker.queue_sync.time", clock)
 
