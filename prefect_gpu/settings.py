@@ -225,6 +225,12 @@ class GpuSettings(PrefectBaseSettings):
         "refused. For 1,000 of them the scheduler needs about 0.2 s.",
     )
 
+    deleted_after_seconds: float = Field(
+        default=180.0,
+        ge=0,
+        description="For so long Prefect must say that a run does not exist until the run counts as deleted. Meanwhile "
+        "it must be healthy and have the pool: a gateway without a backend, or an empty database, deletes nothing.",
+    )
     keep_days: float = Field(
         default=30.0,
         gt=0,

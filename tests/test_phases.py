@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import httpx
 import pytest
-from prefect.client.orchestration import PrefectClient
 from prefect.states import Cancelling, Running
 from rich.console import Console
 
@@ -32,7 +30,7 @@ from prefect_gpu.worker.finalisation import Finalisation
 from tests.page.scene import Scene, a_run
 from tests.reporting.rows import finished
 from tests.scheduling.prescheduling.test_successor import prepared
-from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
+from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
 
 WORD, PAST, COLOUR, DARK = "Exercising", "exercised", "#123456", "#654321"
 
@@ -126,6 +124,6 @@ async def test_the_message_of_a_cancelled_run_has_them(another: None) -> None:
     prefect = OneRun(Running(), Cancelling())
     launch = prefect.launch()
     launch.phase = "training"
-    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER, HOST_PREFIX, "")
+    finalisation = Finalisation(asking(prefect), HOST_PREFIX, "")
     _, message = await finalisation.finalise(launch, ExitReport(-9), api_was_away=False)
     assert message.startswith(f"Cancelled while {WORD.lower()};")

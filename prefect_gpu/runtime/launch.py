@@ -108,6 +108,7 @@ class Launch:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
+    deleted: bool = False  # whoever owns the run does not have it any more
     eviction: Preempt | Move | None = None  # it is to carry on later or elsewhere
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
     company: list[Launch] = field(

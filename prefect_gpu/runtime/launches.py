@@ -336,7 +336,8 @@ class Launches:
     async def _settle(self, launch: Launch, report: ExitReport, ended_at: float) -> None:
         outcome, message = await self.host.finalise(launch, report)
         self._over(launch, ended_at, outcome, message)
-        if outcome in ("completed", "cancelled"):  # a failed run may be tried again from where it was
+        # A failed run may be tried again from where it was; one that was deleted may be back with a restored database.
+        if outcome in ("completed", "cancelled") and not launch.deleted:
             await asyncio.to_thread(self.checkpoints.remove, launch.run_id)
         if outcome is not None:
             devices = self.fleet.named(launch.record.placement.all_devices)

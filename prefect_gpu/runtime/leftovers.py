@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -38,8 +39,12 @@ def is_run_id(name: str) -> bool:
 class Owner(Protocol):
     """Whoever knows which runs may come back."""
 
-    async def is_over(self, leftover: Leftover, since: float) -> bool:
-        """Whether its run was over at that time, in Unix seconds, and still is. What nobody knows is not over."""
+    def over(self, runs: Mapping[str, str], since: float) -> AsyncIterator[str]:
+        """Those runs that were over at that time, in Unix seconds, and still are. What nobody knows is not over.
+
+        Args:
+            runs: With the id of the pool that something of each was made for; empty: unknown.
+        """
 
 
 class Cleaner:
@@ -84,13 +89,18 @@ class Cleaner:
     async def clean_up(self) -> None:
         """Remove what has not changed for so many days, of runs that have been over for as long."""
         since = self._clock() - self._days * DAY_S
-        removed = set()
+        left: defaultdict[str, list[Leftover]] = defaultdict(list)
         for leftover in await asyncio.to_thread(lambda: [found for find in self._find for found in find(since)]):
-            if leftover.run_id in self._needed() or not await self._owner.is_over(leftover, since):
-                continue
-            if self._leads() and leftover.run_id not in self._needed():  # it may have been started again meanwhile
-                await asyncio.to_thread(leftover.remove)
-                removed.add(leftover.run_id)
+            left[leftover.run_id].append(leftover)
+        for run_id in self._needed():
+            left.pop(run_id, None)
+        pools = {run_id: max(one.pool for one in some) for run_id, some in left.items()}
+        removed = 0
+        async for run_id in self._owner.over(pools, since):
+            if self._leads() and run_id not in self._needed():  # it may have been started again meanwhile
+                for one in left[run_id]:
+                    await asyncio.to_thread(one.remove)
+                removed += 1
         if removed:
-            runs = "1 run" if len(removed) == 1 else f"{len(removed)} runs"
+            runs = "1 run" if removed == 1 else f"{removed} runs"
             self._logger.info("Removed what %s had left %g days ago or earlier", runs, self._days)

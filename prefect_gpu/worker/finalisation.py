@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -13,9 +11,7 @@ from functools import partial
 from typing import TypeVar, cast
 from uuid import UUID
 
-import httpx
 import psutil
-from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.exceptions import Abort, ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelled, Crashed, Scheduled
@@ -26,10 +22,10 @@ from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.storage.row import Outcome
+from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
 T = TypeVar("T")
-_LONGEST_PAUSE_S = 10.0
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
 _ENDED_BEFORE = "Its process was ended from outside before the flow began"
 # What the end of a run's output has when it could not reach Prefect. It is the only witness when the worker that
@@ -47,22 +43,6 @@ _NO_RECORD = (
 _AFTER_A_CRASH = " after a crash. "  # in the message of a run that was brought back to its queue
 
 
-async def persist(ask: Callable[[], Awaitable[T]], logger: logging.Logger) -> T:
-    """Ask Prefect until it answers. Only the API's absence is waited out; any answer, an error too, is final."""
-    pause = 0.5
-    while True:
-        try:
-            return await ask()
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code < 500:
-                raise
-            logger.debug("Prefect answered %s; asking again", error.response.status_code)
-        except httpx.TransportError as error:
-            logger.debug("Prefect does not answer (%r); asking again", error)
-        await asyncio.sleep(pause)
-        pause = min(_LONGEST_PAUSE_S, pause * 2)
-
-
 class Finalisation:
     """Brings runs whose process is gone to the state that they belong in.
 
@@ -71,9 +51,10 @@ class Finalisation:
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty: runs are such processes.
     """
 
-    def __init__(self, client: PrefectClient, logger: logging.Logger, host_prefix: str, scope: str = "") -> None:
-        self._client = client
-        self._logger = logger
+    def __init__(self, asking: Asking, host_prefix: str, scope: str = "") -> None:
+        self.asking = asking
+        self._client = asking.client
+        self._logger = asking.logger
         self._host_prefix, self._scope = host_prefix, scope
 
     async def finalise(self, run: Launch, report: ExitReport, *, api_was_away: bool) -> tuple[Outcome | None, str]:
@@ -89,11 +70,17 @@ class Finalisation:
         """
         try:
             while True:
-                finalised = await persist(lambda: self._finalise(run, report, api_was_away), self._logger)
+                finalised = await self._persist(run, lambda: self._finalise(run, report, api_was_away))
                 if finalised is not None:
                     return finalised
         except ObjectNotFound:
+            run.deleted = True
             return "cancelled", "The flow run was deleted while it ran."
+
+    async def _persist(self, run: Launch, ask: Callable[[], Awaitable[T]]) -> T:
+        """Raises ObjectNotFound if the run was deleted."""
+        pool_id = str(run.record.known.get("pool_id", ""))
+        return await self.asking.persist(ask, pool_id=pool_id, what=f"run {run.record.name} ({run.run_id})")
 
     async def _finalise(self, run: Launch, report: ExitReport, api_was_away: bool) -> tuple[Outcome | None, str] | None:
         """As :meth:`finalise`; None if the run came to another state meanwhile, so that it must be looked at again."""
@@ -223,7 +210,7 @@ class Finalisation:
             return await self._client.read_flow_run(flow_run.id)
 
         try:
-            return await persist(work, self._logger)
+            return await self._persist(run, work)
         except ObjectNotFound:
             return None
 
@@ -246,7 +233,7 @@ class Finalisation:
                 await self._crash(flow_run, ExitReport(returncode=None))
 
         try:
-            await persist(work, self._logger)
+            await self._persist(run, work)
         except ObjectNotFound:
             return
 
@@ -285,7 +272,7 @@ class Finalisation:
         for flow_run in flow_runs:
             if str(flow_run.id) not in ours and self._may_be_orphan(flow_run):
                 with suppress(ObjectNotFound):
-                    await persist(partial(self._bury, flow_run.id, ours), self._logger)
+                    await self.asking.persist(partial(self._bury, flow_run.id, ours))
 
     async def _bury(self, run_id: UUID, ours: Collection[str]) -> None:
         claimed = not self._scope or await self._claimed_in(run_id, _for_scope(self._scope))

@@ -26,10 +26,11 @@ from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 from prefect_gpu.training import protocol
+from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
-from prefect_gpu.worker.finalisation import Finalisation, persist
+from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
@@ -61,6 +62,7 @@ class PrefectHost:
         lane: Where what is only shown is written.
         tasks: Keeps what goes on beside.
         controller, stream: Set by the session, which makes them know each other.
+        asking: How Prefect is asked what must be known.
         page_url: Of the pool's page; empty: there is none.
     """
 
@@ -77,13 +79,18 @@ class PrefectHost:
     tasks: Tasks
     logger: logging.Logger
     page_url: str = ""
+    asking: Asking = field(init=False)
     controller: Controller = field(init=False)
     stream: PoolStream = field(init=False)
 
     def __post_init__(self) -> None:
         self._client = self.worker.client
         self._host_prefix = f"{socket.gethostname()}:"
-        self._finalisation = Finalisation(self._client, self.logger, self._host_prefix, self.scope)
+        pool = self.worker.work_pool
+        self.asking = Asking(
+            self._client, pool.name, str(pool.id), self.logger, believed_after_s=self.settings.deleted_after_seconds
+        )
+        self._finalisation = Finalisation(self.asking, self._host_prefix, self.scope)
         self.queue = QueueSync(
             self.worker,
             self.pool,
@@ -98,7 +105,7 @@ class PrefectHost:
             self.pool,
             self.queue,
             self.control,
-            self.logger,
+            self.asking,
             self.settings,
             not self.local,
             self.scope,
@@ -269,7 +276,7 @@ class PrefectHost:
     async def bury_orphans(self) -> None:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""
         types = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
-        believed = await persist(lambda: self.pool.runs_in_state(*types), self.logger)
+        believed = await self.asking.persist(lambda: self.pool.runs_in_state(*types))
         await self._finalisation.bury_orphans(believed, self.controller.runs)
 
 

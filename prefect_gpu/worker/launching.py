@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shlex
 import sys
@@ -28,9 +27,10 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
-from prefect_gpu.worker.finalisation import claim_words, persist
+from prefect_gpu.worker.finalisation import claim_words
 from prefect_gpu.worker.infrastructure import passed_patterns
 from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
@@ -53,6 +53,7 @@ _OF_THIS_MACHINE = frozenset(
     }
 )
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_NAMED_WRONGLY_S = 1.0
 _SET_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 
 
@@ -65,7 +66,7 @@ class Launcher:
         pool: PoolView,
         queue: QueueSync,
         control: EngineControl,
-        logger: logging.Logger,
+        asking: Asking,
         settings: GpuSettings,
         outside: bool = False,
         scope: str = "",
@@ -83,7 +84,7 @@ class Launcher:
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = inherited(os.environ, passed_patterns(settings))
-        self._logger = logger
+        self._asking = asking
 
     def describe(self, job: Job) -> RunRecord:
         """A record with everything that is known at submission."""
@@ -101,6 +102,7 @@ class Launcher:
                 "flow_name": str(flow_run.flow_id),  # until the flow has been read
                 "parameters": flow_run.parameters,
                 "worker": self._worker.name,
+                "pool_id": self._asking.pool_id,
                 "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)}
                 | ({"named": job.request.features} if job.request.features else {}),
             },
@@ -110,24 +112,25 @@ class Launcher:
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
         flow_run = self._queue.granted(run.run_id)
-        configuring = asyncio.ensure_future(persist(lambda: self._configure(flow_run, run), self._logger))
+        # A block that is not there is named wrongly, most likely, and its user waits to be told.
+        configure = self._asking.persist(lambda: self._configure(flow_run, run), believed_after_s=_NAMED_WRONGLY_S)
+        configuring = asyncio.ensure_future(configure)
         try:
             async with self._queue.lock(run.run_id):
                 await self._claim(flow_run, run)
-            if not await persist(lambda: claim_was_clean(self._client, flow_run.id), self._logger):
+            if not await self._asking.persist(lambda: claim_was_clean(self._client, flow_run.id)):
                 raise NotOursError("another worker has it")
         except BaseException:
             configuring.cancel()
             await asyncio.gather(configuring, return_exceptions=True)
             raise
         try:
-            configuration = await configuring
+            configuration, deployment = await configuring
         except Exception as error:
             # The user's to mend: a block that does not exist, a working directory that is no folder, ...
             message = f"The run could not be configured: {error}"
-            await persist(lambda: self._queue.refuse(flow_run, message), self._logger)
+            await self._asking.persist(lambda: self._queue.refuse(flow_run, message))
             raise NotOursError(message) from error
-        deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         return self._specify(flow_run, run, configuration, deployment)
 
     async def _claim(self, flow_run: FlowRun, run: Launch) -> None:
@@ -152,12 +155,12 @@ class Launcher:
     async def _is_claimed(self, flow_run: FlowRun, run: Launch) -> bool:
         """Whether the run is pending by this launch's claim, as soon as Prefect can be asked."""
         try:
-            state = (await persist(lambda: self._client.read_flow_run(flow_run.id), self._logger)).state
+            state = (await self._asking.persist(lambda: self._client.read_flow_run(flow_run.id))).state
         except ObjectNotFound:
             return False
         return state is not None and state.is_pending() and run.folder.name in (state.message or "")
 
-    async def _configure(self, flow_run: FlowRun, run: Launch) -> GpuJobConfiguration:
+    async def _configure(self, flow_run: FlowRun, run: Launch) -> tuple[GpuJobConfiguration, DeploymentResponse | None]:
         deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
         flow = await self._pool.flow(flow_run.flow_id)
         configuration: GpuJobConfiguration = await GpuJobConfiguration.from_template_and_values(
@@ -187,7 +190,7 @@ class Launcher:
         if self._outside:
             permitted(container_of(configuration, self._settings.image), self._settings)  # its owner is told now
         run.record.known |= {"flow_name": flow.name, "deployment": deployment.name if deployment else None}
-        return configuration
+        return configuration, deployment
 
     def _specify(
         self,

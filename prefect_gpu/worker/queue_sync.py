@@ -31,6 +31,7 @@ from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.asking import Absence
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.finalisation import Finalisation
@@ -106,6 +107,7 @@ class QueueSync:
         self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
         self._finalised_at: dict[str, float] = {}
         self._needs_all: deque[str] = deque(maxlen=_REMEMBERED)  # runs that had not the memory that they needed
+        self._missing: dict[str, Absence] = {}  # the deployments of runs
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
         self._quotas_stale = True
@@ -156,7 +158,9 @@ class QueueSync:
             waiting += here
             await self._take_in_all(here, started)
         # Those that were not among the pages are read singly: the pages may have shifted under our eyes.
-        self.doubt(*(believed - {str(run.id) for run in waiting}))
+        found = {str(run.id) for run in waiting}
+        self.doubt(*(believed - found))
+        self._missing = {run_id: absence for run_id, absence in self._missing.items() if run_id in found}
         self._due_until, self._looked_at = until, time.monotonic()
         self._look_took_s = self._looked_at - began
         return waiting
@@ -231,7 +235,12 @@ class QueueSync:
                     await self._read_quotas()
                 found = await self._read(run_ids)
                 await self._take_in_all(found, started)
-                for run_id in run_ids - {str(run.id) for run in found}:
+                missing = run_ids - {str(run.id) for run in found}
+                if missing and not await self._finalisation.asking.is_well():
+                    await asyncio.sleep(1.0)
+                    self.doubt(*missing)
+                    continue
+                for run_id in missing:
                     self.withdraw(run_id, "it was deleted")
             except Exception as error:
                 self._quotas_stale = True
@@ -304,6 +313,9 @@ class QueueSync:
                 return
             request = read_request(flow_run, deployment, self._worker.work_pool, self._settings)
         except ObjectNotFound:
+            missing = self._missing.setdefault(run_id, self._finalisation.asking.absence())
+            if not await missing.is_believed():
+                return  # it is looked at again with the rest of the pool
             message = f"Its deployment {flow_run.deployment_id} no longer exists."
             await self._worker._mark_flow_run_as_cancelled(flow_run, {"message": message})
             return

@@ -193,7 +193,7 @@ class PoolSession:
         return Cleaner(
             (self.controller.checkpoints.leftovers, partial(bundles_left, self._state_dir / "bundles")),
             needed=lambda: {*self.controller.runs, *records.run_ids()},
-            owner=PoolOwner(self._worker.client, pool, self._logger),
+            owner=PoolOwner(self.host.asking, self.host.pool, pool),
             days=self._settings.keep_days,
             leads=lambda: self._leadership.held,
             logger=self._logger,

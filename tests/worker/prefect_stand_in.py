@@ -8,9 +8,12 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, FlowRunPolicy, State, StateType
 from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus, StateAbortDetails, StateRejectDetails
 from prefect.client.schemas.responses import StateAcceptDetails as Accepted
@@ -18,10 +21,12 @@ from prefect.states import Pending
 
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.worker.asking import Asking
 from tests.runtime.launches import launched
 
 LOGGER = logging.getLogger("tests.worker")
 FOLDER = "the-launch-1"
+POOL_ID = uuid4()
 HOST_PREFIX = f"{socket.gethostname()}:"
 
 
@@ -30,6 +35,11 @@ def dead_pid() -> int:
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(pid, 0)
     return pid
+
+
+def asking(prefect: OneRun) -> Asking:
+    """As a worker asks it."""
+    return Asking(cast(PrefectClient, prefect), "pool", str(POOL_ID), LOGGER, believed_after_s=0.0)
 
 
 class OneRun:
@@ -67,6 +77,19 @@ class OneRun:
     def launch(self) -> Launch:
         """The launch that claimed the run."""
         return launched(self.run_id, Placement("here", (), ()), folder=Path(FOLDER), times={"granted": 1.0})
+
+    async def api_healthcheck(self) -> Exception | None:
+        """See Prefect's client."""
+        return None
+
+    async def read_work_pool(self, name: str) -> Any:
+        """See Prefect's client."""
+        return SimpleNamespace(id=POOL_ID)
+
+    async def read_flow_runs(self, flow_run_filter: FlowRunFilter, limit: int) -> list[FlowRun]:
+        """See Prefect's client."""
+        assert flow_run_filter.id is not None
+        return [self.as_read()] if self.run.id in (flow_run_filter.id.any_ or ()) else []
 
     async def read_flow_run(self, run_id: UUID) -> FlowRun:
         """See Prefect's client."""

@@ -7,18 +7,17 @@ from typing import cast
 
 import httpx
 import pytest
-from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
-from prefect_gpu.worker import finalisation as module
+from prefect_gpu.worker import asking as module
 from prefect_gpu.worker.finalisation import Finalisation, claim_words
-from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
+from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
 
 
 def finalisation(prefect: OneRun, scope: str = "", host_prefix: str = HOST_PREFIX) -> Finalisation:
-    return Finalisation(cast(PrefectClient, prefect), LOGGER, host_prefix, scope)
+    return Finalisation(asking(prefect), host_prefix, scope)
 
 
 async def finalised(prefect: OneRun, returncode: int | None = -9, *, cancelling: bool = False) -> str | None:

@@ -15,7 +15,7 @@ from prefect.states import Scheduled
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.launching import Launcher, local_source
-from tests.worker.prefect_stand_in import LOGGER, OneRun
+from tests.worker.prefect_stand_in import OneRun, asking
 
 STEP = "prefect.deployments.steps.set_working_directory"
 
@@ -61,7 +61,7 @@ def test_where_there_is_more_to_do_the_steps_are_run(code: Path) -> None:
 def a_launcher(prefect: OneRun) -> Launcher:
     worker: Any = SimpleNamespace(client=prefect, name="w")
     nobody: Any = None
-    return Launcher(worker, nobody, nobody, nobody, LOGGER, GpuSettings())
+    return Launcher(worker, nobody, nobody, nobody, asking(prefect), GpuSettings())
 
 
 async def test_a_claim_whose_answer_is_lost_is_ours_all_the_same() -> None:

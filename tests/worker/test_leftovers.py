@@ -8,11 +8,9 @@ import os
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
-from typing import cast
 from uuid import uuid4
 
 import pytest
-from prefect.client.orchestration import PrefectClient
 from prefect.states import Failed, Running, Scheduled
 
 from prefect_gpu.bundles.leftovers import bundles_left
@@ -20,28 +18,29 @@ from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.training.checkpoints import CheckpointStore
 from prefect_gpu.worker.leftovers import PoolOwner
+from prefect_gpu.worker.pool import PoolView
 from tests.runtime.stand_ins import until
-from tests.worker.prefect_stand_in import LOGGER, OneRun
+from tests.worker.prefect_stand_in import LOGGER, POOL_ID, OneRun, asking
 
-DAYS = 1e-9  # whatever there is is old
+DAYS = 0.0  # whatever there is is old
 
 
 def cleaner(prefect: OneRun, folder: Path, needed: Collection[str] = (), days: float = DAYS) -> Cleaner:
-    prefect.run.work_pool_name = "pool"
+    prefect.run.work_pool_name, ours = "pool", asking(prefect)
     return Cleaner(
         (RunCheckpoints(str(folder), LOGGER).leftovers, partial(bundles_left, folder / "bundles")),
         needed=lambda: needed,
-        owner=PoolOwner(cast(PrefectClient, prefect), "pool", LOGGER),
+        owner=PoolOwner(ours, PoolView(ours.client, "pool", ()), "pool"),
         days=days,
         leads=lambda: True,
         logger=LOGGER,
     )
 
 
-def saved(folder: Path, run_id: str) -> Path:
+def saved(folder: Path, run_id: str, pool: str = str(POOL_ID)) -> Path:
     """A run's folder with a checkpoint and the best one in it."""
     for place in (folder / run_id, folder / run_id / "best"):
-        CheckpointStore(place, "a-pool").save(lambda path: path.write_text("weights"), step=1)
+        CheckpointStore(place, pool).save(lambda path: path.write_text("weights"), step=1)
     return folder / run_id
 
 
@@ -118,3 +117,12 @@ async def test_bundles_go_with_the_last_run_that_needs_their_files(tmp_path: Pat
     await cleaner(prefect, tmp_path).clean_up()
     assert not shared.exists() and not any(bundle.exists() for bundle in mine)
     assert another.exists() and foreign.exists()
+
+
+async def test_of_runs_that_prefect_does_not_have_only_those_of_the_same_pool_are_believed_to_be_over(
+    tmp_path: Path,
+) -> None:
+    prefect = OneRun(Failed())
+    ours, others, unknown = (saved(tmp_path, str(uuid4()), pool) for pool in (str(POOL_ID), str(uuid4()), ""))
+    await cleaner(prefect, tmp_path).clean_up()
+    assert not ours.exists() and others.exists() and unknown.exists()

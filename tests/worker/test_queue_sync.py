@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from prefect.client.orchestration import PrefectClient
 from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled
 
 from prefect_gpu.runtime.fleet import Fleet
@@ -20,7 +19,7 @@ from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.server_clock import ServerClock
-from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun
+from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun, asking
 
 
 def a_sync(prefect: OneRun) -> QueueSync:
@@ -29,7 +28,7 @@ def a_sync(prefect: OneRun) -> QueueSync:
 
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
-    finalisation = Finalisation(cast(PrefectClient, prefect), LOGGER, HOST_PREFIX)
+    finalisation = Finalisation(asking(prefect), HOST_PREFIX)
     queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=Lane(), logger=LOGGER)
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
     queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
