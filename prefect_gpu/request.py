@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from prefect_gpu.units import parse_bytes
+from prefect_gpu.units import parse_bytes, shown
 
 Converged = Literal["yield", "stop", "ignore"]
 Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
@@ -178,7 +178,7 @@ def explain(error: ValidationError) -> str:
     for problem in error.errors():
         field = str(problem["loc"][0]) if problem["loc"] else "request"
         remedy = _REMEDIES.get(field, problem["msg"])
-        problems.append(f"{field}={problem['input']!r} is not allowed: {remedy}.")
+        problems.append(f"{field}={shown(problem['input'])} is not allowed: {remedy}.")
     return " ".join(problems)
 
 

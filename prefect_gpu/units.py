@@ -15,6 +15,15 @@ _FACTORS = {
 _SIZE = re.compile(r"^\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*$", re.ASCII)
 
 
+def shown(value: object, most: int = 80) -> str:
+    """A value as an error shows it: as Python writes it, and cut if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than some thousand digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def parse_bytes(value: str | int, *, field: str = "size") -> int:
     """Read a size such as ``"6GiB"``, ``"500 MB"`` or ``4096``.
 
@@ -35,10 +44,10 @@ def parse_bytes(value: str | int, *, field: str = "size") -> int:
     match = _SIZE.match(str(value)) if not isinstance(value, bool) else None
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
-        raise ValueError(f"{field}={value!r} is not a size: write a number and a unit, such as 6GiB or 500MB.")
+        raise ValueError(f"{field}={shown(value)} is not a size: write a number and a unit, such as 6GiB or 500MB.")
     size = int(Fraction(match.group(1)) * factor)  # exact, however large
     if size <= 0:
-        raise ValueError(f"{field}={value!r} must be more than zero bytes.")
+        raise ValueError(f"{field}={shown(value)} must be more than zero bytes.")
     return size
 
 

@@ -13,7 +13,7 @@ from prefect_gpu.request import GpuRequest, check_request, explain
 from prefect_gpu.runtime.drivers.base import ContainerSpec
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.units import parse_bytes
+from prefect_gpu.units import parse_bytes, shown
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, WorkPool
@@ -86,6 +86,13 @@ class GpuVariables(_OfProcess, _OfContainer, BaseVariables):
 class GpuJobConfiguration(_OfProcess, _OfContainer, BaseJobConfiguration):
     """One run's configuration, with the template's placeholders filled in."""
 
+    @field_validator("env", "labels", mode="before")
+    @classmethod
+    def _is_table(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, dict):
+            raise ValueError(f"{info.field_name}={shown(value)} is not allowed: give names with their values")
+        return value
+
 
 _PULL = {"IfNotPresent": "missing", "Always": "always", "Never": "never"}
 
@@ -143,7 +150,7 @@ def check_bounds(request: GpuRequest, settings: GpuSettings) -> None:
     for field, value, setting, most in bounds:
         if value > most:
             raise BadRequestError(
-                f"{field}={value} is more than the {most} that this worker allows: ask for {most} or fewer, or have "
+                f"{field}={shown(value)} is more than the {most} that this worker allows: ask for {most} or fewer, or have "
                 f"its operator raise PREFECT_INTEGRATIONS_GPU_{setting.upper()}={getattr(settings, setting)}."
             )
 

@@ -1,0 +1,29 @@
+"""What stands before a door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+_LONG = 200  # examples of the profile of the long runs
+
+door = settings(
+    max_examples=1_000 if settings.default.max_examples >= _LONG else 60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+texts = st.text(max_size=12) | st.sampled_from(
+    ["", " ", "0", "-1", "1e999", "nan", "{{ gpus }}", "{{", "~nobody/x", "\0", "\ud800", "/", "..", "6GiB", "9" * 60, "a=b"]
+)
+numbers = st.integers() | st.floats() | st.sampled_from([0, -1, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 10**400, 1e308])
+scalars = st.none() | st.booleans() | numbers | texts
+values: st.SearchStrategy[Any] = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=6
+)
+
+
+def tables(*names: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Some of these fields, and at times another one, with any values."""
+    return st.dictionaries(st.sampled_from(names) | texts, values, max_size=8)
