@@ -36,7 +36,7 @@ def refuse_unknown(values: dict[str, Any], known: set[str], of: str) -> None:
         ValueError: The message names the first one, and those that there are.
     """
     for name in values:
-        if name not in known and not name.startswith("_"):
+        if name not in known and not str(name).startswith("_"):
             there_are = ", ".join(sorted(known - {"block_type_slug"}))
             raise ValueError(f"{name} is no field of {of}: there are {there_are}.")
 

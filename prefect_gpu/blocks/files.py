@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from pydantic import ValidationError
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
 from prefect_gpu.blocks.cluster import GpuCluster
 from prefect_gpu.blocks.storage import CheckpointStorage
+from prefect_gpu.units import shown
 
 KINDS: dict[str, type[StrictBlock]] = {kind.get_block_type_slug(): kind for kind in (GpuCluster, CheckpointStorage)}
+_MOST_VALUES = 10_000  # of a block
 _FROM_FILE, _FROM_ENVIRONMENT = "from_file", "from_environment"
 
 
@@ -43,7 +46,7 @@ def read_file(path: Path) -> list[Described]:
         documents = [one for one in yaml.safe_load_all(path.read_text()) if one is not None]
     except OSError as error:
         raise BlockError(f"{path} cannot be read: {error.strerror}.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # no text, a 30th of February, nested without end
         mark = getattr(error, "problem_mark", None)  # the error's own text shows the line, which may be a secret's
         place = f" at line {mark.line + 1}" if mark is not None else ""
         raise BlockError(f"{path} is no YAML{place}.") from None
@@ -77,35 +80,44 @@ def save(described: Described, *, overwrite: bool = False) -> None:
 
 
 def _described(path: Path, document: Any) -> Described:
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise BlockError(f"{path}: a block is written as `field: value` lines.")
     kind, name = document.pop("block", None), document.pop("name", None)
-    if kind not in KINDS:
-        raise BlockError(f"{path}: block={kind!r} is not known: write {' or '.join(sorted(KINDS))}.")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise BlockError(f"{path}: block={shown(kind)} is not known: write {' or '.join(sorted(KINDS))}.")
     if not isinstance(name, str) or not name:
-        raise BlockError(f"{path}: name={name!r}: give the block a name, such as name: lab.")
+        raise BlockError(f"{path}: name={shown(name)}: give the block a name, such as name: lab.")
     try:
-        return Described(name, KINDS[kind].model_validate(_filled(document, path)))
+        return Described(name, KINDS[kind].model_validate(_filled(document, path, iter(range(_MOST_VALUES)))))
+    except RecursionError:
+        raise BlockError(f"{path}: {kind}/{name}: it holds itself: write out what & and * stand for.") from None
     except ValidationError as error:
         raise BlockError(f"{path}: {kind}/{name}: {explain(error)}") from None
 
 
-def _filled(value: Any, path: Path) -> Any:
-    """What stands for a file's content or an environment variable, replaced by it."""
+def _filled(value: Any, path: Path, budget: Iterator[int]) -> Any:
+    """What stands for a file's content or an environment variable, replaced by it.
+
+    Args:
+        budget: One is taken from it for each value: a few lines may stand for billions.
+    """
+    if next(budget, None) is None:
+        raise BlockError(f"{path}: it holds more than {_MOST_VALUES} values: is it the right file?")
     if isinstance(value, list):
-        return [_filled(one, path) for one in value]
+        return [_filled(one, path, budget) for one in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {_FROM_FILE}:
-        file = path.parent / Path(str(value[_FROM_FILE])).expanduser()
+        name = str(value[_FROM_FILE])
         try:
+            file = path.parent / Path(name).expanduser()
             return file.read_text().strip()  # a line's end is no part of a password
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", "it is no text")
-            raise BlockError(f"{path}: from_file: {file} cannot be read: {why}.") from None
+        except (OSError, ValueError, RuntimeError) as error:  # no text, no path, nobody's home
+            why = getattr(error, "strerror", None) or "it is no text, or no file's name"
+            raise BlockError(f"{path}: from_file: {path.parent / name[:200]} cannot be read: {why}.") from None
     if set(value) == {_FROM_ENVIRONMENT}:
         name = str(value[_FROM_ENVIRONMENT])
         if name not in os.environ:
-            raise BlockError(f"{path}: from_environment: {name} is not set: export it.")
+            raise BlockError(f"{path}: from_environment: {name[:200]} is not set: export it.")
         return os.environ[name]
-    return {key: _filled(one, path) for key, one in value.items()}
+    return {key: _filled(one, path, budget) for key, one in value.items()}

@@ -37,6 +37,7 @@ OnEvent = Callable[[str, str, float, dict[str, Any]], Awaitable[None] | None]
 OnSession = Callable[[str, str], Awaitable[None] | None]
 
 HELLO_SECONDS = 10.0
+_LATEST = 1e15  # seconds; a larger number is no time, and may be no float either
 _TRY_AGAIN_LATER = 1013  # WebSocket's own
 
 
@@ -387,7 +388,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LATEST  # NaN is not
 
 
 def _text(frame: dict[str, Any], name: str) -> str:
