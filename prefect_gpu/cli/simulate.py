@@ -34,6 +34,8 @@ _LABELS = {
     "decision_p99_s": "99 in 100 decisions within",
 }
 
+_MOST_DEVICES = 1_000_000
+
 
 def simulate(
     trace: Annotated[Path, typer.Option(metavar="FILE", help="The trace: one job per line, gzipped or not.")],
@@ -68,7 +70,7 @@ def simulate(
     restart_cost: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="What a stopped job loses when it starts again.")
     ] = 0.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Number of jobs, the first of the trace.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=2**31, help="Number of jobs, the first of the trace.")] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw completion times, devices and queue into this PNG (needs matplotlib)."),
@@ -83,6 +85,11 @@ def simulate(
     from prefect_gpu.papers.from_trace import check, select, simulate
     from prefect_gpu.scheduling.profiles import get_profile
 
+    if nodes * gpus_per_node > _MOST_DEVICES:
+        common.fail(
+            f"--nodes {nodes} with --gpus-per-node {gpus_per_node} are over {_MOST_DEVICES:,} devices: ask for fewer.",
+            code=2,
+        )
     if plot is not None:
         _check_plot(plot)
     try:

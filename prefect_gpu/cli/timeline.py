@@ -19,7 +19,7 @@ def timeline(
         Path | None,
         typer.Option(metavar="FILE", help="Write an interactive page, which works without a network."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Number of runs at most, the newest.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, max=2**31, help="Number of runs at most, the newest.")] = 200,
     hours: Annotated[float | None, typer.Option(min=0, help="Only runs that ended in the last N hours.")] = None,
     flow: Annotated[str | None, typer.Option(help="Only runs of this flow.")] = None,
     all_runs: Annotated[bool, typer.Option("--all", help="Also show runs that held no device.")] = False,

@@ -38,7 +38,7 @@ def what_if(
         str | None,
         typer.Option(metavar="PROFILE", help="The profile that the pool had. [default: the worker's setting]"),
     ] = None,
-    last: Annotated[int, typer.Option(min=1, help="Number of runs, the newest of the history.")] = 500,
+    last: Annotated[int, typer.Option(min=1, max=2**31, help="Number of runs, the newest of the history.")] = 500,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
 ) -> None:
     """Simulate the pool's finished runs again, and say what would have been different.

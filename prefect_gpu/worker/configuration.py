@@ -150,8 +150,8 @@ def check_bounds(request: GpuRequest, settings: GpuSettings) -> None:
     for field, value, setting, most in bounds:
         if value > most:
             raise BadRequestError(
-                f"{field}={shown(value)} is more than the {most} that this worker allows: ask for {most} or fewer, or have "
-                f"its operator raise PREFECT_INTEGRATIONS_GPU_{setting.upper()}={getattr(settings, setting)}."
+                f"{field}={shown(value)} is more than the {most} that this worker allows: ask for {most} or fewer, or "
+                f"have its operator raise PREFECT_INTEGRATIONS_GPU_{setting.upper()}={getattr(settings, setting)}."
             )
 
 

@@ -15,7 +15,24 @@ door = settings(
 )
 
 texts = st.text(max_size=12) | st.sampled_from(
-    ["", " ", "0", "-1", "1e999", "nan", "{{ gpus }}", "{{", "~nobody/x", "\0", "\ud800", "/", "..", "6GiB", "9" * 60, "a=b"]
+    [
+        "",
+        " ",
+        "0",
+        "-1",
+        "1e999",
+        "nan",
+        "{{ gpus }}",
+        "{{",
+        "~nobody/x",
+        "\0",
+        "\ud800",
+        "/",
+        "..",
+        "6GiB",
+        "9" * 60,
+        "a=b",
+    ]
 )
 numbers = st.integers() | st.floats() | st.sampled_from([0, -1, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, 10**400, 1e308])
 scalars = st.none() | st.booleans() | numbers | texts
