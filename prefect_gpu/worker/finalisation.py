@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar, cast
 from uuid import UUID
@@ -23,6 +23,7 @@ from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.asking import Asking
+from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 
 T = TypeVar("T")
@@ -49,9 +50,11 @@ class Finalisation:
     Args:
         host_prefix: What the ``infrastructure_pid`` of this machine's processes begins with.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty: runs are such processes.
+        clock: The server's.
     """
 
-    def __init__(self, asking: Asking, host_prefix: str, scope: str = "") -> None:
+    def __init__(self, asking: Asking, host_prefix: str, scope: str = "", clock: ServerClock | None = None) -> None:
+        self._clock = clock or ServerClock()
         self.asking = asking
         self._client = asking.client
         self._logger = asking.logger
@@ -179,7 +182,7 @@ class Finalisation:
 
     def _again(self, flow_run: FlowRun, message: str, at_least_s: float = 0.0) -> State:
         delay = max(flow_run.empirical_policy.retry_delay or 0, at_least_s)
-        return AwaitingRetry(scheduled_time=datetime.now(timezone.utc) + timedelta(seconds=delay), message=message)
+        return AwaitingRetry(scheduled_time=self._clock.now() + timedelta(seconds=delay), message=message)
 
     async def _force(self, flow_run: FlowRun, state: State) -> None:
         if state.type is StateType.SCHEDULED:

@@ -90,7 +90,7 @@ class PrefectHost:
         self.asking = Asking(
             self._client, pool.name, str(pool.id), self.logger, believed_after_s=self.settings.deleted_after_seconds
         )
-        self._finalisation = Finalisation(self.asking, self._host_prefix, self.scope)
+        self._finalisation = Finalisation(self.asking, self._host_prefix, self.scope, self.pool.clock)
         self.queue = QueueSync(
             self.worker,
             self.pool,
@@ -215,7 +215,7 @@ class PrefectHost:
                 await run.handle.announce_cancellation()
             await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
 
-        self.tasks.start(stop())
+        self.tasks.keep(stop, f"cancel-{run.run_id}")
 
     def is_here(self, infrastructure_pid: str) -> bool:
         """Whether that is, or was, on this machine or on a node of ours."""
