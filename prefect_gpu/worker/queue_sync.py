@@ -52,6 +52,7 @@ _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for t
 _REST, _LONGEST_REST_S = 5.0, 1.0  # after reading what is new while runs wait: so many times what it took
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
 _REMEMBERED = 10_000  # runs that wait for another try: more are no pool's
+_MOVED_S = 2.0  # by which a time has changed; the server's clock is known to a second
 _SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
@@ -64,12 +65,14 @@ class _Seen:
         lock: Held while its state is changed in Prefect.
         shown: What its owner was told last.
         taken_in: Of which versions of the run, its deployment and its pool the scheduler was told last.
+        before_s: By how much the server's clock was before the worker's time then, in seconds.
     """
 
     flow_run: FlowRun | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     shown: Shown | None = None
     taken_in: tuple[object, ...] | None = None
+    before_s: float = 0.0
 
 
 class QueueSync:
@@ -309,7 +312,8 @@ class QueueSync:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
             versions = _versions(flow_run, deployment, self._worker.work_pool)
             job, seen = self.controller.scheduler.state.jobs.get(run_id), self._seen[run_id]
-            if job is not None and seen.taken_in == versions:
+            before_s = self._pool.clock.before_s
+            if job is not None and seen.taken_in == versions and abs(before_s - seen.before_s) < _MOVED_S:
                 return
             request = read_request(flow_run, deployment, self._worker.work_pool, self._settings)
         except ObjectNotFound:
@@ -327,7 +331,7 @@ class QueueSync:
         estimate = self.controller.estimates.submitted(run_id, known, request.max_gpus)
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
-        seen.flow_run, seen.taken_in = flow_run, versions
+        seen.flow_run, seen.taken_in, seen.before_s = flow_run, versions, before_s
         event = ev.JobSubmitted(
             job=run_id,
             request=replace(decided(request, estimate), kind=known.program),
@@ -531,6 +535,10 @@ def _versions(flow_run: FlowRun, *others: Any) -> tuple[object, ...]:
 
 def _is_as_told(job: Job, event: ev.JobSubmitted) -> bool:
     """Whether the scheduler knows all of this already."""
-    known = (job.request, job.queue, job.submitted_at, job.not_before, job.name, job.estimate)
-    told = (event.request, event.queue, event.submitted_at, event.not_before, event.name, event.estimate)
-    return job.status is Status.WAITING and known == told
+    known = (job.request, job.queue, job.name, job.estimate)
+    times = ((job.submitted_at, event.submitted_at), (job.not_before, event.not_before))
+    return (
+        job.status is Status.WAITING
+        and known == (event.request, event.queue, event.name, event.estimate)
+        and all(abs(before - after) < _MOVED_S for before, after in times)
+    )
