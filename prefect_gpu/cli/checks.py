@@ -57,8 +57,19 @@ def check_versions() -> list[Finding]:
     """Python, Prefect, and FastAPI, whose newer versions Prefect 3.8's server does not start with."""
     from packaging.version import Version
 
+    from prefect_gpu.worker.compatible import TESTED, is_tested
+
     prefect, fastapi = metadata.version("prefect"), metadata.version("fastapi")
     findings = [Finding("ok", "versions", f"Python {platform.python_version()}, Prefect {prefect}")]
+    if not is_tested(prefect):
+        findings.append(
+            Finding(
+                "warning",
+                "versions",
+                f"prefect-gpu is not tested with Prefect {prefect}.",
+                f'Take a version that it is tested with: pip install "prefect{TESTED}".',
+            )
+        )
     if Version(prefect) < Version("3.9") and Version(fastapi) >= Version("0.151"):
         findings.append(
             Finding(

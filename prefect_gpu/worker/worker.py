@@ -25,6 +25,7 @@ from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
+from prefect_gpu.worker.compatible import must_fit
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
 from prefect_gpu.worker.health import Health
 from prefect_gpu.worker.infrastructure import SetupError
@@ -71,11 +72,12 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         have ended. A second one leaves at once: running trainings go on, and the next worker takes them over.
 
         Raises:
-            SystemExit: The settings or the blocks that they name are wrong, or the engine cannot be reached; the
-                message says what to do.
+            SystemExit: Prefect is of a version that cannot be used, the settings or the blocks that they name are
+                wrong, or the engine cannot be reached; the message says what to do.
         """
         self._run_once = run_once
         try:
+            must_fit(self)
             settings = GpuSettings()
             self._umask = close_to_others(settings.resolved_state_dir) if settings.private else -1
             session = PoolSession(self, settings, printer, self._umask, self._health.looked)

@@ -101,6 +101,12 @@ def test_a_fastapi_that_is_too_new(monkeypatch: pytest.MonkeyPatch, fastapi: str
     assert [finding.level for finding in checks.check_versions()] == levels
 
 
+def test_a_prefect_that_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.metadata, "version", {"prefect": "3.9.0", "fastapi": "0.150.0"}.__getitem__)
+    warning = checks.check_versions()[1]
+    assert "not tested with Prefect 3.9.0" in warning.text and "prefect>=3.8.8,<3.9" in (warning.remedy or "")
+
+
 class _Api(BaseHTTPRequestHandler):
     """Answers as the server of a test wants it: status and body by path."""
 
