@@ -23,7 +23,7 @@ def test_sizes(text: str | int, expected: int | None) -> None:
         return
     with pytest.raises(ValueError, match="gpu_memory=") as caught:
         parse_bytes(text, field="gpu_memory")
-    assert repr(text) in str(caught.value)
+    assert repr(text)[:80] in str(caught.value)
 
 
 @given(st.integers(1, 2**80))

@@ -566,7 +566,9 @@ class World:
         self.held_up = 0  # times that a lock, and not the gate, kept a run from training
         from prefect_gpu.scheduling.prescheduling.successor import Margin
 
-        self.margin = Margin(prior_s=2.0)
+        self.margin = Margin()
+        for _ in range(20):  # enough for the prior not to count any more
+            self.margin.learn(2.0)
         self._locks: dict[str, list[Process]] = {}
         self.worker = Worker(self)
         self.worker.start()

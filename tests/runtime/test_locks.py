@@ -163,12 +163,18 @@ print([str(path) for path in locks._held if (path.stat().st_mode | path.parent.s
 """
 
 
-def test_another_user_can_neither_have_files_opened_nor_stop_a_worker_of_root() -> None:
+def test_another_user_can_neither_have_files_opened_nor_stop_a_worker_of_root(tmp_path: Path) -> None:
     """In a /tmp and a /run of its own, where he was first."""
     require("root's rights", os.getuid() == 0)
-    private = 'mount -t tmpfs t /tmp && mount -t tmpfs t /run && mkdir -m 1777 /run/lock && exec "$@"'
-    inside = ["unshare", "--mount", "sh", "-c", private, "sh"]
-    done = subprocess.run([*inside, sys.executable, "-c", _ATTACKED, _ATTACK], capture_output=True, text=True)
+    private = (
+        'mkdir "$KEPT" && mount --rbind "$ROOT" "$KEPT" && mount -t tmpfs t /run && mkdir /run/kept && '
+        'mount --move "$KEPT" /run/kept && mount -t tmpfs t /tmp && mkdir -p "$ROOT" && '
+        'mount --move /run/kept "$ROOT" && mkdir -m 1777 /run/lock && exec "$@"'
+    )  # the checkout stays where it is, also where that is below /tmp
+    inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", private, "sh"]
+    env = {**os.environ, "ROOT": str(Path(__file__).resolve().parents[2]), "KEPT": str(tmp_path / "kept")}
+    command = [*inside, sys.executable, "-c", _ATTACKED, _ATTACK]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.stdout.splitlines() == ["['GPU-1', 'GPU-2']", "0o600", "[]"], done.stdout + done.stderr
 
 

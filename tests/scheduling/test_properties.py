@@ -104,6 +104,7 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.JobWithdrawn, job_ids, st.text(max_size=3)),
     adoptions(),
     st.builds(ev.LaunchFailed, job_ids, st.text(max_size=3), moments),
+    st.builds(ev.PlacingFailed, job_ids, st.text(max_size=3), moments),
     st.builds(ev.PhaseEntered, job_ids, statuses),
     st.builds(ev.JobEnded, job_ids, st.text(max_size=3)),
     st.just(ev.DrainRequested()),
