@@ -150,6 +150,15 @@ def test_an_adopted_job_of_unknown_status_is_launching() -> None:
     assert world.state.jobs["a"].status is Status.LAUNCHING
 
 
+def test_an_adopted_job_that_takes_too_much_is_a_fact_also_once_its_gate_opens() -> None:
+    world = World(node("n", 8))
+    world.adopt("a", Placement("n", ("n0",), (0,), 8 * GIB))
+    too_much = Placement("n", ("n0",), (0,), 9 * GIB)
+    world.handle(ev.JobAdopted("b", Request(), "q", 0.0, too_much, Status.WAITING, behind="a"))
+    world.end("a")  # the world checks the books after each event
+    assert world.places == {"b": "n0"}
+
+
 # -- late, repeated and impossible events -------------------------------------------------------------------------
 
 _PLACE = Placement("n", ("n1",), (0,), 8 * GIB)

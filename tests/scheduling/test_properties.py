@@ -192,6 +192,8 @@ class AnyHistory(RuleBasedStateMachine):
                 if self.scheduler.state.jobs[job].status is Status.LAUNCHING:
                     del self.running[job]
                     self.retry[job] = not_before
+            case ev.PlacingFailed(job, _, not_before) if job in self.known - self.running.keys():
+                self.retry[job] = not_before
             case ev.JobStopped(job) if job in self.running:
                 del self.running[job]
             case ev.JobEnded(job) if job in self.running:

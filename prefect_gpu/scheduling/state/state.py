@@ -204,6 +204,9 @@ class State(DeviceBooks):
             job.behind, job.granted_at = None, now
             if self.ranking is not None:
                 self.ranking.add(job)
+            there = self._devices.keys() & (job.placement.all_devices if job.placement is not None else ())
+            # One that takes more than a device has can only have been found there: from now on that shows.
+            self._overfilled |= {id_ for id_ in there if _bytes_on(job, id_) > self._devices[id_].memory_bytes}
 
     def progress(self, job: Job, done_s: float, now: float) -> None:
         """A run says how far it has come."""
@@ -300,10 +303,7 @@ class State(DeviceBooks):
             raise InvariantError("the count of free devices is wrong")
 
     def _conflict(self, device_id: str) -> str | None:
-        """Why the jobs on a device cannot be there together, or None.
-
-        One that waits behind another does not train yet, and one that saves trains no more: they may be in company.
-        """
+        """Why the jobs on a device cannot be there together, or None: those that train, or may at any moment."""
         jobs, device = self.occupants(device_id), self._devices.get(device_id)
         in_front = [job for job in jobs if job.behind is None and job.status is not Status.SAVING]
         if device is not None and sum(_bytes_on(job, device_id) for job in in_front) > device.memory_bytes:
@@ -315,8 +315,6 @@ class State(DeviceBooks):
 
 def _bytes_on(job: Job, device_id: str) -> int:
     placement = job.placement
-    if placement is None:
-        return 0
-    if not placement.others:
-        return placement.memory_bytes
+    if placement is None or not placement.others:
+        return placement.memory_bytes if placement is not None else 0
     return next((part.memory_bytes for part in placement.parts if device_id in part.devices), 0)
