@@ -80,7 +80,7 @@ def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Pa
     def logs(*services: str) -> str:
         return compose("logs", *services, **settings).stdout
 
-    wait_until(lambda: "started!" in logs("worker"), what="the worker", every_s=1.0, timeout_s=120)
+    wait_until(lambda: "Watch the pool" in logs("worker"), what="the worker and its page", every_s=1.0, timeout_s=120)
     api = {"PREFECT_API_URL": f"http://{node.address}:4200/api", "PREFECT_HOME": str(tmp_path)}
     stranger = httpx.post(f"{api['PREFECT_API_URL']}/work_pools/filter", json={}, trust_env=False)
     assert stranger.status_code == 401

@@ -323,6 +323,8 @@ class DockerDriver(Driver):
         with explained(self._endpoint, "remove old containers"):
             for name in containers.leftovers(self._engine, self._pool):
                 if name not in self._ours and not (self._warm is not None and self._warm.holds(name)):
+                    if not self.may_start():  # we were frozen, and this is what the next leader has started
+                        return
                     self._logger.warning("Container %s belongs to no run any more and is removed.", name)
                     containers.remove(self._engine, name)
 

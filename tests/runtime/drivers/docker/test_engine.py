@@ -73,6 +73,20 @@ class TestOneEngine(DriverConformance):
             await driver.launch(make_spec("", argv=("no-such-program",)))
         assert self.left() == []
 
+    async def test_who_leads_no_more_removes_nothing_of_the_next_leaders(
+        self, driver: Driver, make_driver: MakeDriver, make_spec: MakeSpec
+    ) -> None:
+        await driver.launch(make_spec("import time; time.sleep(600)"))
+        frozen = make_driver(lambda label, line: None)
+        await frozen.start()
+        frozen.may_start = lambda: False
+        await frozen.sweep()
+        assert len(self.left()) == 1
+        frozen.may_start = lambda: True
+        await frozen.sweep()
+        assert self.left() == []
+        await frozen.close()
+
     async def test_its_secrets_cannot_be_seen_from_outside(self, driver: Driver, make_spec: MakeSpec) -> None:
         spec = make_spec("import time; time.sleep(600)", PREFECT_API_KEY="pnu_secret")
         handle = await driver.launch(spec)
