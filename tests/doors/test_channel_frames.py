@@ -81,17 +81,19 @@ async def test_frames(caplog: pytest.LogCaptureFixture, said: list[Any], hello: 
 
 
 async def _say(url: str, bench: Bench, number: int, frame: Any) -> None:
-    """Connect as the run, and send one frame; the worker acknowledges it or hangs up."""
+    """Connect as the run, and send one frame and an event; the worker acknowledges an event or hangs up."""
     env = bench.driver.specs[-1].env
     hello = {"type": "hello", "protocol": protocol.PROTOCOL_VERSION, "session": "one"}
     async with connect(url, proxy=None) as run:
         await _send(run, hello | {"run": env[protocol.ENV_RUN_ID], "token": env[protocol.ENV_TOKEN]})
         assert json.loads(await run.recv())["type"] == "welcome"
         known = isinstance(frame, dict) and frame.get("type") == "event" and "seq" not in frame
-        await _send(run, frame | {"seq": number} if known else frame)
-        if known or not (isinstance(frame, dict) and frame.get("type") == "heard"):  # which is not answered
-            with suppress(ConnectionClosed):
-                await run.recv()
+        with suppress(ConnectionClosed):
+            await _send(run, frame | {"seq": number} if known else frame)
+            if not known:  # it may be none that is answered
+                await _send(run, {"type": "event", "kind": "", "seq": number, "at": 1000.0, "data": {}})
+            while json.loads(await run.recv())["type"] != "ack":
+                pass
 
 
 async def _send(run: ClientConnection, frame: Any) -> None:
