@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def _filled(value: Any, path: Path, budget: Iterator[int]) -> Any:
             raise BlockError(f"{path}: from_file: {path.parent / name[:200]} cannot be read: {why}.") from None
     if set(value) == {_FROM_ENVIRONMENT}:
         name = str(value[_FROM_ENVIRONMENT])
-        if name not in os.environ:
-            raise BlockError(f"{path}: from_environment: {name[:200]} is not set: export it.")
-        return os.environ[name]
+        with contextlib.suppress(KeyError, ValueError):  # it is not there, or can be no variable's name
+            return os.environ[name]
+        readable = name[:200].encode("utf-8", "replace").decode()
+        raise BlockError(f"{path}: from_environment: {readable} is not set: export it.")
     return {key: _filled(one, path, budget) for key, one in value.items()}

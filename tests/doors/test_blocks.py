@@ -55,6 +55,7 @@ def test_documents(tmp_path: Path, document: Any) -> None:
 @example("block: gpu-cluster\nname: x\nca: {from_file: ~nobody-here/x}")
 @example('block: gpu-cluster\nname: x\nca: {from_file: "\\0"}')
 @example('block: gpu-cluster\nname: x\nca: {from_environment: "\\0"}')
+@example('block: gpu-cluster\nname: x\nca: {from_environment: "\\ud800"}')
 @example("a: " + "9" * 5_000)
 @given(st.text(alphabet="abc: -{}[]&*!|>\n\t'\"#%@`,?0129.e\ud800\0", max_size=60))
 def test_texts(tmp_path: Path, text: str) -> None:
