@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -126,6 +127,13 @@ def require(what: str, found: object) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"{what} is missing, and CI is set: this test must not be skipped there.", pytrace=False)
     pytest.skip(f"{what}: not on this machine")
+
+
+def require_commit(commit: str) -> None:
+    """Skip the test where this clone has not the commit, also where CI is set: CI may clone without a past."""
+    look = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+    if subprocess.run(look, cwd=Path(__file__).parent, capture_output=True, check=False).returncode:
+        pytest.skip(f"the commit {commit} is not in this clone: git fetch --unshallow")
 
 
 _missing = cache(lambda name: COMPONENTS[name].missing())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.runtime.drivers.launched import environment
-from tests.components import require
+from tests.components import require_commit
 from tests.live.pool import COLD, LivePool
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -18,9 +18,9 @@ BEFORE = "09003ab"  # version 1 of records and channel
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package as it was."""
+    require_commit(BEFORE)
     archive = ["git", "archive", "--format=tar", BEFORE, "prefect_gpu"]
-    packed = subprocess.run(archive, cwd=REPOSITORY, capture_output=True, check=False)
-    require(f"the commit {BEFORE} in this clone", packed.returncode == 0)
+    packed = subprocess.run(archive, cwd=REPOSITORY, capture_output=True, check=True)
     folder = tmp_path_factory.mktemp("before")
     subprocess.run(["tar", "x"], cwd=folder, input=packed.stdout, check=True)
     return folder

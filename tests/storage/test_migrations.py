@@ -22,7 +22,7 @@ from prefect_gpu.storage import schema
 from prefect_gpu.storage.engine import open_engine, writing
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.storage.migrations import REVISIONS, migrate, read_revision, revision_table
-from tests.components import require
+from tests.components import require_commit
 from tests.storage.test_history import FULL, contended, row
 
 HEAD = REVISIONS[-1]
@@ -181,8 +181,8 @@ def test_the_next_version_and_this_one_write_and_read_one_database(history_url: 
 
 
 def test_the_version_before_alembic_and_this_one_write_and_read_one_database(history_url: str, tmp_path: Path) -> None:
+    require_commit(FORMER)
     former, here = former_version(FORMER, tmp_path), Path(prefect_gpu.__file__).parents[1]
-    require(f"the commit {FORMER} in this clone", former)
     assert former is not None
     assert as_version(former, history_url, "former-1", 10.0) == ["former-1", "known"]
     with History(history_url, read_only=True) as history:
