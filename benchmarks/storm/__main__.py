@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,15 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 
 from benchmarks._claims import at_most, command_line, report
+from benchmarks._host.former import FORMER, former_version
 from benchmarks._host.served import served
 from benchmarks.storm.judge import Verdict, judge
 from benchmarks.storm.weather import KINDS, Act, as_json, forecast, happen
-from benchmarks.storm.world import DEVICES, Submitted, World, former_version
+from benchmarks.storm.world import DEVICES, Submitted, World
 from prefect_gpu.demo.lab.sandbox import Sandbox
 
 POOL = "storm"
-FORMER = "09003ab"
-"""The version that workers are rolled back to: the last one before the storm was built."""
+Play = Callable[[list[Act], float, int], dict[str, Any]]
 _WAITING = 6  # runs that are not over, at any time
 _EVERY_S = 12.0  # from one act to the next, on average; they overlap
 _CALM_S = 420.0  # for everything to end
@@ -138,7 +139,7 @@ def is_wrong(told: dict[str, Any]) -> bool:
     return any(told["wrong"].values())
 
 
-def minimised(told: dict[str, Any]) -> dict[str, Any]:
+def minimised(told: dict[str, Any], play: Play) -> dict[str, Any]:
     """The shortest list of acts that is found by leaving out ever smaller parts (Zeller's ddmin) and is still wrong."""
     acts, parts = [Act(**act) for act in told["acts"]], 2
     while len(acts) > 1:
@@ -168,7 +169,7 @@ def main() -> int:
     if options.replay:
         told = json.loads(options.replay.read_text())
         if options.minimise:
-            told = minimised(told)
+            told = minimised(told, play)
         else:
             told = play([Act(**act) for act in told["acts"]], told["seconds"], told["seed"])
     elif options.quick:

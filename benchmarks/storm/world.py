@@ -9,12 +9,9 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from uuid import UUID
 
@@ -208,10 +205,6 @@ class World:
 
     # -- disks ----------------------------------------------------------------------------------------------------
 
-    def launches(self) -> list[Path]:
-        """The folders of the launches that the worker keeps records of."""
-        return sorted(self.state.glob("runs/*/"))
-
     @contextlib.contextmanager
     def _small_disk(self) -> Iterator[None]:
         """The workers' state is on a file system of its own, which can be filled."""
@@ -259,16 +252,3 @@ def stepped_clock(folder: Path) -> Path | None:
     made = folder / "stepped_clock.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", made, HERE / "stepped_clock.c", "-ldl"], check=True)
     return made
-
-
-def former_version(commit: str, folder: Path) -> Path | None:
-    """The package as a commit has it; None where this is no clone that has the commit."""
-    done = subprocess.run(
-        ["git", "archive", commit, "prefect_gpu"], cwd=ROOT, capture_output=True, check=False
-    )  # fmt: skip
-    if done.returncode:
-        print(f"no earlier version: {done.stderr.decode(errors='replace').strip()}", file=sys.stderr)
-        return None
-    with tarfile.open(fileobj=BytesIO(done.stdout)) as archive:
-        archive.extractall(folder, filter="data") if sys.version_info >= (3, 12) else archive.extractall(folder)
-    return folder

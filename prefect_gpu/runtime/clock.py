@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+from prefect_gpu.runtime.drivers import supervisor
 
 
 class Clock:
@@ -54,10 +52,7 @@ class Clock:
     @property
     def identity(self) -> dict[str, Any]:
         """What a later worker must know to understand its times: which start of the machine, and its time then."""
-        boot = ""
-        with suppress(OSError):
-            boot = _BOOT.read_text().strip()
-        return {"boot": boot, "zero": self._zero}
+        return {"boot": supervisor.boot_id(), "zero": self._zero}
 
     def after(self, earlier: object) -> float:
         """Seconds to add to the times of an earlier worker's clock with that identity; else: the machine's clock."""

@@ -14,10 +14,13 @@ from prefect.client.orchestration import PrefectClient
 from prefect.exceptions import ObjectNotFound
 
 T = TypeVar("T")
+NO_ANSWERS = (httpx.HTTPError, ObjectNotFound, json.JSONDecodeError)
+"""What asking Prefect ends with while it is away, or hidden behind a gateway that says anything at all."""
+
 _LONGEST_PAUSE_S = 10.0
 _NOT_FOUND = 404
 # What a gateway or a wrong password says, and not Prefect about a run.
-_NO_ANSWERS = (401, 403, 407, 408, 421, 425, 429)
+_OF_A_GATEWAY = (401, 403, 407, 408, 421, 425, 429)
 _FEWEST_LOOKS = 3
 
 
@@ -81,7 +84,7 @@ class Asking:
                         raise (error if isinstance(error, ObjectNotFound) else ObjectNotFound(error)) from None
                 else:
                     absence.doubt()
-                    if status < 500 and status not in _NO_ANSWERS:
+                    if status < 500 and status not in _OF_A_GATEWAY:
                         raise
                 self.logger.debug("Prefect answered %s; asking again", status)
             except (httpx.TransportError, json.JSONDecodeError) as error:

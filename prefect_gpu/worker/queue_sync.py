@@ -31,13 +31,12 @@ from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.worker.asking import Absence
+from prefect_gpu.worker.asking import NO_ANSWERS, Absence
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.pool import PoolView, is_waiting
-from prefect_gpu.worker.server_clock import NO_ANSWERS
 from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
 import httpx
 from prefect.client.orchestration import PrefectClient
-from prefect.exceptions import ObjectNotFound
 
 from prefect_gpu.runtime.clock import CLOCK, Clock
-
-NO_ANSWERS = (httpx.HTTPError, ObjectNotFound, json.JSONDecodeError)
-"""What asking Prefect ends with while it is away, or hidden behind a gateway that says anything at all."""
 
 _ASKED = "prefect_gpu.asked_at"
 _QUICK_S = 2.0  # an answer that took longer says little

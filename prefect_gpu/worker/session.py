@@ -34,6 +34,7 @@ from prefect_gpu.scheduling.profiles import get_live_profile
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.spool import spool_folder
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
+from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
@@ -46,7 +47,7 @@ from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
-from prefect_gpu.worker.server_clock import NO_ANSWERS, ServerClock
+from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
 
 

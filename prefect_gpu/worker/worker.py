@@ -25,11 +25,11 @@ from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
+from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.compatible import must_fit
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
 from prefect_gpu.worker.health import Health
 from prefect_gpu.worker.infrastructure import SetupError
-from prefect_gpu.worker.server_clock import NO_ANSWERS
 from prefect_gpu.worker.session import PoolSession
 
 if TYPE_CHECKING:

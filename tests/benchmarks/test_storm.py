@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.storm.__main__ import minimised
 from benchmarks.storm.judge import _went_back
 from benchmarks.storm.trainings import after, result
-from benchmarks.storm.weather import KINDS, forecast
+from benchmarks.storm.weather import KINDS, Act, as_json, forecast
 from tests.benchmarks.quick import quick
 
 
@@ -35,6 +36,18 @@ def test_a_step_that_is_done_twice_changes_the_result() -> None:
     for step in (0, 1, 1, 2):
         weight = after(weight, step)
     assert repr(weight) != result(3)
+
+
+def test_a_report_is_cut_down_to_the_acts_that_do_harm() -> None:
+    acts = forecast(3, 10.0, 12.0)
+    guilty = {acts[4], acts[-3]}
+
+    def play(acts: list[Act], seconds: float, seed: int) -> dict[str, Any]:
+        lost = ["a run"] if guilty <= set(acts) else []
+        return {"acts": as_json(acts), "seconds": seconds, "seed": seed, "wrong": {"lost": lost}}
+
+    told = minimised(play(acts, 600.0, 3), play)
+    assert {Act(**act) for act in told["acts"]} == guilty
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks._host.served import using
 from prefect_gpu.demo.lab.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
 from tests.live.pool import LivePool, live_pool, none_left
+from tests.live.proxy import Proxy
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +31,15 @@ async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest)
     async with live_pool(sandbox, tmp_path, request.node.nodeid) as live:
         yield live
     none_left(sandbox)
+
+
+@pytest_asyncio.fixture
+async def proxy(pool: LivePool) -> AsyncIterator[Proxy]:
+    """What stands between the pool's workers, and their runs, and Prefect."""
+    async with Proxy(pool.sandbox.port) as standing:
+        yield standing
+        await standing.heal()
+        await asyncio.to_thread(pool.stop_workers)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,10 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-import pytest_asyncio
 from prefect.client.orchestration import PrefectClient
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
@@ -21,15 +19,6 @@ from tests.live.pool import COLD, LivePool, eventually
 from tests.live.proxy import Proxy
 
 SETTINGS = COLD | {"virtual_devices": "1", "prescheduling": "false"}
-
-
-@pytest_asyncio.fixture
-async def proxy(pool: LivePool) -> AsyncIterator[Proxy]:
-    """What stands between the pool's workers, and their runs, and Prefect."""
-    async with Proxy(pool.sandbox.port) as standing:
-        yield standing
-        await standing.heal()
-        await asyncio.to_thread(pool.stop_workers)
 
 
 async def started(pool: LivePool, proxy: Proxy, **settings: str) -> Process:

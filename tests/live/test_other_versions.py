@@ -1,28 +1,23 @@
-"""A worker is upgraded, or rolled back, while a run trains, with the code of the last commit before issue 17."""
+"""A worker is upgraded, or rolled back, while a run trains, with the code of an earlier commit."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from benchmarks._host.former import FORMER, former_version
 from prefect_gpu.runtime.drivers.launched import environment
 from tests.components import require_commit
 from tests.live.pool import COLD, LivePool
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-BEFORE = "09003ab"  # version 1 of records and channel
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package as it was."""
-    require_commit(BEFORE)
-    archive = ["git", "archive", "--format=tar", BEFORE, "prefect_gpu"]
-    packed = subprocess.run(archive, cwd=REPOSITORY, capture_output=True, check=True)
-    folder = tmp_path_factory.mktemp("before")
-    subprocess.run(["tar", "x"], cwd=folder, input=packed.stdout, check=True)
+    require_commit(FORMER)
+    folder = former_version(FORMER, tmp_path_factory.mktemp("before"))
+    assert folder is not None
     return folder
 
 

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
-from prefect_gpu.demo.lab.sandbox import Process
+from prefect_gpu.demo.lab.sandbox import Process, free_port
 from tests.live.pool import COLD, LivePool, eventually
 from tests.live.proxy import Answer, Proxy
 from tests.live.test_two_workers import start_leased
 
 QUICK = {"PREFECT_WORKER_QUERY_SECONDS": "0.5", "PREFECT_WORKER_HEARTBEAT_SECONDS": "1"}
 """So that a worker meets in seconds what it else meets in ten minutes."""
-
-
-@pytest_asyncio.fixture
-async def proxy(pool: LivePool) -> AsyncIterator[Proxy]:
-    """What stands between the pool's workers and Prefect."""
-    async with Proxy(pool.sandbox.port) as standing:
-        yield standing
-        await standing.heal()
-        await asyncio.to_thread(pool.stop_workers)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 async def outlives(

@@ -16,8 +16,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
 import prefect_gpu
-from benchmarks.storm.__main__ import FORMER
-from benchmarks.storm.world import former_version
+from benchmarks._host.former import FORMER, former_version
 from prefect_gpu.storage import schema
 from prefect_gpu.storage.engine import open_engine, writing
 from prefect_gpu.storage.history import History, HistoryRow
