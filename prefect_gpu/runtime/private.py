@@ -18,7 +18,9 @@ _FOLDERS = frozenset(
         "events",
         "locks",
         "pages",
+        "results",
         "runs",
+        "spool",
         "unfinished",
         "workers",
     )

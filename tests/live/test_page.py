@@ -91,9 +91,10 @@ async def test_the_page_and_the_terminal_show_what_the_pool_does(pool: LivePool,
 
 
 async def test_beyond_this_machine_the_page_wants_its_token_and_state_is_for_its_user_only(pool: LivePool) -> None:
-    """The state folder lies outside of PREFECT_HOME, and an earlier version left the pages' notes readable."""
-    (pool.state_dir / "pages").mkdir(parents=True, mode=0o755)
-    (pool.state_dir / "of-somebody-else").mkdir(mode=0o755)
+    """The state folder lies outside of PREFECT_HOME, and an earlier version left notes, rows and results readable."""
+    for name in ("pages", "spool", "results", "of-somebody-else"):
+        (pool.state_dir / name).mkdir(parents=True, mode=0o755)
+    (pool.state_dir / "results" / "of-a-run").write_bytes(b"pickled")
     umask = os.umask(0)
     os.umask(umask)
     arguments = {"virtual_devices": "1", "page_port": "0", "page_host": "0.0.0.0"}
@@ -110,7 +111,7 @@ async def test_beyond_this_machine_the_page_wants_its_token_and_state_is_for_its
     readable = [path.name for path in pool.state_dir.iterdir() if path.stat().st_mode & 0o077]
     assert readable == ["of-somebody-else"]
     files = [path for path in pool.state_dir.rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
-    assert files == [], "in closed folders, and closed themselves"
+    assert [path.name for path in files] == ["of-a-run"], "in closed folders, and closed themselves if they are new"
     assert (pool.folder / "made-by-run").stat().st_mode & 0o777 == 0o666 & ~umask, "runs keep their umask"
     await asyncio.to_thread(pool.stop_workers)
     pool.start_worker(**arguments, **COLD).wait_for_output(f"/?token={page['token']}")  # bookmarks stay good
