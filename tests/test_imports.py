@@ -1,11 +1,20 @@
-"""No module imports one that imports it back, by whatever way, at run time or for its types."""
+"""No module imports one that imports it back, at run time or for its types; what others have made is declared."""
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import grimp
 import pytest
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("package", ["prefect_gpu", "benchmarks"])
@@ -17,3 +26,31 @@ def test_there_are_no_circles(package: str) -> None:
         order.prepare()
     except CycleError as error:
         pytest.fail(f"These import each other: {' → '.join(error.args[1])}", pytrace=False)
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Names of the packages that a file imports."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    files = list((ROOT / "prefect_gpu").rglob("*.py"))
+    ours = {"prefect_gpu", *(file.stem for file in files)}  # in a container some lie side by side, and find each other
+    found = {name: file for file in files for name in imported(file) if name not in sys.stdlib_module_names | ours}
+    declared = {
+        canonicalize_name(name)
+        for name in re.findall(r'"([A-Za-z0-9._-]+)(?:\[[a-z]+\])?[<>=]', (ROOT / "pyproject.toml").read_text())
+    }
+    assert len(found) > 20 and "prefect" in declared
+    of = packages_distributions()
+    older = {"pytorch_lightning"}  # Lightning's former name, which is tried where the new one is not
+    lacking = {
+        f"{name} ({file.relative_to(ROOT)})"
+        for name, file in found.items()
+        if name not in older and not {canonicalize_name(one) for one in of.get(name, [name])} & declared
+    }
+    assert not lacking, "name these in pyproject.toml, with the range that is true"
