@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 STANDSTILL_S = 30.0
 _ROUNDS = 30  # of looks at the pool, as Prefect has it
+_LONGEST_LOOK_S = 300.0  # Prefect's client repeats a request that fails for minutes, and one of a look is among them
 
 
 class Health:
@@ -41,6 +42,6 @@ class Health:
         wrong = [f"{name} fails: {one.error!r}" for name, one in session.ill().items()]
         if now - self._turned_at > STANDSTILL_S:
             wrong.append(f"its event loop has stood still for {now - self._turned_at:.0f} s")
-        elif now - self._looked_at > _ROUNDS * look_every_s and session.answered_s < STANDSTILL_S:
+        elif min(now - self._looked_at, session.well_s) > max(_ROUNDS * look_every_s, _LONGEST_LOOK_S):
             wrong.append(f"it has not looked at the pool for {now - self._looked_at:.0f} s, although Prefect answers")
         return wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 
@@ -13,6 +14,7 @@ from prefect_gpu.runtime.clock import CLOCK, Clock
 _ASKED = "prefect_gpu.asked_at"
 _QUICK_S = 2.0  # an answer that took longer says little
 _RESOLUTION_S = 1.0  # of an answer's date
+_SILENT_S = 30.0  # a server that answers nothing for so long is away
 
 
 class ServerClock:
@@ -29,7 +31,8 @@ class ServerClock:
         self._clock = clock
         self._before_s: float | None = None  # the server's clock before the worker's time; None: as the machine's own
         self._client: httpx.AsyncClient | None = None
-        self._answered_at = clock()
+        self._well_since = clock()
+        self._waiting_since = math.inf  # for any answer
 
     def listen(self, client: PrefectClient) -> None:
         """Look at the dates of what the server answers to this client."""
@@ -51,9 +54,10 @@ class ServerClock:
         return -self._clock.ahead_s if self._before_s is None else self._before_s
 
     @property
-    def answered_s(self) -> float:
-        """How long ago the server, or what stands before it, has answered without an error, in seconds."""
-        return self._clock() - self._answered_at
+    def well_s(self) -> float:
+        """For how long the server, or what stands before it, has answered everything without an error, in seconds."""
+        now = self._clock()
+        return 0.0 if now - self._waiting_since > _SILENT_S else now - self._well_since
 
     def now(self) -> datetime:
         """What the server's clock shows."""
@@ -64,12 +68,14 @@ class ServerClock:
         return moment.timestamp() - self.before_s
 
     async def _asked(self, request: httpx.Request) -> None:
-        request.extensions[_ASKED] = self._clock()
+        request.extensions[_ASKED] = now = self._clock()
+        self._waiting_since = min(self._waiting_since, now)
 
     async def _answered(self, response: httpx.Response) -> None:
         now, asked = self._clock(), response.request.extensions.get(_ASKED)
-        if response.is_success:
-            self._answered_at = now
+        if response.is_error or now - self._waiting_since > _SILENT_S:
+            self._well_since = now
+        self._waiting_since = math.inf
         try:
             date = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
         except (TypeError, ValueError):

@@ -224,9 +224,9 @@ class PoolSession:
         return self._tasks.ill() | (self.controller.ill() if self.is_open else {})
 
     @property
-    def answered_s(self) -> float:
-        """How long ago Prefect has answered, in seconds."""
-        return self._server_clock.answered_s
+    def well_s(self) -> float:
+        """For how long Prefect has answered everything without an error, in seconds."""
+        return self._server_clock.well_s
 
     # -- leading --------------------------------------------------------------------------------------------------
 

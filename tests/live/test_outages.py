@@ -33,21 +33,28 @@ async def outlives(
     async def submit(name: str) -> Any:
         return await pool.submit("train", job_variables=direct, hold=str(folder / name))
 
+    async def ask() -> None:
+        async with httpx.AsyncClient() as client:
+            while True:
+                assert (await client.get(health)).status_code == 200, "a restart would not help"
+                await asyncio.sleep(0.2)
+
     runs = [await submit("0")]
     await pool.until_noted(runs[0])
-    async with httpx.AsyncClient() as client:
-        for number, answer in enumerate(answers, start=1):
-            runs.append(await submit(str(number)))
-            await pool.until(runs[-1], "AwaitingGpu")
-            await proxy.fail(answer)
-            (folder / str(number - 1)).touch()
-            await pool.until(runs[-2], "Completed")
-            await asyncio.sleep(seconds)
-            assert worker.popen.poll() is None, f"{answer}: {worker.output}"
-            assert (await client.get(health)).status_code == 200, f"{answer}: a restart would not help"
-            await proxy.heal()
-            await pool.until_noted(runs[-1])
-            assert (await pool.rows([runs[-2]]))[0].outcome == "completed"
+    asking = asyncio.ensure_future(ask())
+    for number, answer in enumerate(answers, start=1):
+        runs.append(await submit(str(number)))
+        await pool.until(runs[-1], "AwaitingGpu")
+        await proxy.fail(answer)
+        (folder / str(number - 1)).touch()
+        await pool.until(runs[-2], "Completed")
+        await asyncio.wait((asking,), timeout=seconds)
+        assert worker.popen.poll() is None, f"{answer}: {worker.output}"
+        await proxy.heal()
+        await pool.until_noted(runs[-1])
+        assert (await pool.rows([runs[-2]]))[0].outcome == "completed"
+        assert not asking.done(), f"{answer}: {asking.exception()}"
+    asking.cancel()
     (folder / str(len(answers))).touch()
     await pool.until(runs[-1], "Completed")
     assert pool.noted() == {str(run_id): 1 for run_id in runs}

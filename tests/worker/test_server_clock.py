@@ -24,10 +24,11 @@ class World:
         server_s: How much more the server's clock shows than it is.
         worker_s: How much more the worker's does.
         takes_s: How long an answer travels.
+        status: What it is.
     """
 
     def __init__(self) -> None:
-        self.passed, self.server_s, self.worker_s, self.takes_s = 0.0, 0.0, 0.0, 0.25
+        self.passed, self.server_s, self.worker_s, self.takes_s, self.status = 0.0, 0.0, 0.0, 0.25, 200
         self.clock = ServerClock(Clock(lambda: NOON.timestamp() + self.passed + self.worker_s, lambda: self.passed))
 
     @property
@@ -41,7 +42,7 @@ class World:
             return httpx.Response(404)
         date = format_datetime(self.server_now.replace(microsecond=0), usegmt=True)
         self.passed += self.takes_s
-        return httpx.Response(200, json=[], headers={"date": date})
+        return httpx.Response(self.status, json=[], headers={"date": date})
 
     def error_s(self) -> float:
         """How far the worker is mistaken in the server's clock."""
@@ -95,3 +96,29 @@ async def test_a_slow_answer_and_one_without_a_date_say_nothing(world: World, cl
     world.server_s, world.takes_s = 3600.0, 0.25
     await client.read_flow_runs()
     assert world.error_s() > 3000, "it looks no more"
+
+
+async def test_it_is_known_for_how_long_the_server_has_answered_everything(world: World, client: PrefectClient) -> None:
+    await client.read_flow_runs()
+    world.passed += 300.0
+    await client.read_flow_runs()
+    assert world.clock.well_s == 300.5
+    world.status = 500
+    with pytest.raises(httpx.HTTPStatusError):
+        await client.read_flow_runs()
+    world.status, world.passed = 200, world.passed + 40.0
+    await client.read_flow_runs()
+    assert world.clock.well_s == 40.25
+    seen = []
+    world.takes_s = 60.0  # it stands still, and is asked
+    answer = world.answer
+
+    def asked_later(request: httpx.Request) -> httpx.Response:
+        try:
+            return answer(request)
+        finally:
+            seen.append(world.clock.well_s)
+
+    client._client._transport.handler = asked_later  # type: ignore[attr-defined]
+    await client.read_flow_runs()
+    assert (seen, world.clock.well_s) == ([0.0], 0.0)
