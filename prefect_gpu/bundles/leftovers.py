@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,16 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.runtime.leftovers import Leftover, is_run_id
+from prefect_gpu.runtime.leftovers import DAY_S, Leftover, is_run_id
 
 _FILES = re.compile(r"^files/[0-9a-f]+\.zip$")
 
 
-def bundles_left(folder: Path, since: float) -> Iterator[Leftover]:
-    """The bundles in a folder that have not changed since then, in Unix seconds.
-
-    Files that several bundles share are removed with the last of them.
-    """
+def bundles_left(folder: Path, days: float) -> Iterator[Leftover]:
+    """The bundles in a folder. Files that several share go with the last of them; those of none, after so many days."""
     bundles = {path: _read(path) for path in folder.glob("*-*") if is_run_id(path.name)}
     beside = {path: _beside(folder, bundle) for path, bundle in bundles.items()}
     users = Counter(beside.values())
@@ -34,8 +32,9 @@ def bundles_left(folder: Path, since: float) -> Iterator[Leftover]:
 
     for path, bundle in bundles.items():
         run = bundle.get("flow_run") or {}
-        if path.stat().st_mtime < since and is_run_id(str(run.get("id"))):
-            yield Leftover(run["id"], str(run.get("work_pool_id") or ""), partial(remove, path))
+        if is_run_id(str(run.get("id"))):
+            yield Leftover(run["id"], str(run.get("work_pool_id") or ""), path.stat().st_mtime, partial(remove, path))
+    since = time.time() - days * DAY_S
     for path in (*folder.glob("files/*.zip"), *folder.glob("**/.partial-*")):  # of uploads that were killed, too
         if path not in users and path.stat().st_mtime < since:
             path.unlink()

@@ -38,6 +38,7 @@ def check_everything() -> Examination:
         return Examination(tuple(findings), None)
 
     from prefect_gpu.cli.server_check import check_server
+    from prefect_gpu.cli.storage_check import check_checkpoints
 
     node = take_inventory(
         virtual_devices=settings.virtual_devices,
@@ -47,6 +48,7 @@ def check_everything() -> Examination:
     findings += check_host(node)
     findings += check_warm_start(settings)
     findings += check_state_folder(settings.resolved_state_dir)
+    findings += check_checkpoints(settings)
     findings += check_history(settings.resolved_history_url)
     findings += check_spool(settings.resolved_state_dir)
     findings += check_server()

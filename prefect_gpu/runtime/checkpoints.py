@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from prefect_gpu.runtime.leftovers import Leftover, is_run_id
-from prefect_gpu.training.checkpoints import CheckpointError, CheckpointStore, open_store
+from prefect_gpu.training.checkpoints import CheckpointError, open_store
 from prefect_gpu.training.checkpoints.location import parse_location, part_of
 
 
@@ -49,13 +48,12 @@ class RunCheckpoints:
         except CheckpointError as error:
             self._logger.warning("The checkpoints of run %s could not be removed: %s", run_id, error)
 
-    def leftovers(self, since: float) -> Iterator[Leftover]:
-        """What runs have left there and has not changed since then, in Unix seconds."""
-        if not isinstance(self._place, Path):
-            return
-        with suppress(OSError):  # there is none yet, or it is out of reach
-            for folder in self._place.iterdir():
-                store = CheckpointStore(folder)
-                changed_at = store.last_change() if is_run_id(folder.name) else None
-                if changed_at is not None and changed_at < since:
-                    yield Leftover(folder.name, store.made_for(), store.remove)
+    def leftovers(self) -> Iterator[Leftover]:
+        """What runs have left there. Where that cannot be seen, it is logged."""
+        try:
+            for run_id, store in open_store(self._location, self._credentials).stores_below(is_run_id):
+                held = store.holding()
+                if held is not None:
+                    yield Leftover(run_id, held.pool, held.changed_at, store.remove)
+        except CheckpointError as error:
+            self._logger.warning("Whether old runs have left checkpoints is not known: %s", error)

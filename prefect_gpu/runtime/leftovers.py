@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 from uuid import UUID
 
@@ -20,11 +22,13 @@ class Leftover:
 
     Attributes:
         pool: The id of the pool that it was made for; empty: unknown.
+        changed_at: Unix seconds of the newest change of anything in it.
         remove: Removes it.
     """
 
     run_id: str
     pool: str
+    changed_at: float
     remove: Callable[[], None]
 
 
@@ -51,7 +55,7 @@ class Cleaner:
     """Removes what is left of runs that have been over for some days.
 
     Args:
-        find: Each gives what is left somewhere and has not changed since a time in Unix seconds; called in a thread.
+        find: Each gives what runs have left somewhere; called in a thread.
         needed: Gives the runs that are launched or have a record here.
         owner: Asked about all others, right before something of them is removed.
         days: How long it is kept.
@@ -60,7 +64,7 @@ class Cleaner:
 
     def __init__(
         self,
-        find: Iterable[Callable[[float], Iterable[Leftover]]],
+        find: Iterable[Callable[[], Iterable[Leftover]]],
         *,
         needed: Callable[[], Collection[str]],
         owner: Owner,
@@ -90,17 +94,35 @@ class Cleaner:
         """Remove what has not changed for so many days, of runs that have been over for as long."""
         since = self._clock() - self._days * DAY_S
         left: defaultdict[str, list[Leftover]] = defaultdict(list)
-        for leftover in await asyncio.to_thread(lambda: [found for find in self._find for found in find(since)]):
-            left[leftover.run_id].append(leftover)
+        for leftover in await self._look():
+            if leftover.changed_at < since:
+                left[leftover.run_id].append(leftover)
         for run_id in self._needed():
             left.pop(run_id, None)
         pools = {run_id: max(one.pool for one in some) for run_id, some in left.items()}
         removed = 0
         async for run_id in self._owner.over(pools, since):
             if self._leads() and run_id not in self._needed():  # it may have been started again meanwhile
-                for one in left[run_id]:
-                    await asyncio.to_thread(one.remove)
-                removed += 1
+                removed += await self._remove(left[run_id])
         if removed:
             runs = "1 run" if removed == 1 else f"{removed} runs"
             self._logger.info("Removed what %s had left %g days ago or earlier", runs, self._days)
+
+    async def _look(self) -> list[Leftover]:
+        """All that is left, of whatever age. It may be much, and far away: whoever stops does not wait for the rest."""
+        stopped = threading.Event()
+        every = (leftover for find in self._find for leftover in find())
+        try:
+            return await asyncio.to_thread(lambda: list(takewhile(lambda _: not stopped.is_set(), every)))
+        finally:
+            stopped.set()
+
+    async def _remove(self, left: Iterable[Leftover]) -> bool:
+        """Remove what a run has left. Returns whether all of it is gone; else the next day is another one."""
+        try:
+            for one in left:
+                await asyncio.to_thread(one.remove)
+        except Exception as error:
+            self._logger.warning("Not all that run %s has left could be removed: %s", one.run_id, error)
+            return False
+        return True

@@ -70,12 +70,23 @@ async def read_blocks(settings: GpuSettings, client: PrefectClient) -> Chosen:
             if value is not None and what not in settings.model_fields_set:
                 updates[what] = Path(value) if what in _FILES.values() else value
         nodes = cluster.labels
-    block = checkpoint_block(settings.checkpoints)
-    if block is not None:
-        storage = await _load(CheckpointStorage, block, f"checkpoints={settings.checkpoints!r}", client)
+    storage = await read_storage(settings, client)
+    if storage is not None:
         updates["checkpoints"] = storage.location
         credentials = storage.environment
     return Chosen(settings.model_copy(update=updates), nodes, credentials)
+
+
+async def read_storage(settings: GpuSettings, client: PrefectClient) -> CheckpointStorage | None:
+    """The block that says where checkpoints are; None: the settings name none.
+
+    Raises:
+        BlockError: There is no such block, or it cannot be used.
+    """
+    block = checkpoint_block(settings.checkpoints)
+    if block is None:
+        return None
+    return await _load(CheckpointStorage, block, f"checkpoints={settings.checkpoints!r}", client)
 
 
 async def _load(kind: type[_Found], name: str, setting: str, client: PrefectClient) -> _Found:

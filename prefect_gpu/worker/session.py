@@ -189,13 +189,13 @@ class PoolSession:
         )
 
     def _make_cleaner(self) -> Cleaner:
-        pool = self._worker.work_pool.name
+        pool, days = self._worker.work_pool.name, self._settings.keep_days
         records = RecordStore(self._state_dir, pool)
         return Cleaner(
-            (self.controller.checkpoints.leftovers, partial(bundles_left, self._state_dir / "bundles")),
+            (self.controller.checkpoints.leftovers, partial(bundles_left, self._state_dir / "bundles", days)),
             needed=lambda: {*self.controller.runs, *records.run_ids()},
             owner=PoolOwner(self.host.asking, self.host.pool, pool),
-            days=self._settings.keep_days,
+            days=days,
             leads=lambda: self._leadership.held,
             logger=self._logger,
         )

@@ -28,7 +28,7 @@ DAYS = 0.0  # whatever there is is old
 def cleaner(prefect: OneRun, folder: Path, needed: Collection[str] = (), days: float = DAYS) -> Cleaner:
     prefect.run.work_pool_name, ours = "pool", asking(prefect)
     return Cleaner(
-        (RunCheckpoints(str(folder), LOGGER).leftovers, partial(bundles_left, folder / "bundles")),
+        (RunCheckpoints(str(folder), LOGGER).leftovers, partial(bundles_left, folder / "bundles", days)),
         needed=lambda: needed,
         owner=PoolOwner(ours, PoolView(ours.client, "pool", ()), "pool"),
         days=days,

@@ -19,7 +19,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from prefect_gpu.training.checkpoints.manifest import (
     PAYLOAD,
     Checkpoint,
     CheckpointDamaged,
+    Holding,
     Manifest,
     SaveCallback,
     describe,
@@ -65,7 +66,7 @@ class CheckpointStore:
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._pool and self.made_for() != self._pool:
+        if self._pool and self._made_for() != self._pool:
             self._replace(_POOL, self._pool)
         final = self._free_name(step)
         aside = self.folder / f"{final.name}.tmp"
@@ -104,7 +105,7 @@ class CheckpointStore:
 
     def remove(self) -> None:
         """See :meth:`.Store.remove`."""
-        for path in self._entries():
+        for path in sorted(self._entries(), key=lambda path: path.name == _POOL):  # last: it says whose the rest is
             if _BEST.match(path.name):
                 CheckpointStore(path).remove()
             elif _OURS.match(path.name):
@@ -112,18 +113,30 @@ class CheckpointStore:
         with contextlib.suppress(OSError):  # what else lies there stays
             self.folder.rmdir()
 
-    def made_for(self) -> str:
+    def holding(self) -> Holding | None:
+        """See :meth:`.Store.holding`."""
+        changed_at = self._last_change()
+        return None if changed_at is None else Holding(changed_at, self._made_for())
+
+    def stores_below(self, named: Callable[[str], bool]) -> Iterator[tuple[str, CheckpointStore]]:
+        """See :meth:`.Store.stores_below`."""
+        with contextlib.suppress(OSError):  # there is none yet, or it is out of reach
+            for folder in self.folder.iterdir():
+                if named(folder.name):
+                    yield folder.name, CheckpointStore(folder)
+
+    def _made_for(self) -> str:
         """The id of the pool whose run it is; empty: it is not written down."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (self.folder / _POOL).read_text().strip()
         return ""
 
-    def last_change(self) -> float | None:
+    def _last_change(self) -> float | None:
         """Unix seconds of the newest change of anything in it; None: it holds nothing, or something that is foreign."""
         newest = None
         for path in self._entries():
             if _BEST.match(path.name):
-                changed = CheckpointStore(path).last_change()
+                changed = CheckpointStore(path)._last_change()
             else:
                 changed = _newest(path) if _OURS.match(path.name) else None
             if changed is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,19 @@ class CheckpointError(RuntimeError):
 
 class CheckpointDamaged(ValueError):
     """What is stored is not what was saved."""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a store holds of its run.
+
+    Attributes:
+        changed_at: Unix seconds of the newest change of anything in it.
+        pool: The id of the pool whose run it is; empty: it is not written down.
+    """
+
+    changed_at: float
+    pool: str
 
 
 @dataclass(frozen=True)
@@ -73,10 +86,28 @@ class Store(Protocol):
         """
 
     def remove(self) -> None:
-        """Remove everything of the run.
+        """Remove everything of the run. What else lies there stays.
+
+        Raises:
+            CheckpointError: The store is out of reach, or keeps something. The rest can be removed later.
+            OSError: The disk keeps something.
+        """
+
+    def holding(self) -> Holding | None:
+        """What it holds; None: nothing, or something that is not ours.
 
         Raises:
             CheckpointError: The store is out of reach.
+        """
+
+    def stores_below(self, named: Callable[[str], bool]) -> Iterator[tuple[str, Store]]:
+        """The stores below this place, which is itself no store then, with their names.
+
+        Args:
+            named: Whether a store is called so; others may keep there what they like.
+
+        Raises:
+            CheckpointError: The place is out of reach.
         """
 
 

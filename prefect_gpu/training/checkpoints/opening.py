@@ -26,4 +26,4 @@ def open_store(location: str | Path, credentials: Mapping[str, str] | None = Non
         return CheckpointStore(place, pool)
     from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
 
-    return S3CheckpointStore(place, credentials=credentials)
+    return S3CheckpointStore(place, credentials=credentials, pool=pool)

@@ -2,8 +2,10 @@
 
 Objects below the run's prefix::
 
+    pool/<id>                       empty; its name says of which pool the run is
     data/<random>/checkpoint...     the files of one checkpoint
     commits/00000007.json           its manifest: step, size and SHA-256 of every file, and where they are
+    best/...                        the same for the best checkpoint
 
 A commit is written only if there is none of its number (``If-None-Match``), after all of its files: whoever is killed
 while saving leaves files that nobody refers to, and the next save removes them. The previous checkpoint stays, so that
@@ -18,10 +20,12 @@ import hashlib
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 from botocore.config import Config
@@ -34,6 +38,7 @@ from prefect_gpu.training.checkpoints.manifest import (
     CheckpointDamaged,
     CheckpointError,
     FileFacts,
+    Holding,
     Manifest,
     SaveCallback,
     describe,
@@ -45,11 +50,24 @@ logger = logging.getLogger("prefect_gpu.training")
 PART_BYTES = 16 << 20  # of a file that is sent in parts; one is in memory at a time
 _KEPT = 2
 _COMMIT = re.compile(r"^commits/(\d{8})\.json$")
+_OURS = re.compile(
+    rf"^(best(-[\w-]+)?/)?(pool/[^/]+|commits/\d{{8}}\.json|data/[0-9a-f]{{16}}/{PAYLOAD}[^/]*(/.+)?)$", re.DOTALL
+)
+# No commit may refer to what is gone, and whose the rest is must be known until the end.
+_REMOVED_IN_ORDER = ("commits/", "data/", "best", "pool/")
 _TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _MISSING = ("NoSuchKey", "404", "NotFound")
 _TRIES = 5
 _READ_BYTES = 1 << 20
 _MOST_AT_ONCE = 1000  # objects that one request may remove
+
+
+class _Object(NamedTuple):
+    """One that is stored: its key, the key relative to the run's prefix, and Unix seconds of its last change."""
+
+    key: str
+    name: str
+    changed_at: float
 
 
 class S3CheckpointStore:
@@ -60,6 +78,7 @@ class S3CheckpointStore:
     Args:
         location: Belongs to this run alone.
         client: An S3 client; by default one for the location.
+        pool: The id of the run's pool, written down with the first checkpoint; empty: it has none.
         credentials: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY`` and perhaps ``AWS_SESSION_TOKEN``.
 
     Example:
@@ -68,11 +87,15 @@ class S3CheckpointStore:
     """
 
     def __init__(
-        self, location: S3Location, client: Any = None, *, credentials: Mapping[str, str] | None = None
+        self, location: S3Location, client: Any = None, *, credentials: Mapping[str, str] | None = None, pool: str = ""
     ) -> None:
         self.location = location
-        self._client = client or _client(location, credentials or {})
-        self._scratch = Scratch("prefect-gpu-checkpoint-")
+        self._client = client or s3_client(location, credentials or {})
+        self._unmarked_pool = pool
+
+    @cached_property
+    def _scratch(self) -> Scratch:
+        return Scratch("prefect-gpu-checkpoint-")
 
     def save(self, callback: SaveCallback, step: int, loss: float | None = None) -> Checkpoint:
         """See :meth:`.Store.save`. What is saved is written to this machine's disk first, and sent from there."""
@@ -81,6 +104,9 @@ class S3CheckpointStore:
         callback(folder / PAYLOAD)
         manifest = describe(folder, step, loss, place)
         with self._in_reach():
+            if self._unmarked_pool:  # an empty object whose name says it, so that a list of names is all one needs
+                self._client.put_object(Bucket=self.location.bucket, Key=self._key(f"pool/{self._unmarked_pool}"))
+                self._unmarked_pool = ""
             for name, facts in manifest.files.items():
                 self._send(folder / name, f"{place}/{name}", facts)
             commits = self._commit(manifest)
@@ -102,8 +128,36 @@ class S3CheckpointStore:
     def remove(self) -> None:
         """See :meth:`.Store.remove`."""
         with self._in_reach():
-            self._delete([key for key, _ in self._keys("")])
+            left: list[str] = []
+            for below in _REMOVED_IN_ORDER:
+                ours = (found.key for found in self._keys(below) if _OURS.match(found.name))
+                while some := list(islice(ours, _MOST_AT_ONCE)):
+                    left += self._delete(some)
             self._abort_uploads("")
+        if left:
+            raise CheckpointError(f"{self.location}: the server keeps {len(left)} objects, such as {left[0]}.")
+
+    def holding(self) -> Holding | None:
+        """See :meth:`.Store.holding`."""
+        changed_at, pool, marked_at = 0.0, "", 0.0
+        with self._in_reach():
+            for found in self._keys(""):
+                if not _OURS.match(found.name):
+                    return None
+                changed_at = max(changed_at, found.changed_at)
+                if found.name.startswith("pool/") and found.changed_at >= marked_at:
+                    pool, marked_at = found.name.removeprefix("pool/"), found.changed_at
+        return Holding(changed_at, pool) if changed_at else None
+
+    def stores_below(self, named: Callable[[str], bool]) -> Iterator[tuple[str, S3CheckpointStore]]:
+        """See :meth:`.Store.stores_below`."""
+        base = self._key("")
+        with self._in_reach():
+            for page in self._pages(base, Delimiter="/"):
+                for entry in page.get("CommonPrefixes") or ():
+                    name = entry["Prefix"][len(base) : -1]
+                    if named(name):
+                        yield name, S3CheckpointStore(self.location.below(name), self._client)
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
@@ -167,8 +221,8 @@ class S3CheckpointStore:
             return  # what it referred to is not known: the next save removes it
         names = [f"commits/{number:08d}.json" for number in commits if number not in kept]
         self._delete([self._key(name) for name in names])  # first: no commit may refer to what is gone
-        data = [(key, name) for key, name in self._keys("data/")]
-        self._delete([key for key, name in data if not any(name.startswith(place) for place in places)])
+        data = list(self._keys("data/"))
+        self._delete([one.key for one in data if not any(one.name.startswith(place) for place in places)])
         self._abort_uploads("data/")
 
     def _abort_uploads(self, below: str) -> None:
@@ -176,20 +230,24 @@ class S3CheckpointStore:
         prefix = self._key(below)
         answer = self._client.list_multipart_uploads(Bucket=self.location.bucket, Prefix=prefix)
         for upload in answer.get("Uploads") or ():
-            if upload["Key"].startswith(prefix):
+            if upload["Key"].startswith(prefix) and _OURS.match(upload["Key"][len(self._key("")) :]):
                 self._client.abort_multipart_upload(
                     Bucket=self.location.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                 )
 
-    def _delete(self, keys: list[str]) -> None:
+    def _delete(self, keys: list[str]) -> list[str]:
+        """Remove objects. Returns which of them stay, and why: an answer may be good, and say so of some."""
+        stay: list[str] = []
         for start in range(0, len(keys), _MOST_AT_ONCE):
             some = [{"Key": key} for key in keys[start : start + _MOST_AT_ONCE]]
-            self._client.delete_objects(Bucket=self.location.bucket, Delete={"Objects": some, "Quiet": True})
+            answer = self._client.delete_objects(Bucket=self.location.bucket, Delete={"Objects": some, "Quiet": True})
+            stay += (f"{one.get('Key')} ({one.get('Code')})" for one in answer.get("Errors") or ())
+        return stay
 
     # -- restoring --------------------------------------------------------------------------------------------------
 
     def _commits(self) -> list[int]:
-        matches = (_COMMIT.match(name) for _, name in self._keys("commits/"))
+        matches = (_COMMIT.match(found.name) for found in self._keys("commits/"))
         return [int(match[1]) for match in matches if match]
 
     def _manifest(self, number: int) -> Manifest:
@@ -226,15 +284,16 @@ class S3CheckpointStore:
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
-    def _keys(self, below: str) -> Iterator[tuple[str, str]]:
-        """All objects below a name: key, and name relative to the run's prefix."""
+    def _keys(self, below: str) -> Iterator[_Object]:
+        """All objects below a name."""
         base = self._key("")
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.location.bucket, Prefix=self._key(below)
-        )
-        for page in pages:
+        for page in self._pages(self._key(below)):
             for entry in page.get("Contents") or ():
-                yield entry["Key"], entry["Key"][len(base) :]
+                yield _Object(entry["Key"], entry["Key"][len(base) :], entry["LastModified"].timestamp())
+
+    def _pages(self, prefix: str, **more: str) -> Iterator[dict[str, Any]]:
+        paginator = self._client.get_paginator("list_objects_v2")
+        yield from paginator.paginate(Bucket=self.location.bucket, Prefix=prefix, **more)
 
     def _found(self, manifest: Manifest, folder: Path) -> Checkpoint:
         kept_at = f"s3://{self.location.bucket}/{self._key(manifest.place)}"
@@ -261,14 +320,20 @@ _REMEDIES = {
 }
 
 
-def _client(location: S3Location, credentials: Mapping[str, str]) -> Any:
+def s3_client(location: S3Location, credentials: Mapping[str, str], **options: Any) -> Any:
+    """A client for a place.
+
+    Args:
+        credentials: ``AWS_...`` variables that count instead of the environment's.
+        options: Of botocore's ``Config``, instead of ours.
+    """
     # Checksums of the newest kind are not known to every server that speaks S3; those that we send are.
     config = Config(
         retries={"mode": "standard", "max_attempts": _TRIES},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": "path"} if location.endpoint_url else {},
-    )
+    ).merge(Config(**options))
     # A session of its own: boto3's keeps the first credentials that it finds, for good.
     session = boto3.session.Session(
         aws_access_key_id=credentials.get("AWS_ACCESS_KEY_ID"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import random
 import signal
@@ -14,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
+from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.training.checkpoints import CheckpointError
 from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.s3 import PART_BYTES, S3CheckpointStore
@@ -46,7 +50,7 @@ def again(store: S3CheckpointStore) -> S3CheckpointStore:
 
 
 def keys(store: S3CheckpointStore) -> list[str]:
-    return [name for _, name in store._keys("")]
+    return [found.name for found in store._keys("")]
 
 
 def save_text(text: str) -> Any:
@@ -158,6 +162,61 @@ def test_all_of_it_can_be_removed(store: S3CheckpointStore) -> None:
     store.save(save_folder, 1)
     store.remove()
     assert keys(store) == [] and store.restore() is None
+
+
+def test_what_it_holds_says_the_newest_change_and_the_pool(store: S3CheckpointStore) -> None:
+    assert store.holding() is None
+    for pool in ("first", "second"):  # it has been moved
+        S3CheckpointStore(store.location, pool=pool).save(save_folder, 1)
+    best = S3CheckpointStore(store.location.below("best-loss"))
+    best.save(save_text("best"), 1)
+    held, client = store.holding(), store._client
+    newest = max(found.changed_at for found in best._keys(""))
+    assert held is not None and (held.pool, held.changed_at) == ("second", newest)
+    client.put_object(Bucket=BUCKET, Key=store._key("best-loss/notes"), Body=b"irreplaceable")
+    assert store.holding() is None
+    store.remove()
+    assert keys(store) == ["best-loss/notes"]
+
+
+def test_a_removal_that_is_cut_off_goes_on_another_day(store: S3CheckpointStore) -> None:
+    store = S3CheckpointStore(store.location, pool="ours")
+    store.save(lambda path: path.mkdir() or [(path / str(file)).touch() for file in range(1500)], 1)
+    calls: list[str] = []
+
+    def cut(**_: Any) -> None:
+        calls.append("")
+        if len(calls) == 3:  # the commit and 1,000 files are gone
+            raise EndpointConnectionError(endpoint_url="")
+
+    store._client.meta.events.register("before-call.s3.DeleteObjects", cut)
+    with pytest.raises(CheckpointError, match="out of reach"):
+        store.remove()
+    assert len(keys(store)) == 501
+    held = again(store).holding()
+    assert held is not None and held.pool == "ours"
+    store.remove()
+    assert keys(store) == []
+
+
+def test_what_the_server_keeps_is_said(store: S3CheckpointStore) -> None:
+    store.save(save_text("weights"), 1)
+    kept = f"arn:aws:s3:::{BUCKET}/{store._key('commits')}/*"
+    deny = {"Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject", "Resource": kept}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
+    store._client.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+    try:
+        with pytest.raises(CheckpointError, match=r"keeps 1 objects, such as .*00000001\.json \(AccessDenied\)"):
+            store.remove()
+    finally:
+        store._client.delete_bucket_policy(Bucket=BUCKET)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_bucket_that_is_out_of_reach_is_only_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    place = RunCheckpoints(f"s3://{BUCKET}/x?endpoint_url=http://127.0.0.1:9", logging.getLogger("tests"))
+    assert list(place.leftovers()) == []
+    assert "Whether old runs have left checkpoints is not known" in caplog.text
 
 
 SAVES = """
