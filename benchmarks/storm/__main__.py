@@ -186,7 +186,7 @@ def main() -> int:
         at_most("runs that ran twice", len(wrong["twice"]), 0),
         at_most("devices that were leaked, or held by two", len(wrong["leaked"]), 0),
         at_most("checkpoints that were lost", len(wrong["checkpoints"]), 0),
-        at_most("files of others that were touched", len(wrong["foreign"]), 0),
+        at_most("files and processes of others that were touched", len(wrong["foreign"]), 0),
         at_most("longest standstill of a worker's event loop, seconds", told["standstill_s"], 1.0),
     ]
     happened = Counter(act["kind"] for act in told["acts"])

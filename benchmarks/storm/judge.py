@@ -25,7 +25,7 @@ class Verdict:
         twice: Runs that ran twice at a time, or again after they had completed.
         leaked: Devices that two runs had at a time, or that nobody has and nobody gets.
         checkpoints: Checkpoints that were saved, and were not there for the next try.
-        foreign: Files of others that were touched.
+        foreign: Files of others that were touched, and processes of others that were killed.
         courses: By the name of a run with which something was wrong, its states and what it said.
         standstills: How long a worker's event loop stood still, which no hand of ours had stopped, the longest first.
     """
@@ -108,6 +108,8 @@ def _went_back(diary: list[dict[str, Any]]) -> str:
     kept = 0
     tries: defaultdict[str, list[int]] = defaultdict(list)
     for line in diary:
+        if line["what"] == "is retried":  # by its user: from the first step
+            kept, tries = 0, defaultdict(list)
         if line["what"] == "begins" and line["step"] < kept:
             return f"began at step {line['step']}, although step {kept} was saved"
         if line["what"] == "saves":

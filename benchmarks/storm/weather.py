@@ -157,6 +157,13 @@ async def lose_power(world: World, chance: random.Random) -> None:
     _fill_up(world)
 
 
+async def reuse_pids(world: World, chance: random.Random) -> None:
+    """Workers and runs are gone, and other people's processes have the numbers of the runs' when a worker is back."""
+    world.stop_workers()
+    world.give_pids_to_others()
+    _fill_up(world)
+
+
 # -- runs that misbehave ----------------------------------------------------------------------------------------------
 
 
@@ -192,6 +199,12 @@ async def delete_runs(world: World, chance: random.Random) -> None:
         await world.delete(run)
 
 
+async def retry_runs(world: World, chance: random.Random) -> None:
+    """Some runs that were cancelled are retried."""
+    for run in _some(await world.cancelled(), chance):
+        await world.retry(run)
+
+
 async def pause_pool(world: World, chance: random.Random) -> None:
     """The pool is paused for a while."""
     await world.client.update_work_pool(world.pool, WorkPoolUpdate(is_paused=True))
@@ -206,6 +219,11 @@ async def pause_pool(world: World, chance: random.Random) -> None:
 async def delete_deployment(world: World, chance: random.Random) -> None:
     """The deployment is deleted while runs of it wait and train; a new one takes its place."""
     await world.delete_deployment()
+
+
+async def delete_flow(world: World, chance: random.Random) -> None:
+    """The flow is deleted, with all of its runs wherever they are; it is deployed again."""
+    await world.delete_flow()
 
 
 async def delete_pool(world: World, chance: random.Random) -> None:
@@ -241,6 +259,7 @@ KINDS: dict[str, Callable[[World, random.Random], Awaitable[None]]] = {
     "the server cannot be reached": _answers("refuse"),
     "the server stands still": _answers("freeze", 5.0, 45.0),
     "the server's answers are lost": _answers("cut", 1.0, 8.0),
+    "the server's answers are truncated": _answers("truncate", 1.0, 8.0),
     "the server is slow": _answers("slow"),
     "the server restarts": restart_server,
     "a worker is killed": kill_worker,
@@ -250,13 +269,16 @@ KINDS: dict[str, Callable[[World, random.Random], Awaitable[None]]] = {
     "the clock is stepped": step_clock,
     "the disk is full": fill_disk,
     "the power is lost": lose_power,
+    "numbers of processes are used again": reuse_pids,
     "a run floods": flood,
     "a run talks nonsense": nonsense,
     "a run is killed": kill_run,
     "runs are cancelled": cancel_runs,
+    "runs are retried": retry_runs,
     "runs are deleted": delete_runs,
     "the pool is paused": pause_pool,
     "the deployment is deleted": delete_deployment,
+    "the flow is deleted": delete_flow,
     "another pool is deleted": delete_pool,
 }
 """Every kind of act, by what is said of it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -19,7 +21,7 @@ import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectException
-from prefect.states import Cancelling
+from prefect.states import AwaitingRetry, Cancelling
 
 from benchmarks._host.served import deploy, read_runs, settings
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox
@@ -81,6 +83,8 @@ class World:
         self._chance = chance
         self._preload: Path | None = None
         self._deployments = 0
+        self._submitting = asyncio.Lock()
+        self._bystanders: list[subprocess.Popen[bytes]] = []  # processes of somebody else
         self._exits = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> World:
@@ -96,6 +100,7 @@ class World:
         self._exits.enter_context(self._small_disk())
         await self._exits.enter_async_context(self.proxy)
         self._exits.callback(self.stop_workers)
+        self._exits.callback(self._end_bystanders)
         self.deployment = await deploy(HERE / "trainings.py", "fit", self.pool)
         return self
 
@@ -160,10 +165,11 @@ class World:
         if self._chance.random() < 0.1:
             variables["gpus"] = DEVICES
         parameters = {"folder": str(self.folder), "steps": steps, "step_s": _STEP_S}
-        run = await self.client.create_flow_run_from_deployment(
-            self.deployment, parameters=parameters, job_variables=variables
-        )
-        self.runs[run.id] = Submitted(run.id, steps)
+        async with self._submitting:
+            run = await self.client.create_flow_run_from_deployment(
+                self.deployment, parameters=parameters, job_variables=variables
+            )
+            self.runs[run.id] = Submitted(run.id, steps)
 
     async def submit_misbehaving(self, flow: str, **parameters: object) -> None:
         """A run that does harm if it can."""
@@ -185,6 +191,23 @@ class World:
         with contextlib.suppress(PrefectException, httpx.HTTPError):
             await self.client.delete_flow_run(run)
 
+    async def retry(self, run: UUID) -> None:
+        """As its user does with one that was cancelled. It begins anew: with the cancellation its checkpoints went."""
+        self.runs[run].fate = KEPT
+        line = {"at": time.monotonic(), "run": str(run), "what": "is retried"}
+        with (self.folder / "diary").open("a") as diary:
+            diary.write(json.dumps(line) + "\n")
+        await self.client.set_flow_run_state(run, AwaitingRetry())
+
+    async def delete_flow(self) -> None:
+        """As its user does, who deploys it again later. All of its runs go with it."""
+        async with self._submitting:
+            await self.client.delete_flow((await self.client.read_deployment(self.deployment)).flow_id)
+            for run in self.runs.values():
+                if run.steps is not None:
+                    run.fate = DELETED
+            self.deployment = await deploy(HERE / "trainings.py", "fit", self.pool)
+
     async def delete_deployment(self) -> None:
         """As its user does, once there is another. Prefect deletes the runs of it that have not begun."""
         former = self.deployment
@@ -203,6 +226,12 @@ class World:
         """Those that are not over."""
         return [run.id for run in await self.seen() if run.state is None or not run.state.is_final()]
 
+    async def cancelled(self) -> list[UUID]:
+        """The trainings whose cancellation is over."""
+        return [
+            run.id for run in await self.seen() if run.state and run.state.is_cancelled() and self.runs[run.id].steps
+        ]
+
     # -- disks ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -217,6 +246,23 @@ class World:
             yield
         finally:
             subprocess.run(["umount", "--lazy", str(self.state)], check=False)
+
+    def give_pids_to_others(self) -> None:
+        """All processes of runs are gone, and their numbers are those of processes of somebody else."""
+        for process in self.sandbox.runs_left():
+            with contextlib.suppress(Exception):
+                process.kill()
+        for file in self.state.glob("runs/*/process.json"):
+            with contextlib.suppress(OSError, ValueError):  # the disk is full, or the power was lost
+                known = json.loads(file.read_text())
+                other = subprocess.Popen(["sleep", "infinity"], start_new_session=True)
+                self._bystanders.append(other)
+                file.write_text(json.dumps(known | {"pid": other.pid, "supervisor_pid": other.pid}))
+
+    def _end_bystanders(self) -> None:
+        for other in self._bystanders:
+            other.kill()
+            other.wait()
 
     @property
     def can_fill_disk(self) -> bool:
@@ -236,9 +282,10 @@ class World:
                     os.utime(one, (then, then))
 
     def touched(self) -> list[str]:
-        """The files of others that are not as they were."""
+        """The files of others that are not as they were, and the processes of others that are not there any more."""
         files = {name: self.checkpoints / name for name in FOREIGN}
-        return [name for name, file in files.items() if not file.exists() or file.read_text() != _content(name)]
+        gone = [name for name, file in files.items() if not file.exists() or file.read_text() != _content(name)]
+        return gone + [f"process {other.pid}" for other in self._bystanders if other.poll() is not None]
 
 
 def _content(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 STREAM = r"GET /api/events/out"
 """The request that opens Prefect's event stream."""
 
-Answer = int | Literal["refuse", "freeze", "cut", "slow"]
+Answer = int | Literal["refuse", "freeze", "cut", "truncate", "slow"]
 
 
 @dataclass(eq=False)
@@ -24,6 +24,7 @@ class Fault:
         answer: A status, such as 404, which the server never hears of. ``"refuse"``: the connection is refused, or
             reset where only some paths are met. ``"freeze"``: nothing is answered until the fault is gone; then the
             request is passed on. ``"cut"``: the server carries the request out, and its answer is lost.
+            ``"truncate"``: half of the answer's body comes, and nothing says that there was more.
             ``"slow"``: it is passed on after ``delay_s``.
         path: A pattern that is searched in ``GET /api/flow_runs/...``; empty: every request.
         body: What a status comes with.
@@ -138,9 +139,9 @@ class Proxy:
                 length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
                 body = await reader.readexactly(int(length[1]) if length else 0)
                 fault = await self._fault_of(request)
-                if fault is None or fault.answer in ("cut", "slow"):
+                if fault is None or fault.answer in ("cut", "truncate", "slow"):
                     await asyncio.sleep(fault.delay_s if fault and fault.answer == "slow" else 0)
-                    await self._pass_on(request, head, body, reader, writer, lose=bool(fault and fault.answer == "cut"))
+                    await self._pass_on(request, head, body, reader, writer, fault and fault.answer)
                 elif fault.answer == "refuse":
                     writer.transport.abort()
                 else:
@@ -166,8 +167,7 @@ class Proxy:
         body: bytes,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        *,
-        lose: bool,
+        answer: Answer | None,
     ) -> None:
         up, down = await asyncio.open_connection("127.0.0.1", self._port)
         try:
@@ -178,9 +178,12 @@ class Proxy:
                 head = re.sub(rb"\r\nconnection: [^\r]*", b"", head, flags=re.IGNORECASE)
                 head = head.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
             down.write(head + body)
-            if lose:
+            if answer == "cut":
                 await up.read(1)
                 writer.transport.abort()
+            elif answer == "truncate" and writer not in self._streams:
+                writer.write(_half(await up.read()))
+                await writer.drain()
             else:
                 await asyncio.gather(self._pump(reader, down), self._pump(up, writer))
         finally:
@@ -194,3 +197,11 @@ class Proxy:
             await writer.drain()
         with suppress(OSError):
             writer.write_eof()
+
+
+def _half(answer: bytes) -> bytes:
+    """An answer with half of its body, and headers that fit it."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    body = body[: len(body) // 2]
+    head = re.sub(rb"\r\n(content-length|transfer-encoding): *[^\r]*", b"", head, flags=re.IGNORECASE)
+    return head + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
