@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _FILLER = "filler"
+_PAGE = 4096  # which the smallest file takes
 
 
 def missing() -> list[str]:
@@ -29,13 +30,14 @@ class SmallDisk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def fill(self) -> None:
-        """Leave no byte of it."""
+    def fill(self, *, but_pages: int = 0) -> None:
+        """Leave no byte of it, or room for some small files."""
         with contextlib.suppress(OSError), (self.folder / _FILLER).open("ab", buffering=0) as file:
             for block in (65536, 4096, 1):
                 with contextlib.suppress(OSError):
                     while True:
                         file.write(b"\0" * block)
+        os.truncate(self.folder / _FILLER, (self.folder / _FILLER).stat().st_size - but_pages * _PAGE)
 
     def make_room(self) -> None:
         """Undo that."""

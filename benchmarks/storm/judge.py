@@ -46,7 +46,7 @@ class Verdict:
     @property
     def standstill_s(self) -> float:
         """The longest of them, seconds."""
-        return max((one["took_s"] for one in self.standstills), default=0.0)
+        return max(map(_stood_still_s, self.standstills), default=0.0)
 
 
 async def judge(world: World) -> Verdict:
@@ -80,8 +80,13 @@ async def judge(world: World) -> Verdict:
         stopped = any(line["at"] <= until and begun <= end for begun, until in world.frozen)
         if not stopped and line["age_s"] >= _STARTED_S:
             verdict.standstills.append(line)
-    verdict.standstills.sort(key=lambda one: -float(one["took_s"]))
+    verdict.standstills.sort(key=_stood_still_s, reverse=True)
     return verdict
+
+
+def _stood_still_s(line: dict[str, Any]) -> float:
+    """Without the time in which others had all cores of the machine."""
+    return float(line["took_s"]) - float(line["waited_s"])
 
 
 def _lost(run: FlowRun | None, fate: str, steps: int | None, diary: list[dict[str, Any]]) -> str:

@@ -57,6 +57,11 @@ _PREFIXES = (
     *(f"PREFECT_{part}_" for part in ("TASKS", "TELEMETRY", "TESTING", "TEST", "WORKER")),
 )
 # Not by a prefix, which others use too: NVIDIA_API_KEY, and Terraform's TF_VAR_...
+_PATIENCE = {"PREFECT_CLIENT_MAX_RETRIES": "9", "PREFECT_CLIENT_RETRY_EXTRA_CODES": "401,500,504"}
+"""Of runs, unless the worker has other settings. By Prefect's own, a run gives up after a minute without its API, and
+at once where a gateway refuses it; a training of weeks that ends just then would count as crashed. Nine tries, each
+after twice the pause of the one before, are a quarter of an hour."""
+
 _SECRET = re.compile(r"PASS(WORD|WD|PHRASE)?$|SECRET|TOKEN|CREDENTIAL|AUTH|_KEY$|^TF_VAR_")
 
 
@@ -80,6 +85,6 @@ def is_passed(name: str, more: Iterable[str] = ()) -> bool:
 
 
 def inherited(environ: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
-    """Those of the worker's variables that runs are told."""
+    """Those of the worker's variables that runs are told, and how patient they are with Prefect's API."""
     patterns = tuple(more)
-    return {name: value for name, value in environ.items() if is_passed(name, patterns)}
+    return _PATIENCE | {name: value for name, value in environ.items() if is_passed(name, patterns)}

@@ -29,9 +29,13 @@ from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 T = TypeVar("T")
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
 _ENDED_BEFORE = "Its process was ended from outside before the flow began"
-# What the end of a run's output has when it could not reach Prefect. It is the only witness when the worker that
-# launched the run is gone; a module that fails on a connection of its own says the same, so restarts are counted.
-_SIGNS_OF_ABSENCE = ("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed")
+# What the end of a run's output has when it could not reach Prefect, or a gateway answered instead. It is the only
+# witness when the worker that launched the run is gone; a module that fails on a connection of its own says the
+# same, so restarts are counted.
+_SIGNS_OF_ABSENCE = (
+    *("ConnectError", "ConnectTimeout", "Connection refused", "All connection attempts failed"),
+    *("prefect.exceptions.PrefectHTTPStatusError", "prefect.exceptions.ObjectNotFound"),
+)
 _NODE_LOST = "Its node was lost before it began"
 _MOST_RESTARTS = 5  # for reasons that may be the run's own; the loss of a node never is
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost

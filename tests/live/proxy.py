@@ -141,7 +141,7 @@ class Proxy:
                 fault = await self._fault_of(request)
                 if fault is None or fault.answer in ("cut", "truncate", "slow"):
                     await asyncio.sleep(fault.delay_s if fault and fault.answer == "slow" else 0)
-                    await self._pass_on(request, head, body, reader, writer, fault and fault.answer)
+                    await self._pass_on(request, head, body, reader, writer, fault.answer if fault else None)
                 elif fault.answer == "refuse":
                     writer.transport.abort()
                 else:

@@ -14,6 +14,7 @@ from prefect_gpu.demo.lab.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
 from prefect_gpu.training.protocol import ENV_RUN_ID
 from tests.live.pool import ALL, COLD, DEADLINE_S, LivePool, eventually
+from tests.live.proxy import Proxy
 
 
 async def test_a_waiting_run_is_cancelled_at_once(served: LivePool, tmp_path: Path) -> None:
@@ -164,3 +165,22 @@ async def test_a_run_whose_worker_is_killed_as_its_process_appears_is_remembered
 
         (row,) = await eventually(recorded, "the history row")
     assert (row.run_id, row.outcome, row.flow_name) == (str(run_id), "completed", "train")
+
+
+async def test_a_training_whose_end_a_gateway_refuses_tells_it_again(
+    pool: LivePool, proxy: Proxy, tmp_path: Path
+) -> None:
+    through = {"PREFECT_API_URL": proxy.api_url}
+    await asyncio.to_thread(pool.start_worker, virtual_devices="1", others=through)
+    run_id = await pool.submit("train", hold=str(tmp_path / "go"))
+    await pool.until_noted(run_id)
+    refused = await proxy.fail(401, r"set_state")
+    (tmp_path / "go").touch()
+    await eventually(lambda: _true(pool.noted("finished") and refused.met > 2), "its end refused")
+    await proxy.heal()
+    await pool.until(run_id, "Completed")
+    assert pool.noted() == {str(run_id): 1}
+
+
+async def _true(value: object) -> bool:
+    return bool(value)

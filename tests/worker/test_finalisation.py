@@ -145,6 +145,14 @@ async def test_a_run_that_is_ended_before_it_begins_is_not_started_again_for_eve
     assert outcomes == [*[None] * 9, "crashed"]
 
 
+@pytest.mark.parametrize("error", ["PrefectHTTPStatusError: Client error '401 Unauthorized'", "ObjectNotFound"])
+async def test_a_run_that_a_gateway_refused_as_it_began_is_started_again(error: str) -> None:
+    report = ExitReport(1, tail=("raise PrefectHTTPStatusError", f"prefect.exceptions.{error}"))
+    prefect = OneRun(Pending())
+    outcome, _ = await finalisation(prefect).finalise(prefect.launch(), report, api_was_away=False)
+    assert (outcome, prefect.shown) == (None, ("scheduled", "AwaitingRetry"))
+
+
 async def test_a_run_that_vanished_before_it_began_for_no_known_cause_is_crashed() -> None:
     assert await finalised(OneRun(Pending()), None) == "crashed"
 

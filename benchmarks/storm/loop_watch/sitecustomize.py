@@ -1,7 +1,8 @@
 """Imported by every Python that has this folder in its path: notes each time that an event loop stands still.
 
 ``STORM_STANDSTILLS`` names the file. A line has when the callback began (monotonic seconds), for how many seconds it
-kept the loop, how many of those this thread computed, how old the process was, and where it was after a while.
+kept the loop, how many of those this thread computed, and how many it only waited for a core that others had (Linux's
+schedstat); how old the process was without such waits, and where it was after a while.
 """
 
 import asyncio.events
@@ -25,6 +26,10 @@ class _Watch:
     def __init__(self, file: str) -> None:
         self._file, self._thread = file, threading.get_ident()
         self._begun = 0.0
+        try:
+            self._schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        except OSError:
+            self._schedstat = -1  # a kernel without it
         self._where: list[str] = []
         self._run: Any = asyncio.events.Handle._run
         asyncio.events.Handle._run = lambda handle: self._timed(handle)  # type: ignore[assignment,method-assign]
@@ -34,14 +39,25 @@ class _Watch:
         if threading.get_ident() != self._thread:  # another loop, of a thread that may take its time
             self._run(handle)
             return
-        self._begun, computed = time.monotonic(), time.thread_time()
+        self._begun, computed, waited = time.monotonic(), time.thread_time(), self._waited_s()
         self._run(handle)
         begun, self._begun = self._begun, 0.0
         if (took := time.monotonic() - begun) >= _LEAST_S:
             computed = time.thread_time() - computed
-            line = {"at": begun, "took_s": took, "computed_s": computed, "age_s": begun - _BORN, "where": self._where}
+            line = {
+                "at": begun,
+                "took_s": took,
+                "computed_s": computed,
+                "waited_s": self._waited_s() - waited,
+                "age_s": begun - _BORN - waited,
+                "where": self._where,
+            }
             with open(self._file, "a") as file:
                 file.write(json.dumps(line) + "\n")
+
+    def _waited_s(self) -> float:
+        """For how long this thread has been ready to run, and no core was free."""
+        return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9 if self._schedstat >= 0 else 0.0
 
     def _look(self) -> None:
         while True:

@@ -151,7 +151,7 @@ def write_json(path: str, content: dict[str, Any]) -> None:
     except OSError as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        if error.errno not in NO_ROOM:
+        if error.errno not in NO_ROOM or not os.path.exists(f"{path}{_RESERVED}"):
             raise
         temporary = f"{path}{_RESERVED}"
         _write_through(temporary, json.dumps(content).ljust(_RESERVED_BYTES), mode="r+")

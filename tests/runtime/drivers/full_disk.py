@@ -38,12 +38,14 @@ class FullDisk:
         (Path(spec.cwd) / "go").touch()
         assert (await handle.wait()).returncode == 3
 
+    @pytest.mark.parametrize("pages", [0, 2])
     async def test_a_run_that_finds_no_room_is_not_to_blame(
-        self, driver: Driver, make_spec: MakeSpec, small_disk: SmallDisk
+        self, driver: Driver, make_spec: MakeSpec, small_disk: SmallDisk, pages: int
     ) -> None:
+        """With two pages, there is room for its claim and its exit, and not for process.json."""
         spec = dataclasses.replace(make_spec("pass"), run_dir=small_disk.folder / "run")
         spec.run_dir.mkdir()
-        small_disk.fill()
+        small_disk.fill(but_pages=pages)
         with pytest.raises(LaunchError, match="No space left") as failed:
             await driver.launch(spec)
         assert failed.value.no_room
