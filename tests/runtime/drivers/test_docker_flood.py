@@ -33,9 +33,9 @@ class Engine:
         return None
 
     def _blocks(self) -> Iterator[bytes]:
-        for _ in range(_BLOCKS):
+        for number in range(_BLOCKS):
             self.sent += 1
-            yield _BLOCK
+            yield b"2030-06-01T12:00:00.%09dZ " % number + _BLOCK
         self.all_sent.set()
 
 

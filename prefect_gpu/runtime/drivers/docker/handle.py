@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -23,6 +23,7 @@ from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
 from prefect_gpu.runtime.drivers.docker import containers, inside, intent
+from prefect_gpu.runtime.drivers.docker.log import ContainerLog
 from prefect_gpu.runtime.drivers.docker.said import Lines
 from prefect_gpu.runtime.drivers.launched import Say
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _BLOCKS = 16  # of output that wait to be taken in
 _TAIL_LINES = 20
+_LAST_LINES = 10_000  # that an engine may have left out, at most
 _PERIOD_US = 100_000  # of the kernel's CPU quota
 _LEAST_QUOTA_US = 1_000  # the kernel's own; a container that is stopped for good would outlive its worker so
 _FULL_SHARES = 1024
@@ -83,7 +85,7 @@ class ContainerHandle(RunHandle):
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         self._begun: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._ended: dict[str, Any] | None = None
-        self._stream: Any = None
+        self._log = ContainerLog(client.api, made.container, since)
         self._blocks: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._room = threading.BoundedSemaphore(_BLOCKS)  # a run that floods waits for the worker, not the other way
         self._released = False
@@ -162,9 +164,9 @@ class ContainerHandle(RunHandle):
         """Stop watching; the container goes on. Whoever still waits for it is cancelled."""
         self._released = True
         self._watcher.cancel()
-        if self._stream is not None:
+        if self._log.stream is not None:
             with contextlib.suppress(Exception):  # it ends in this very moment
-                self._stream.close()
+                self._log.stream.close()
         self._changes.shutdown(wait=False, cancel_futures=True)
 
     async def give(self, name: str, content: bytes) -> None:
@@ -240,9 +242,6 @@ class ContainerHandle(RunHandle):
                 continue
             for line in lines.feed(block):
                 self._take(line)
-        if self._ended is None and not self._lost:
-            for line in lines.feed(await asyncio.to_thread(self._last_word, lines.in_line)):
-                self._take(line)
         for line in lines.finish():
             self._take(line)
         report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
@@ -279,22 +278,23 @@ class ContainerHandle(RunHandle):
             if not self._released:
                 self._loop.call_soon_threadsafe(blocks.put_nowait, block)
 
-        api, since, told, seeded = self._client.api, self._since, False, self._since is None
+        api, told, seeded = self._client.api, False, self._since is None
+        ended, complete, last_words = False, False, f'{self._made.mark} {{"ended"'.encode()
         while not self._released:
             try:
-                started = time.time()
                 if not seeded:  # what was said last before we came is part of the story, and has been repeated
-                    self._seed(api.logs(self._made.container, tail=_TAIL_LINES, until=since))
+                    self._seed(api.logs(self._made.container, tail=_TAIL_LINES, until=self._since))
                     seeded = True
-                self._stream = api.logs(self._made.container, stream=True, follow=True, since=since)
-                for block in _whole(self._stream):
+                for block in self._log.read(follow=not ended, tail=_LAST_LINES if ended else "all"):
                     hand_on(block)
-                    since = time.time()
-                since = since or started
-                if not api.inspect_container(self._made.container)["State"]["Running"]:
+                    complete = complete or block.startswith(last_words)
+                if ended:
                     break
-                told = False
-                time.sleep(_ENDS_S)
+                ended, told = not api.inspect_container(self._made.container)["State"]["Running"], False
+                if ended and complete:
+                    break
+                # Busy engines end a log before its last lines: they are read once all of them have been written.
+                time.sleep(0 if ended else _ENDS_S)
             except NotFound:
                 break
             except (DockerException, requests.exceptions.RequestException, HTTPError, OSError) as error:
@@ -305,19 +305,13 @@ class ContainerHandle(RunHandle):
                     time.sleep(_REACHED_AGAIN_S)
         hand_on(None)
 
-    def _last_word(self, in_line: bool) -> bytes:
-        """What its first process said last, if the engine ended the stream before that: busy ones do."""
-        with contextlib.suppress(DockerException, requests.exceptions.RequestException, OSError):
-            last = bytes(self._client.api.logs(self._made.container, tail=1))
-            if last.startswith(f"{self._made.mark} ".encode()):
-                return b"\n" * in_line + last
-        return b""
-
     def _seed(self, before: bytes) -> None:
         lines = Lines(self._made.mark)
         for line in (*lines.feed(before), *lines.finish()):
             if isinstance(line, str):
                 self._tail.append(line)
+            else:
+                self._ended = line.get("ended", self._ended)
 
     def _report(self) -> ExitReport:
         """How it ended: by what its first process said, or, if that was killed, by what the engine knows."""
@@ -367,12 +361,6 @@ class ContainerHandle(RunHandle):
             containers.remove(self._client, self._made.container)
         except (DockerException, requests.exceptions.RequestException) as error:
             self._logger.warning("Run %s: its container could not be removed: %s", self.run_id, error)
-
-
-def _whole(stream: Any) -> Iterator[bytes]:
-    """The blocks of a stream to its end. One that breaks off is an error: the SDK would take that for its end, and
-    what a container said last would be missing if it ends before it is asked again."""
-    yield from stream._stream
 
 
 class _Ended(RunHandle):

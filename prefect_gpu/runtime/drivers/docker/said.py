@@ -28,11 +28,6 @@ class Lines:
         self._pending = b""
         self._empty = False  # the line before was empty; whose it was, the next one shows
 
-    @property
-    def in_line(self) -> bool:
-        """Whether a line has begun and not ended."""
-        return bool(self._pending)
-
     def feed(self, block: bytes) -> Iterator[str | dict[str, Any]]:
         """The lines that are complete now: those of the run as text, those of the first process as what they say."""
         *lines, self._pending = (self._pending + block).split(b"\n")
