@@ -52,6 +52,25 @@ class GpuSettings(PrefectBaseSettings):
         "included. Default: the folder `checkpoints` in the state folder. Runs on several nodes need a place that all "
         "of them reach.",
     )
+    checkpoints_role: str | None = Field(
+        default=None,
+        description="ARN of a role that may read and write the checkpoints in S3, for example "
+        "arn:aws:iam::123456789012:role/trainings. The worker takes this role by STS, for each run anew, and gives the "
+        "run credentials for its own checkpoints only, instead of those that the worker has, or the block. Default: "
+        "all runs get these.",
+    )
+    checkpoints_role_seconds: int = Field(
+        default=3600,
+        ge=900,
+        le=43_200,
+        description="How long a run's credentials of checkpoints_role are good. The worker renews them before; without "
+        "a worker for longer, runs train on but cannot save. The role's longest session must allow it.",
+    )
+    checkpoints_sts_url: str | None = Field(
+        default=None,
+        description="Where STS is that gives checkpoints_role. Default: the endpoint_url of `checkpoints`, else "
+        "Amazon's of the region.",
+    )
     history_url: str | None = Field(
         default=None,
         description="SQLAlchemy URL of the history of finished runs. Default: SQLite in the state folder.",

@@ -72,7 +72,9 @@ COMPONENTS = {
     "openssh": Component("OpenSSH", programs("sshd", "ssh-keygen", "ssh")),
     "chromium": Component("Chromium", programs(str(CHROMIUM)), frozenset({"browser"})),
     "postgresql": Component("PostgreSQL", postgres.missing, frozenset({"postgres"}), shared=True),
-    "s3": Component("an S3 server (Ceph's object gateway)", radosgw.missing, frozenset({"s3"}), shared=True),
+    "s3": Component(
+        "an S3 server (Ceph's object gateway)", radosgw.missing, frozenset({"s3", "s3_with_roles"}), shared=True
+    ),
     "engines": Component("Docker Engines of its own", checkout.missing, frozenset({"cluster", "gpu_lab"}), shared=True),
     "image": Component("Docker Engines that build images", training_image.missing),
     "small disk": Component("a file system that a test may fill", small_disk.missing, frozenset({"small_disk"})),

@@ -17,6 +17,11 @@ from prefect_gpu.demo.lab.sandbox import Process, free_port, wait_until
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-mgr", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool")
 ACCESS_KEY, SECRET_KEY, BUCKET = "testaccesskey", "testsecretkey0123456789", "checkpoints"
+ROLE = "arn:aws:iam:::role/runs"  # may do anything with the bucket
+_TRUST = """{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":{"AWS":["arn:aws:iam:::user/test"]},
+"Action":["sts:AssumeRole"]}]}"""
+_MAY = f"""{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Action":["s3:*"],
+"Resource":["arn:aws:s3:::{BUCKET}","arn:aws:s3:::{BUCKET}/*"]}}]}}"""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ def missing() -> list[str]:
 
 
 @contextlib.contextmanager
-def s3_server(folder: Path, listen: str = "127.0.0.1") -> Iterator[S3Server]:
+def s3_server(folder: Path, listen: str = "127.0.0.1", sts: bool = False) -> Iterator[S3Server]:
     """Start one, with a user and a bucket, below a folder; everything of it ends with the context.
 
     Args:
         listen: Address that it listens on; 0.0.0.0 lets containers reach it, too.
+        sts: Whether it gives :data:`ROLE`. It then calls keys that it does not know denied, and not unknown.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port, mon_port = free_port(), free_port()
@@ -96,6 +102,8 @@ osd memory target = 1073741824
 mon pg warn on pool no redundancy = false
 rgw frontends = beast endpoint={listen}:{port}
 rgw data = {folder}/rgw
+rgw s3 auth use sts = {str(sts).lower()}
+rgw sts key = of-sixteen-bytes
 """)
     for name in ("mon", "mgr", "osd", "rgw"):
         (folder / name).mkdir(exist_ok=True)
@@ -134,6 +142,11 @@ rgw data = {folder}/rgw
             start("radosgw", "-n", "client.rgw")
             client = server.client()
             wait_until(lambda: _succeeds(client.create_bucket, Bucket=BUCKET), what="the gateway to answer")  # type: ignore[attr-defined]
+
+        if sts:
+            run("radosgw-admin", "role", "create", "--role-name", "runs", "--assume-role-policy-doc", _TRUST)
+            run("radosgw-admin", "role-policy", "put", "--role-name", "runs", "--policy-name", "bucket",
+                "--policy-doc", _MAY)  # fmt: skip
 
         server = S3Server(f"http://127.0.0.1:{port}", lambda: started.pop().kill(), resume)
         resume()

@@ -261,6 +261,10 @@ class Controller:
         """Send an instruction to a run over its channel, now or when it connects."""
         await self._channel.instruct(run_id, kind, data or {})
 
+    async def give_credentials(self, run: Launch, credentials: str) -> None:
+        """Let a run have newer credentials for its checkpoints; see :data:`.protocol.ENV_CREDENTIALS`."""
+        await self._instances.give_credentials(run, credentials)
+
     def _arm_timer(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -158,7 +158,7 @@ class GangHandle(RunHandle):
         await self.wait()
 
     async def give(self, name: str, content: bytes) -> None:
-        await self.instances[0].give(name, content)  # who reports for all
+        await asyncio.gather(*(handle.give(name, content) for handle in self.instances))
 
     def bind(self, cpus: tuple[int, ...]) -> bool:
         return False  # each instance has cores of its own

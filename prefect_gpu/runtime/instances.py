@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from prefect_gpu.runtime.channel import ChannelServer
@@ -21,8 +23,10 @@ from prefect_gpu.runtime.gang import (
 )
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.run_environment import channel_environment, run_environment
+from prefect_gpu.training import protocol
 
 CHANNEL_FILE = "channel.json"  # where the channel is, for runs whose worker is another one by now
+CREDENTIALS_FILE = "s3-credentials.json"  # newer ones than a run has begun with
 
 
 class Instances:
@@ -87,6 +91,13 @@ class Instances:
                 self._channel.put_off(run_id)
         return handle
 
+    async def give_credentials(self, launch: Launch, credentials: str) -> None:
+        """Put newer credentials for its checkpoints where the run looks for them."""
+        if self._driver.files is None:
+            await asyncio.to_thread(_write_own, launch.folder / CREDENTIALS_FILE, credentials)
+        elif launch.handle is not None:
+            await launch.handle.give(CREDENTIALS_FILE, credentials.encode())
+
     def dismiss(self, launch: Launch) -> None:
         """Nobody speaks for the launch any more."""
         self._channel.revoke(launch.run_id)
@@ -117,6 +128,8 @@ class Instances:
                     gated=run.record.behind is not None,  # its gate may have been opened while it was being launched
                     keep_best=run.record.request.converged == "stop",
                 )
+            if protocol.ENV_CREDENTIALS in spec.env:
+                own[protocol.ENV_CREDENTIALS_FILE] = str((self._driver.files or run.folder) / CREDENTIALS_FILE)
             if meeting is not None:
                 own |= instance_environment(placement, rank, *meeting)
             specs.append(
@@ -136,3 +149,13 @@ class Instances:
                 )
             )
         return specs
+
+
+def _write_own(path: Path, text: str) -> None:
+    """Write a file that only this user can read, at once; nothing where its folder is gone: the run is over."""
+    new = path.with_suffix(".tmp")
+    with suppress(FileNotFoundError):
+        new.unlink(missing_ok=True)
+        new.touch(0o600)
+        new.write_text(text)
+        new.replace(path)

@@ -129,6 +129,8 @@ class Launches:
                 self._drop(launch, ev.JobStopped(launch.run_id))
             else:
                 self._drop(launch, ev.LaunchFailed(launch.run_id, str(error), self.clock() + _RETRY_S))
+                if error.explains:
+                    self.host.held(do.Hold(launch.run_id, "launch", str(error)))
             return
         except Exception as error:
             if _is_full(error) and await self._waits_for_room(launch, error):

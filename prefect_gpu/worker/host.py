@@ -37,6 +37,7 @@ from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.recording import Recorder
+from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
 
 
@@ -59,6 +60,7 @@ class PrefectHost:
         local: Whether runs are processes of this machine.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty if they are.
         credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
+        role: Gives each run credentials of its own instead; None: it does not.
         lane: Where what is only shown is written.
         tasks: Keeps what goes on beside.
         controller, stream: Set by the session, which makes them know each other.
@@ -72,6 +74,7 @@ class PrefectHost:
     local: bool
     scope: str
     credentials: Mapping[str, str] | None
+    role: RunCredentials | None
     control: EngineControl
     recorder: Recorder
     leadership: Leadership
@@ -110,6 +113,7 @@ class PrefectHost:
             not self.local,
             self.scope,
             self.credentials,
+            self.role,
         )
 
     # -- waiting and launching ------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.own_node import claim_node
 from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
 
+_NO_CREDENTIALS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_EC2_METADATA_DISABLED", "AWS_USE_*")
+
 
 class SetupError(ValueError):
     """The settings ask for what cannot be. The message names the setting and the remedy."""
@@ -121,9 +123,9 @@ def environment_of_runs(environ: Mapping[str, str], settings: GpuSettings) -> di
 
 def passed_patterns(settings: GpuSettings) -> list[str]:
     """Names of variables that runs are told beside those that all training needs."""
-    # Without a block, the credentials of checkpoints in S3 are those of the environment.
-    own = ["AWS_*"] if (settings.checkpoints or "").startswith("s3://") else []
-    return [*settings.pass_environment, *own]
+    # Without a block and a role, the credentials of checkpoints in S3 are those of the environment.
+    of_s3 = _NO_CREDENTIALS if settings.checkpoints_role else ("AWS_*",)
+    return [*settings.pass_environment, *(of_s3 if (settings.checkpoints or "").startswith("s3://") else ())]
 
 
 def _say_withheld(settings: GpuSettings, logger: logging.Logger) -> None:

@@ -27,6 +27,7 @@ from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.training import protocol
 from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
@@ -35,6 +36,7 @@ from prefect_gpu.worker.infrastructure import passed_patterns
 from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
+from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.states import claim_was_clean
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
@@ -71,6 +73,7 @@ class Launcher:
         outside: bool = False,
         scope: str = "",
         credentials: Mapping[str, str] | None = None,
+        role: RunCredentials | None = None,
     ) -> None:
         self._worker = worker
         self._client = worker.client
@@ -81,6 +84,7 @@ class Launcher:
         self._outside = outside
         self._scope = scope
         self._credentials = dict(credentials or {})
+        self._role = role
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = inherited(os.environ, passed_patterns(settings))
@@ -115,7 +119,10 @@ class Launcher:
         # A block that is not there is named wrongly, most likely, and its user waits to be told.
         configure = self._asking.persist(lambda: self._configure(flow_run, run), believed_after_s=_NAMED_WRONGLY_S)
         configuring = asyncio.ensure_future(configure)
+        told = self._credentials
         try:
+            if self._role is not None:  # before the claim: while it cannot be had, the run waits
+                told = {protocol.ENV_CREDENTIALS: await self._role.of(run.run_id)}
             async with self._queue.lock(run.run_id):
                 await self._claim(flow_run, run)
             if not await self._asking.persist(lambda: claim_was_clean(self._client, flow_run.id)):
@@ -131,7 +138,7 @@ class Launcher:
             message = f"The run could not be configured: {error}"
             await self._asking.persist(lambda: self._queue.refuse(flow_run, message))
             raise NotOursError(message) from error
-        return self._specify(flow_run, run, configuration, deployment)
+        return self._specify(flow_run, run, configuration, deployment, told)
 
     async def _claim(self, flow_run: FlowRun, run: Launch) -> None:
         # A later worker recognises its predecessor's claim: by the folder's name, if it has the folder, else by where
@@ -198,10 +205,11 @@ class Launcher:
         run: Launch,
         configuration: GpuJobConfiguration,
         deployment: DeploymentResponse | None,
+        credentials: Mapping[str, str],
     ) -> LaunchSpec:
         if self._outside:
-            return self._specify_container(flow_run, run, configuration)
-        env = with_credentials(self._environ, self._credentials, configuration.env)
+            return self._specify_container(flow_run, run, configuration, credentials)
+        env = with_credentials(self._environ, credentials, configuration.env)
         env = {name: value for name, value in {**env, **configuration.env}.items() if value is not None}
         env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
         env.setdefault("PYTHONUNBUFFERED", "1")
@@ -223,10 +231,12 @@ class Launcher:
             label=flow_run.name,
         )
 
-    def _specify_container(self, flow_run: FlowRun, run: Launch, configuration: GpuJobConfiguration) -> LaunchSpec:
+    def _specify_container(
+        self, flow_run: FlowRun, run: Launch, configuration: GpuJobConfiguration, credentials: Mapping[str, str]
+    ) -> LaunchSpec:
         """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
         own = {name: value for name, value in configuration.env.items() if value is not None}
-        env = with_credentials({}, self._credentials, own) | own
+        env = with_credentials({}, credentials, own) | own
         for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
             if name in env:
                 env[name] = _seen_from_outside(env[name], self._settings.advertise)
@@ -253,9 +263,12 @@ def with_credentials(
     """An environment with the credentials of the checkpoints' place, all of one kind: they belong together.
 
     Args:
-        credentials: From a block; empty: whatever is in the environment.
-        own: What the run says of its environment. One with credentials of its own keeps to those.
+        credentials: From a block, or of a role; empty: whatever is in the environment.
+        own: What the run says of its environment. One with credentials of its own keeps to those, unless there is a
+            role: then they are for what else it does.
     """
+    if protocol.ENV_CREDENTIALS in credentials:
+        return {**environ, **credentials}
     if not credentials or any(name in own for name in _CREDENTIALS):
         return dict(environ)
     return {name: value for name, value in environ.items() if name not in _CREDENTIALS} | dict(credentials)

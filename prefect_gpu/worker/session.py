@@ -47,6 +47,7 @@ from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
+from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
 
@@ -111,6 +112,7 @@ class PoolSession:
         self._tasks.keep(lambda: self._leadership.beat(pool.name), "beat")
         chosen = await read_blocks(self._settings, client)
         settings = self._settings = chosen.settings
+        role = run_credentials(settings, chosen.credentials, self._logger)
         place = infrastructure_of(
             pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes, self._umask
         )
@@ -128,6 +130,7 @@ class PoolSession:
             local=place.driver.local,
             scope=scope,
             credentials=chosen.credentials,
+            role=role,
             control=self._control,
             recorder=self._recorder,
             leadership=self._leadership,
@@ -153,6 +156,8 @@ class PoolSession:
             "orphans": host.bury_orphans,
             "cleaner": self._make_cleaner().run,
         }
+        if role is not None:
+            work["credentials"] = lambda: role.renew(self.controller)
         recorded = None
         if settings.learn:
             opened = self._recorder.opened

@@ -33,6 +33,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield started
 
 
+@pytest.fixture
+def s3_with_roles(tmp_path: Path) -> Iterator[S3Server]:
+    """One of the test's own, whose STS gives a role."""
+    with s3_server(tmp_path / "s3", sts=True) as started:
+        yield started
+
+
 @pytest_asyncio.fixture
 async def pool(used: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -15,10 +17,11 @@ from prefect.client.schemas.filters import LogFilter
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
+from prefect_gpu.runtime.instances import CREDENTIALS_FILE
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.from_blocks import read_blocks
-from tests.live.pool import LivePool
-from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.live.pool import LivePool, eventually
+from tests.radosgw import ACCESS_KEY, BUCKET, ROLE, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +76,60 @@ async def test_runs_keep_their_checkpoints_where_a_block_says(pool: LivePool, s3
     for path in pool.state_dir.rglob("*"):
         if path.is_file():
             assert SECRET_KEY.encode() not in path.read_bytes(), f"the secret lies in {path}"
+
+
+async def test_a_run_is_given_credentials_for_its_own_checkpoints_only(
+    pool: LivePool, s3_with_roles: S3Server, tmp_path: Path
+) -> None:
+    s3 = s3_with_roles
+    place = {
+        "checkpoints": f"s3://{BUCKET}/{pool.name}?endpoint_url={quote(s3.endpoint_url)}&region=default",
+        "checkpoints_role": ROLE,
+        "virtual_devices": "1",
+    }
+    worker = pool.start_worker(**place, others=s3.environment)
+    victim = await submit(pool, seen=str(tmp_path / "victim"), fail=True)
+    assert "on purpose" in ((await pool.until(victim)).message or ""), worker.output
+    [commit, *_] = [key for key in objects(s3, f"{pool.name}/{victim}") if "/commits/" in key]
+    seen, go = tmp_path / "seen", tmp_path / "go"
+    run = await pool.submit("reaches", file=FLOWS, key=commit, seen=str(seen), go=str(go))
+
+    async def has_tried() -> bool:
+        return seen.exists() or bool((await pool.read(run)).state.is_final())  # type: ignore[union-attr]
+
+    await eventually(has_tried, "the run to have tried")
+    assert seen.exists(), worker.output
+    found = json.loads(seen.read_text())
+    kept = found.pop("kept")
+    assert found == {"AWS_SECRET_ACCESS_KEY": None} | dict.fromkeys(
+        ("read", "list", "list all", "write", "remove"), "AccessDenied"
+    )
+    assert len(kept) == 4, "two checkpoints, and their commits: it may remove what is its own"
+
+    # A worker that takes over gives it new ones, which the worker before may have failed to do for long.
+    await asyncio.to_thread(pool.stop_workers)
+    worker = pool.start_worker(**place, others=s3.environment)
+    files = lambda: list(pool.state_dir.glob(f"runs/*/{CREDENTIALS_FILE}"))  # noqa: E731
+    await asyncio.to_thread(wait_until, files, what="new credentials", timeout_s=120.0)
+    [file] = files()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text() not in worker.output
+    go.touch()
+    assert (await pool.until(run)).is_completed(), worker.output
+
+    # While the store is away, a run waits and says why.
+    s3.halt()
+    waits = await submit(pool, seen=str(seen))
+
+    async def says_why() -> bool:
+        state = (await pool.read(waits)).state
+        return state is not None and state.is_scheduled() and f"checkpoints_role={ROLE!r}" in (state.message or "")
+
+    try:
+        await eventually(says_why, "the run to say why it waits")
+    finally:
+        s3.resume()
+    assert (await pool.until(waits)).is_completed(), worker.output
 
 
 @pytest.mark.parametrize(
