@@ -70,7 +70,9 @@ def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Pa
         "IMAGE": training_image.IMAGE,
         "POSTGRES_IMAGE": training_image.STANDINS,
         "REDIS_IMAGE": training_image.STANDINS,
-        "DOCKER_SOCKET": node.url.removeprefix("unix://"),
+        "DOCKER_SOCKET": (socket := node.url.removeprefix("unix://")),
+        "WORKER_USER": "10001:10001",
+        "DOCKER_GROUP": str(os.stat(socket).st_gid),
         "PREFECT_INTEGRATIONS_GPU_DRIVER": "docker",
         "PREFECT_INTEGRATIONS_GPU_IMAGE": "trainings:1",
     }
@@ -82,6 +84,8 @@ def test_everything_comes_up_and_trains(node: docker_nodes.LabNode, tmp_path: Pa
 
     wait_until(lambda: "Watch the pool" in logs("worker"), what="the worker and its page", every_s=1.0, timeout_s=120)
     api = {"PREFECT_API_URL": f"http://{node.address}:4200/api", "PREFECT_HOME": str(tmp_path)}
+    user = compose("exec", "-T", "worker", "id", "--user", **settings)
+    assert user.stdout.strip() == "10001", user.stderr
     stranger = httpx.post(f"{api['PREFECT_API_URL']}/work_pools/filter", json={}, trust_env=False)
     assert stranger.status_code == 401
     assert httpx.get(f"http://{node.address}:4280/api/overview", trust_env=False).status_code == 401
