@@ -36,7 +36,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture
 def s3_with_roles(tmp_path: Path) -> Iterator[S3Server]:
     """One of the test's own, whose STS gives a role."""
-    with s3_server(tmp_path / "s3", sts=True) as started:
+    with s3_server(tmp_path / "s3", listen="0.0.0.0", sts=True) as started:
         yield started
 
 

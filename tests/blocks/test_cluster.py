@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -91,3 +92,30 @@ secret_access_key: {{from_environment: OURS}}
         assert secret not in said
         for path in pool.state_dir.rglob("*"):
             assert not path.is_file() or secret.encode() not in path.read_bytes(), f"the secret lies in {path}"
+
+
+async def test_containers_are_given_credentials_for_their_own_checkpoints_only(
+    pool: LivePool, cluster: docker_nodes.Lab, s3_with_roles: radosgw.S3Server
+) -> None:
+    s3 = s3_with_roles
+    endpoint_url = quote(s3.endpoint_url.replace("127.0.0.1", cluster.gateway))
+    worker = pool.start_worker(
+        wait=False,
+        others=s3.environment,
+        driver="docker",
+        docker_host=cluster.nodes[0].url,
+        checkpoints=f"s3://{radosgw.BUCKET}?endpoint_url={endpoint_url}&region=default",
+        checkpoints_role=radosgw.ROLE,
+        image=IMAGE,
+        advertise=cluster.gateway,
+        channel_host="0.0.0.0",
+        container_volumes="*",
+    )
+    client: Any = s3.client()
+    client.put_object(Bucket=radosgw.BUCKET, Key="of-another-run/x", Body=b"x")
+    inside = {"volumes": volumes(), "env": environment()}
+    run = await pool.submit("reaches", file=FLOWS, job_variables=inside, key="of-another-run/x")
+    assert (await pool.until(run, deadline_s=300)).is_completed(), worker.output
+    seen = next(json.loads(line.partition("seen ")[2]) for line in worker.output.splitlines() if "seen {" in line)
+    assert len(seen.pop("kept")) == 4
+    assert {*seen.values()} == {None, "AccessDenied"}

@@ -31,7 +31,7 @@ def keeps(seen: str = "", fail: bool = False, steps: int = 3) -> int:
 
 
 @flow
-def reaches(key: str, seen: str, go: str = "") -> None:
+def reaches(key: str, seen: str = "", go: str = "") -> None:
     """Saves and restores its own checkpoint; writes down what its credentials may do with an object that is not its.
 
     Args:
@@ -58,7 +58,8 @@ def reaches(key: str, seen: str, go: str = "") -> None:
             found[what] = "done"
         except ClientError as error:
             found[what] = error.response["Error"]["Code"]
-    Path(seen).write_text(json.dumps(found | {"kept": [one.name for one in store._keys("")]}))
+    text = json.dumps(found | {"kept": [one.name for one in store._keys("")]})
+    Path(seen).write_text(text) if seen else print(f"seen {text}", flush=True)
     while go and not Path(go).exists():
         time.sleep(0.05)
     open_store(str(store.location)).save(lambda path: path.write_text("mine"), 9)
