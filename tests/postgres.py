@@ -51,8 +51,12 @@ def missing() -> list[str]:
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Start one; everything of it ends with the context."""
+def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+    """Start one; everything of it ends with the context.
+
+    Args:
+        durable: Each write is on the disk before it is answered, as in earnest; off, it is quicker.
+    """
     binaries, user = _binaries(), None if os.geteuid() else _user()
     assert binaries is not None
     # Neither one of pytest's folders nor root's own TMPDIR: they may only be entered by the user who runs the tests.
@@ -66,7 +70,8 @@ def postgres_server() -> Iterator[PostgresServer]:
         data = str(folder / "data")
         _run(user, folder, binaries / "initdb", "-D", data, "-U", "gpu", "-A", "scram-sha-256",
              "--pwfile", str(folder / "password"), "-E", "UTF8", "--no-sync")  # fmt: skip
-        options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
+        options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
+        options += "" if durable else " -c fsync=off"
         _run(user, folder, binaries / "pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
         try:
             yield server

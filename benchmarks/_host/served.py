@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import PrefectClient
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun
 from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.workers.utilities import get_default_base_job_template_for_infrastructure_type
 
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.storage.history import History
@@ -41,9 +43,16 @@ def served(pools: Mapping[str, str], **sandbox: Any) -> Iterator[Sandbox]:
         sandbox: Arguments of :class:`~prefect_gpu.demo.lab.sandbox.Sandbox`.
     """
     with Sandbox(**sandbox) as box, using(box):
-        for name, kind in pools.items():
-            box.prefect("work-pool", "create", name, "--type", kind)
+        asyncio.run(_make_pools(pools))
         yield box
+
+
+async def _make_pools(pools: Mapping[str, str]) -> None:
+    async with get_client() as client:
+        for name, kind in pools.items():
+            template = await get_default_base_job_template_for_infrastructure_type(kind)
+            pool = WorkPoolCreate(name=name, type=kind, base_job_template=template or {})
+            await client.create_work_pool(pool)
 
 
 def settings(**ours: str) -> dict[str, str]:
