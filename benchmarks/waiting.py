@@ -56,10 +56,11 @@ class Bench:
         self.own_door: dict[str, Any] = {"env": {"PREFECT_API_URL": run_side.api_url}}
         self.state_dir = box.folder / "state"
 
-    def start_worker(self) -> Process:
+    def start_worker(self, looks_every_s: int) -> Process:
         """A worker with two devices, which reaches the server through the proxy that counts."""
-        state = settings(virtual_devices="2", state_dir=str(self.state_dir), page="false")
-        return self.box.start_worker(_POOL, env={"PREFECT_API_URL": self.worker_side.api_url, **state})
+        env = settings(virtual_devices="2", state_dir=str(self.state_dir), page="false")
+        env |= {"PREFECT_API_URL": self.worker_side.api_url, "PREFECT_WORKER_QUERY_SECONDS": str(looks_every_s)}
+        return self.box.start_worker(_POOL, env=env)
 
     async def submit(self, deployment: UUID, count: int) -> list[UUID]:
         """Submit runs one after another."""
@@ -112,7 +113,7 @@ async def submission(
                 await asyncio.sleep(after_s)
                 late += bench.worker_side.seen
         took.append(pair)
-        print(f"{count // pairs} runs: {_seconds(pair)}", file=sys.stderr)
+        _say(f"{count // pairs} runs submitted: {_seconds(pair)}")
     worker.popen.send_signal(signal.SIGCONT)
     return took, meanwhile, late
 
@@ -128,8 +129,8 @@ async def idleness(bench: Bench, worker: Process, deployment: UUID, chosen: Any)
     made_s = time.monotonic() - began
     await until(lambda: count_of(log) >= waiting, "all runs to be taken in", deadline_s=_DEADLINE_S, every_s=1.0)
     taken_in_s = time.monotonic() - began - made_s
-    print(f"{chosen.waiting} runs made in {made_s:.0f} s, taken in {taken_in_s:.0f} s later", file=sys.stderr)
-    await asyncio.sleep(min(60.0, chosen.watched_s))
+    _say(f"{chosen.waiting} runs made in {made_s:.0f} s, taken in {taken_in_s:.0f} s later")
+    await asyncio.sleep(chosen.watched_s / 3)
     process, size = psutil.Process(worker.pid), log.stat().st_size
     used, since = sum(process.cpu_times()[:2]), time.monotonic()
     bench.worker_side.seen.clear()
@@ -147,6 +148,7 @@ async def idleness(bench: Bench, worker: Process, deployment: UUID, chosen: Any)
         [row] = await recorded(bench.state_dir, [UUID(ending)], worker)
         [next_run] = [note for run, note in bench.begun().items() if run not in known]
         before.add(str(next_run["run"]))
+        _say("a run has ended, and the next has begun")
         starts.append(next_run["process"] - row.ended_at)
         lines.append(next_run["line"] - row.ended_at)
         await asyncio.sleep(min(3.0, chosen.after_s))
@@ -177,8 +179,11 @@ async def measure(
         bench = Bench(box, database, client, proxies)
         holds = {name: await deploy(_FLOWS, "hold", name) for name in ("alone", _POOL)}
         training = await deploy(_FLOWS, "train", _POOL, name="training")
-        worker = bench.start_worker()
+        _say("a worker")
+        worker = bench.start_worker(chosen.looks_every_s)
+        _say("a training")
         by_whom = await count_writes(bench, training, worker, chosen.trainings)
+        _say("two runs that hold the devices")
         await bench.submit(holds[_POOL], 2)
         await until(lambda: len(bench.begun()) == 2, "both devices to be held", every_s=0.2)
         took, meanwhile, late = await submission(bench, worker, holds, chosen.submit, chosen.pairs, chosen.after_s)
@@ -220,6 +225,11 @@ def server_on(name: str) -> Iterator[tuple[Sandbox, str]]:
             yield box, postgres.url("prefect").replace("postgresql:", "postgresql+psycopg:")
 
 
+def _say(words: str) -> None:
+    """What goes on."""
+    print(words, file=sys.stderr, flush=True)
+
+
 def _writes(seen: Mapping[str, int]) -> int:
     return sum(count for kind, count in seen.items() if is_write(kind))
 
@@ -236,18 +246,19 @@ def main() -> int:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), help="only with this one (default: both)")
     chosen = parser.parse_args()
     chosen.pairs, chosen.trainings, chosen.watched_s, chosen.ends, chosen.after_s = 5, 3, 180.0, 5, 15.0
+    chosen.looks_every_s = 10  # Prefect's default
     databases = [chosen.database] if chosen.database else ["sqlite", "postgresql"]
     if chosen.quick:
         chosen.submit, chosen.waiting = min(chosen.submit, 20), min(chosen.waiting, 200)
         chosen.pairs, chosen.trainings, chosen.watched_s, chosen.ends, chosen.after_s = 2, 1, 3.0, 1, 1.0
-        databases = databases[:1]
+        chosen.looks_every_s, databases = 3, databases[:1]
     lacking = missing() if "postgresql" in databases else []
     if lacking:
         parser.error(f"--database postgresql needs {' and '.join(lacking)}; --database sqlite does not.")
     claims: list[Claim] = []
     details: dict[str, Any] = {}
     for name in databases:
-        print(f"on {name}:", file=sys.stderr)
+        _say(f"a server on {name}")
         with server_on(name) as (box, url), counting(box.port, box.port) as proxies:
             found, details[name] = asyncio.run(measure(box, url, proxies, chosen))
             box.close()  # while the proxies are there: what runs still says its last word

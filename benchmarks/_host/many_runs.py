@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +19,9 @@ def copies(database: str, run_id: UUID, count: int) -> None:
         run_id: Whose copies are made.
     """
     engine, schema = sa.create_engine(database), sa.MetaData()
-    schema.reflect(engine, only=["flow_run", "flow_run_state"])
+    with warnings.catch_warnings():  # of indexes that SQLAlchemy cannot describe
+        warnings.simplefilter("ignore", sa.exc.SAWarning)
+        schema.reflect(engine, only=["flow_run", "flow_run_state"], resolve_fks=False)
     runs, states = schema.tables["flow_run"], schema.tables["flow_run_state"]
     key = run_id if engine.dialect.name == "postgresql" else str(run_id)
     with engine.connect() as connection:

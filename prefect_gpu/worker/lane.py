@@ -80,6 +80,11 @@ class Lane:
         self._submitted_at = now
 
     @property
+    def among_submissions(self) -> bool:
+        """Whether a run was submitted a moment ago, and others will probably be."""
+        return self._clock() <= self._quiet_at
+
+    @property
     def free_in_s(self) -> float:
         """Seconds until the budget allows to write again; 0: it does."""
         self._count()
@@ -93,7 +98,7 @@ class Lane:
     def lets_through(self) -> bool:
         """Whether to write now what is shown of a waiting run; once a minute if runs are submitted all the time."""
         now = self._clock()
-        if self.is_free and (now > self._quiet_at or now - self._let_through_at > LONGEST_S):
+        if self.is_free and (not self.among_submissions or now - self._let_through_at > LONGEST_S):
             self._let_through_at = now
             return True
         return False

@@ -49,6 +49,9 @@ _READ_SINGLY = 4
 _LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
 _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
 _REST, _LONGEST_REST_S = 5.0, 1.0  # after reading what is new while runs wait: so many times what it took
+# Prefect writes down that the pool is polled, and shows it as not ready after a minute without. Among submissions, of
+# which a server on SQLite refuses some beside a write, it is told later.
+_MARKED_AGAIN_S, _MARKED_AMONG_SUBMISSIONS_S = 15.0, 25.0
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
 _REMEMBERED = 10_000  # runs that wait for another try: more are no pool's
 _MOVED_S = 2.0  # by which a time has changed; the server's clock is known to a second
@@ -116,6 +119,7 @@ class QueueSync:
         self._looking = asyncio.Lock()
         self._stale = True  # something may have been missed
         self._looked_at, self._look_took_s = float("-inf"), 0.0  # at the whole pool; monotonic
+        self._marked_at = float("-inf")  # as polled; monotonic
         self._due_until: datetime | None = None
         self._others = 0  # scheduled runs that wait for nobody
 
@@ -145,9 +149,16 @@ class QueueSync:
                 raise
             for flow_run in await self._pool.runs_in_state(StateType.CANCELLING):
                 await self._take_in(flow_run, started)
+            await self._mark_ready()
+        return waiting
+
+    async def _mark_ready(self) -> None:
+        now = time.monotonic()
+        least_s = _MARKED_AMONG_SUBMISSIONS_S if self._lane.among_submissions else _MARKED_AGAIN_S
+        if now - self._marked_at >= least_s:
             with suppress(httpx.HTTPError, ObjectNotFound):
                 await self._pool.mark_ready()
-        return waiting
+                self._marked_at = now
 
     async def _look_at_all(self, started: float) -> list[FlowRun]:
         began, self._stale = time.monotonic(), False
@@ -253,7 +264,8 @@ class QueueSync:
                 self._logger.debug("Runs could not be read: %r", error)
                 await asyncio.sleep(1.0)
             if self.controller.scheduler.state.queue_of_waiting:  # one more can wait; the server has others to serve
-                await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began)))
+                rest_s = min(_LONGEST_REST_S, _REST * (time.monotonic() - began))
+                await asyncio.sleep(_LONGEST_REST_S if self._lane.among_submissions else rest_s)
 
     async def _read(self, run_ids: set[str]) -> list[FlowRun]:
         async def read_one(run_id: str) -> FlowRun | None:

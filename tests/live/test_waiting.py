@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks._host.counting import CountingProxy, counting
+from benchmarks._host.counting import CountingProxy, counting, is_write
 from tests.live.pool import LivePool, eventually
 
 
@@ -23,23 +23,26 @@ async def test_an_unchanged_run_is_taken_in_once(pool: LivePool, tmp_path: Path,
         proxy.seen.clear()
         await looked(proxy, 2)
         log = [json.loads(line) for line in (pool.state_dir / "events" / f"{pool.name}.jsonl").read_text().splitlines()]
-        writes = proxy.writes, proxy.seen
+        # Prefect writes down now and then that the worker is there, and that the pool is polled.
+        alive = ("/heartbeat", "/get_scheduled_flow_runs")
+        writes = {kind for kind in proxy.seen if is_write(kind) and not kind.endswith(alive)}
         (tmp_path / "go").touch()
         await asyncio.gather(*map(pool.until, runs))
     told = Counter(event["job"] for event in log if event.get("event") == "JobSubmitted")
     assert {told[str(run)] for run in runs[1:]} == {1}, [line for line in log if line.get("event") == "JobSubmitted"]
-    assert writes[0] == 0, writes[1]
+    assert writes == set()
 
 
 async def looked(proxy: CountingProxy, times: int) -> None:
     """Wait until the worker has looked at its pool so often."""
-    before = polls(proxy)
+    before = looks(proxy)
 
     async def enough() -> bool:
-        return polls(proxy) >= before + times
+        return looks(proxy) >= before + times
 
     await eventually(enough, f"{times} looks at the pool")
 
 
-def polls(proxy: CountingProxy) -> int:
-    return sum(count for kind, count in proxy.seen.items() if kind.endswith("/get_scheduled_flow_runs"))
+def looks(proxy: CountingProxy) -> int:
+    """Each asks for the limits first."""
+    return sum(count for kind, count in proxy.seen.items() if kind.endswith("/queues/filter"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -160,6 +161,7 @@ class SlowPool:
 
     def __init__(self, prefect: OneRun, monkeypatch: pytest.MonkeyPatch) -> None:
         self.prefect, self.now, self.wholes, self.count = prefect, 1000.0, 0, 1
+        self.marked: list[float] = []
         self.clock = SimpleNamespace(of=datetime.timestamp)
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
         monkeypatch.setattr("prefect_gpu.worker.queue_sync.time", clock)
@@ -180,7 +182,7 @@ class SlowPool:
         return []
 
     async def mark_ready(self) -> None:
-        return None
+        self.marked.append(self.now)
 
 
 async def test_the_whole_pool_is_compared_as_often_as_that_takes_little_of_the_time(
@@ -213,3 +215,34 @@ async def test_the_whole_pool_is_compared_as_often_as_that_takes_little_of_the_t
     assert await look(5) <= 1
     pool.count = 2
     assert await look(100) in (9, 10)
+
+
+async def test_prefect_writes_rarely_that_a_pool_is_polled_and_not_among_submissions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A submission beside such a write is refused by a server on SQLite. After a minute without, the pool is not ready."""
+    prefect = OneRun(Scheduled())
+    queue, pool = a_sync(prefect), SlowPool(prefect, monkeypatch)
+    queue._pool, queue._worker = cast(Any, pool), cast(Any, SimpleNamespace(_prefetch_seconds=10.0))
+    queue.controller.scheduler.state.waiting = lambda: []  # type: ignore[method-assign]
+    queue._lane = Lane(lambda: pool.now)
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(queue, "_read_quotas", nothing)
+    monkeypatch.setattr(queue, "_take_in", nothing)
+
+    async def look(times: int, every_s: float, submitting: bool) -> list[float]:
+        pool.marked.clear()
+        for _ in range(times):
+            queue._looked_at = pool.now  # at the whole pool, just now
+            if submitting:
+                queue._lane.submission()
+            await queue.look()
+            pool.now += every_s
+        return [after - before for before, after in pairwise(pool.marked)]
+
+    assert set(await look(13, 10.0, submitting=False)) == {20.0}
+    assert set(await look(13, 10.0, submitting=True)) == {30.0}
+    assert set(await look(5, 30.0, submitting=True)) == {30.0}, "a worker that looks rarely"
