@@ -31,6 +31,7 @@ from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
@@ -103,6 +104,7 @@ class PrefectHost:
             logger=self.logger,
             settings=self.settings,
         )
+        self.holds = Holds(self.worker, self.queue, self.lane, self.logger)
         self._launcher = Launcher(
             self.worker,
             self.pool,
@@ -120,7 +122,7 @@ class PrefectHost:
 
     def held(self, hold: Hold) -> None:
         """See :class:`Host`."""
-        self.queue.held(hold)
+        self.holds.held(hold)
 
     def describe(self, run_id: str) -> RunRecord:
         """See :class:`Host`."""

@@ -1,4 +1,4 @@
-"""From Prefect's queue to the scheduler: which runs wait, which have gone, and why the rest must wait longer."""
+"""From Prefect's queue to the scheduler: which runs wait, and which have gone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from heapq import nsmallest
 from typing import Any
 from uuid import UUID
 
@@ -25,24 +24,18 @@ from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.asking import NO_ANSWERS, Absence
 from prefect_gpu.worker.configuration import BadRequestError, read_request
-from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
+from prefect_gpu.worker.expectations import Shown
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.pool import PoolView, is_waiting
-from prefect_gpu.worker.states import AWAITING_GPU, show_waiting
+from prefect_gpu.worker.states import AWAITING_GPU
 
-# Runs that start at once are not renamed on the way; those that wait are, this much later.
-_SHOW_WAITING_AFTER_S = 0.3
-# Other news of waiting runs comes in between.
-_RENEWED_TOGETHER = 3
 # So many runs are read one by one, which is quicker; more are read with one query.
 _READ_SINGLY = 4
 # The part of the time that comparing the whole pool may take; a larger one if something was probably missed.
@@ -59,7 +52,7 @@ _SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
 @dataclass
-class _Seen:
+class Seen:
     """What is kept of a run that waits or is launched.
 
     Attributes:
@@ -82,7 +75,7 @@ class QueueSync:
 
     Args:
         cancel: Called with a launched run that its user has cancelled.
-        lane: Where what is shown of waiting runs is written.
+        lane: It is told of submissions.
     """
 
     def __init__(
@@ -105,11 +98,7 @@ class QueueSync:
         self._lane = lane
         self._settings = settings or GpuSettings()
         self._logger = logger
-        self._seen: defaultdict[str, _Seen] = defaultdict(_Seen)
-        self._expectations = Expectations(logger)
-        self._forecast_is_new = False
-        self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
-        self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
+        self._seen: defaultdict[str, Seen] = defaultdict(Seen)
         self._finalised_at: dict[str, float] = {}
         self._needs_all: deque[str] = deque(maxlen=_REMEMBERED)  # runs that had not the memory that they needed
         self._missing: dict[str, Absence] = {}  # the deployments of runs
@@ -397,6 +386,11 @@ class QueueSync:
         self._finalised_at[str(flow_run.id)] = CLOCK()
         self._seen[str(flow_run.id)].flow_run = flow_run
 
+    @property
+    def seen(self) -> Mapping[str, Seen]:
+        """What is kept, by run."""
+        return self._seen
+
     def flow_run(self, run_id: str) -> FlowRun | None:
         """A run that waits or is launched, as it was read last; None if it was not, as one that was adopted."""
         return self._seen[run_id].flow_run if run_id in self._seen else None
@@ -420,123 +414,11 @@ class QueueSync:
         if run_id not in self.controller.runs:
             self.controller.estimates.forget(run_id)
         self._seen.pop(run_id, None)
-        self._holds.pop(run_id, None)
 
     async def refuse(self, flow_run: FlowRun, message: str) -> None:
         """The run cannot be run here: say why where its owner looks."""
         self._logger.warning("Run %s is refused: %s", flow_run.name, message)
         await self._worker._propose_crashed_state(flow_run, message)
-
-    # -- waiting ----------------------------------------------------------------------------------------------------
-
-    def expected(self, run_id: str) -> Outlook | None:
-        """What is expected of a waiting run, as of the last look ahead; None: nothing is known."""
-        return self._expectations.of(run_id)
-
-    def held(self, hold: Hold) -> None:
-        """Show in Prefect why the run waits: some time later, and only if it still does."""
-        if hold.code == "never":
-            self._never[hold.job] = hold
-        elif hold.code != "due":
-            self._holds[hold.job] = hold
-
-    async def show_holds(self) -> None:
-        """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
-        while True:
-            await asyncio.sleep(_SHOW_WAITING_AFTER_S)
-            for run_id, hold in list(self._never.items()):
-                del self._never[run_id]
-                await self._try(run_id, self._show(run_id, hold))
-            if self.controller.scheduler.state.queue_of_waiting:
-                await self._look_ahead()
-            if self._forecast_is_new and self._lane.lets_through():
-                for run_id, reason in self._with_news():
-                    await self._try(run_id, self._write(run_id, reason))
-            while self._holds and self._lane.lets_through():
-                run_id, hold = next(iter(self._holds.items()))
-                del self._holds[run_id]
-                if not await self._try(run_id, self._show(run_id, hold)):
-                    self._holds = {run_id: hold} | self._holds
-                    break
-
-    async def _look_ahead(self) -> None:
-        """Bring the forecast up to date. Those who are expected to start first are then shown first."""
-        if await self._expectations.refresh(self.controller.scheduler):
-            self._forecast_is_new = True
-            ahead = self._expectations.ahead_of
-            self._holds = dict(sorted(self._holds.items(), key=lambda held: ahead(held[0])))
-
-    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> bool:
-        """Whether Prefect has answered."""
-        try:
-            await showing
-        except ObjectNotFound:
-            self.doubt(run_id)
-        except httpx.HTTPError as error:
-            self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
-            return False
-        return True
-
-    async def _show(self, run_id: str, hold: Hold) -> None:
-        seen = self._seen.get(run_id, _Seen())
-        job = self.controller.scheduler.state.jobs.get(run_id)
-        if seen.flow_run is None or job is None or job.active:
-            return
-        away = self.controller.nodes_away if hold.code == "never" else ()
-        if away:
-            self._never.setdefault(run_id, hold)  # to be looked at again, until all nodes are there
-            hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
-        if seen.shown is not None and seen.shown.reason == hold.reason:
-            return
-        if hold.code == "never" and not await self._others_online():
-            self.withdraw(run_id, hold.reason)
-            await self.refuse(seen.flow_run, f"The pool cannot run it: {hold.reason}.")
-            return
-        await self._expectations.refresh(self.controller.scheduler, run_id)
-        await self._write(run_id, hold.reason)
-
-    def _with_news(self) -> list[tuple[str, str]]:
-        """Runs that are shown as waiting and of which something else is expected by now: few, the first to start.
-
-        Returns:
-            (run, why it waits).
-        """
-        self._forecast_is_new = False
-        now, changed = CLOCK(), []
-        for run_id, seen in self._seen.items():
-            outlook = None if seen.shown is None else self._expectations.of(run_id)
-            if outlook is not None and seen.shown is not None and worth_saying(seen.shown, outlook, now):
-                changed.append((outlook.ahead, run_id, seen.shown.reason))
-        return [(run_id, reason) for _, run_id, reason in nsmallest(_RENEWED_TOGETHER, changed)]
-
-    async def _write(self, run_id: str, reason: str) -> None:
-        async with self._lane.budgeted(), self.lock(run_id):
-            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self.flow_run(run_id)
-            if job is None or job.active or flow_run is None:
-                return
-            due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
-            shown = Shown(reason, self._expectations.of(run_id), CLOCK())
-            words = message(reason, shown.outlook, shown.at)
-            if await show_waiting(self._client, flow_run.id, words, due):
-                if self._seen[run_id].shown is None:  # once where its owner looks first
-                    self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", words)
-                self._seen[run_id].shown = shown
-            else:
-                self.doubt(run_id)
-
-    async def _others_online(self) -> bool:
-        """Whether another worker of the pool might hold what ours never can."""
-        try:
-            workers = await self._client.read_workers_for_work_pool(self._worker.work_pool.name)
-        except httpx.HTTPError:
-            return True  # unknown: the run waits
-        return any(str(worker.status).endswith("ONLINE") and worker.name != self._worker.name for worker in workers)
-
-
-def _away(nodes: Sequence[str]) -> str:
-    """In words."""
-    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained or out of reach)"
 
 
 def _versions(flow_run: FlowRun, *others: Any) -> tuple[object, ...]:

@@ -138,7 +138,8 @@ class PoolSession:
             tasks=self._tasks,
             logger=self._logger,
         )
-        self.controller = host.controller = host.queue.controller = self._make_controller(place, chosen.credentials)
+        self.controller = self._make_controller(place, chosen.credentials)
+        host.controller = host.queue.controller = host.holds.controller = self.controller
         host.stream = PoolStream(
             pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
         )
@@ -151,7 +152,7 @@ class PoolSession:
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "stream": host.stream.run,
             "news": host.queue.follow_news,
-            "holds": host.queue.show_holds,
+            "holds": host.holds.run,
             "heartbeats": self._beat,
             "orphans": host.bury_orphans,
             "cleaner": self._make_cleaner().run,
@@ -207,7 +208,7 @@ class PoolSession:
 
     async def _open_page(self) -> None:
         pool = self._worker.work_pool.name
-        source = PoolSource(self.controller, pool, self.host.queue.expected)
+        source = PoolSource(self.controller, pool, self.host.holds.expected)
         self._page = await open_page(source, self._settings, pool, self._logger)
         if self._page is not None:
             self.host.page_url = self._page.url

@@ -21,8 +21,9 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
-from prefect_gpu.worker import expectations, queue_sync
+from prefect_gpu.worker import expectations, holds
 from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
+from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import LOGGER, OneRun
@@ -156,21 +157,22 @@ class Waits:
         self.now = NOON
         clock = SimpleNamespace(monotonic=lambda: self.now, perf_counter=lambda: 0.0)
         monkeypatch.setattr(expectations, "time", clock)
-        for module in (expectations, queue_sync):
+        for module in (expectations, holds):
             monkeypatch.setattr(module, "CLOCK", Clock(lambda: self.now, lambda: self.now))
         self.scheduler = one_device("first", self.run_id, at=NOON)
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
         self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=Lane(), logger=LOGGER)
-        self.queue.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
+        self.holds = Holds(worker, self.queue, Lane(), LOGGER)
+        self.queue.controller = self.holds.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
         self.queue._seen[self.run_id].flow_run = self.prefect.as_read()
 
     async def look(self) -> None:
         """What the worker does every now and then."""
-        await self.queue._look_ahead()
-        for run_id, reason in self.queue._with_news():
-            await self.queue._write(run_id, reason)
+        await self.holds._look_ahead()
+        for run_id, reason in self.holds._with_news():
+            await self.holds._write(run_id, reason)
 
     @property
     def messages(self) -> list[str]:
@@ -179,7 +181,7 @@ class Waits:
 
 async def test_a_waiting_run_is_shown_again_when_its_start_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
-    await waits.queue._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
     assert len(waits.messages) == 1 and "(in about 2 min)" in waits.messages[0]
     waits.now += 30
     await waits.look()
@@ -192,13 +194,13 @@ async def test_a_waiting_run_is_shown_again_when_its_start_moves(monkeypatch: py
 
 async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits(monkeypatch)
-    await waits.queue._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
+    await waits.holds._show(waits.run_id, Hold(waits.run_id, "devices", BUSY))
     waits.now += 30
     waits.scheduler.handle(ev.JobEstimated("first", Estimate(500.0)), waits.now)
-    await waits.queue._look_ahead()
-    [news] = waits.queue._with_news()
+    await waits.holds._look_ahead()
+    [news] = waits.holds._with_news()
     async with waits.queue.lock(waits.run_id):  # whoever claims it holds this
-        renaming = asyncio.create_task(waits.queue._write(*news))
+        renaming = asyncio.create_task(waits.holds._write(*news))
         await asyncio.sleep(0)
         waits.scheduler.handle(ev.JobEnded("first", "completed"), waits.now)  # so the other one is launched
         waits.prefect.states.append(Pending())

@@ -15,7 +15,8 @@ from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.worker import queue_sync
+from prefect_gpu.worker import holds
+from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.lane import CREDIT_S, LONGEST_S, QUIET_AFTER_SEVERAL_S, QUIET_S, SHARE, Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import LOGGER, OneRun
@@ -89,7 +90,8 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
     nothing: Any = None
     lane = Lane(clock)
     queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=lane, logger=LOGGER)
-    queue.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, nodes_away=())
+    display = Holds(worker, queue, lane, LOGGER)
+    queue.controller = display.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, nodes_away=())
     for number, run in enumerate(runs):
         scheduler.handle(ev.JobSubmitted(run.run_id, Request(), "q", float(number), 0.0), clock.now)
         queue._seen[run.run_id].flow_run = run.as_read()
@@ -103,23 +105,23 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
         clock.now += 0.5
         return True
 
-    monkeypatch.setattr(queue_sync, "show_waiting", show)
-    monkeypatch.setattr(queue_sync, "_SHOW_WAITING_AFTER_S", 0.0)
+    monkeypatch.setattr(holds, "show_waiting", show)
+    monkeypatch.setattr(holds, "_SHOW_WAITING_AFTER_S", 0.0)
     worker.get_flow_run_logger = lambda _: SimpleNamespace(info=lambda *_: None)
     for run in reversed(runs):
-        queue.held(Hold(run.run_id, "devices", "all are in use"))
+        display.held(Hold(run.run_id, "devices", "all are in use"))
     with lane.urgent():
-        showing = asyncio.create_task(queue.show_holds())
-        await until_it_waits(queue)
+        showing = asyncio.create_task(display.run())
+        await until_it_waits(display, runs[0].run_id)
         assert shown == []
     await until(lambda: not lane.is_free, "the end of the budget", every_s=0.0)
-    await until_it_waits(queue)
+    await until_it_waits(display, runs[0].run_id)
     assert shown == [run.run_id for run in runs[: len(shown)]] and len(shown) <= CREDIT_S / 0.5 + 1
     showing.cancel()
 
 
-async def until_it_waits(queue: QueueSync) -> None:
+async def until_it_waits(display: Holds, run_id: str) -> None:
     """Long enough for the forecast, and for more than the budget allows."""
-    await until(lambda: queue._expectations.of(next(iter(queue._seen))), "a forecast", every_s=0.001)
+    await until(lambda: display.expected(run_id), "a forecast", every_s=0.001)
     for _ in range(200):
         await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.server_clock import ServerClock
@@ -122,6 +123,8 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     """It may be the one that has room. Once all are there, and none has, the run is refused."""
     prefect = OneRun(Scheduled())
     queue = a_sync(prefect)
+    holds = Holds(queue._worker, queue, Lane(), LOGGER)
+    holds.controller = queue.controller
     run_id = prefect.run_id
     controller: Any = queue.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
@@ -143,16 +146,16 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     async def refresh(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(queue, "_write", write)
+    monkeypatch.setattr(holds, "_write", write)
     monkeypatch.setattr(queue, "refuse", refuse)
-    monkeypatch.setattr(queue, "_others_online", nobody)
-    monkeypatch.setattr(queue._expectations, "refresh", refresh)
+    monkeypatch.setattr(holds, "_others_online", nobody)
+    monkeypatch.setattr(holds._expectations, "refresh", refresh)
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
-    await queue._show(run_id, hold)
+    await holds._show(run_id, hold)
     assert refused == [] and "n2 cannot be used now" in written[0]
-    assert queue._never == {run_id: hold}, "it is looked at again"
+    assert holds._never == {run_id: hold}, "it is looked at again"
     controller.nodes_away = ()
-    await queue._show(run_id, hold)
+    await holds._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
 
 
@@ -220,11 +223,11 @@ async def test_the_whole_pool_is_compared_as_often_as_that_takes_little_of_the_t
 async def test_prefect_writes_rarely_that_a_pool_is_polled_and_not_among_submissions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A submission beside such a write is refused by a server on SQLite. After a minute without, the pool is not ready."""
+    """A server on SQLite refuses submissions beside such a write. After a minute without, the pool is not ready."""
     prefect = OneRun(Scheduled())
     queue, pool = a_sync(prefect), SlowPool(prefect, monkeypatch)
     queue._pool, queue._worker = cast(Any, pool), cast(Any, SimpleNamespace(_prefetch_seconds=10.0))
-    queue.controller.scheduler.state.waiting = lambda: []  # type: ignore[method-assign]
+    queue.controller.scheduler.state.waiting = list  # type: ignore[method-assign]
     queue._lane = Lane(lambda: pool.now)
 
     async def nothing(*_: object) -> None:

@@ -1,0 +1,158 @@
+"""What Prefect shows of runs that wait: why they do, and when they are expected to start and to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from heapq import nsmallest
+from typing import Any
+
+import httpx
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.base import BaseWorker
+
+from prefect_gpu.runtime.clock import CLOCK
+from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.scheduling.forecast import Outlook
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
+from prefect_gpu.worker.lane import Lane
+from prefect_gpu.worker.queue_sync import QueueSync, Seen
+from prefect_gpu.worker.states import show_waiting
+
+# Runs that start at once are not renamed on the way; those that wait are, this much later.
+_SHOW_WAITING_AFTER_S = 0.3
+# Other news of waiting runs comes in between.
+_RENEWED_TOGETHER = 3
+
+
+class Holds:
+    """Tells Prefect of waiting runs, as far as the budget goes. Those that are expected to start first come first.
+
+    Args:
+        queue: Which runs wait.
+        lane: Where it is written.
+    """
+
+    def __init__(self, worker: BaseWorker[Any, Any, Any], queue: QueueSync, lane: Lane, logger: logging.Logger) -> None:
+        self.controller: Controller  # set by the session, which makes the two know each other
+        self._worker = worker
+        self._client = worker.client
+        self._queue = queue
+        self._lane = lane
+        self._logger = logger
+        self._expectations = Expectations(logger)
+        self._forecast_is_new = False
+        self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
+        self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
+
+    def expected(self, run_id: str) -> Outlook | None:
+        """What is expected of a waiting run, as of the last look ahead; None: nothing is known."""
+        return self._expectations.of(run_id)
+
+    def held(self, hold: Hold) -> None:
+        """Show in Prefect why the run waits: some time later, and only if it still does."""
+        if hold.code == "never":
+            self._never[hold.job] = hold
+        elif hold.code != "due":
+            self._holds[hold.job] = hold
+
+    async def run(self) -> None:
+        """Show the reasons of waiting runs, and when they are expected to start and to end, until cancelled."""
+        while True:
+            await asyncio.sleep(_SHOW_WAITING_AFTER_S)
+            for run_id, hold in list(self._never.items()):
+                del self._never[run_id]
+                await self._try(run_id, self._show(run_id, hold))
+            if self.controller.scheduler.state.queue_of_waiting:
+                await self._look_ahead()
+            if self._forecast_is_new and self._lane.lets_through():
+                for run_id, reason in self._with_news():
+                    await self._try(run_id, self._write(run_id, reason))
+            while self._holds and self._lane.lets_through():
+                run_id, hold = next(iter(self._holds.items()))
+                del self._holds[run_id]
+                if not await self._try(run_id, self._show(run_id, hold)):
+                    self._holds = {run_id: hold} | self._holds
+                    break
+
+    async def _look_ahead(self) -> None:
+        """Bring the forecast up to date. Those who are expected to start first are then shown first."""
+        if await self._expectations.refresh(self.controller.scheduler):
+            self._forecast_is_new = True
+            ahead = self._expectations.ahead_of
+            self._holds = dict(sorted(self._holds.items(), key=lambda held: ahead(held[0])))
+
+    async def _try(self, run_id: str, showing: Coroutine[Any, Any, None]) -> bool:
+        """Whether Prefect has answered."""
+        try:
+            await showing
+        except ObjectNotFound:
+            self._queue.doubt(run_id)
+        except httpx.HTTPError as error:
+            self._logger.debug("Run %s could not be shown as waiting: %r", run_id, error)
+            return False
+        return True
+
+    async def _show(self, run_id: str, hold: Hold) -> None:
+        seen = self._queue.seen.get(run_id, Seen())
+        job = self.controller.scheduler.state.jobs.get(run_id)
+        if seen.flow_run is None or job is None or job.active:
+            return
+        away = self.controller.nodes_away if hold.code == "never" else ()
+        if away:
+            self._never.setdefault(run_id, hold)  # to be looked at again, until all nodes are there
+            hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
+        if seen.shown is not None and seen.shown.reason == hold.reason:
+            return
+        if hold.code == "never" and not await self._others_online():
+            self._queue.withdraw(run_id, hold.reason)
+            await self._queue.refuse(seen.flow_run, f"The pool cannot run it: {hold.reason}.")
+            return
+        await self._expectations.refresh(self.controller.scheduler, run_id)
+        await self._write(run_id, hold.reason)
+
+    def _with_news(self) -> list[tuple[str, str]]:
+        """Runs that are shown as waiting and of which something else is expected by now: few, the first to start.
+
+        Returns:
+            (run, why it waits).
+        """
+        self._forecast_is_new = False
+        now, changed = CLOCK(), []
+        for run_id, seen in self._queue.seen.items():
+            outlook = None if seen.shown is None else self._expectations.of(run_id)
+            if outlook is not None and seen.shown is not None and worth_saying(seen.shown, outlook, now):
+                changed.append((outlook.ahead, run_id, seen.shown.reason))
+        return [(run_id, reason) for _, run_id, reason in nsmallest(_RENEWED_TOGETHER, changed)]
+
+    async def _write(self, run_id: str, reason: str) -> None:
+        async with self._lane.budgeted(), self._queue.lock(run_id):
+            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self._queue.flow_run(run_id)
+            if job is None or job.active or flow_run is None:
+                return
+            due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+            shown = Shown(reason, self._expectations.of(run_id), CLOCK())
+            words = message(reason, shown.outlook, shown.at)
+            if await show_waiting(self._client, flow_run.id, words, due):
+                if self._queue.seen[run_id].shown is None:  # once where its owner looks first
+                    self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", words)
+                self._queue.seen[run_id].shown = shown
+            else:
+                self._queue.doubt(run_id)
+
+    async def _others_online(self) -> bool:
+        """Whether another worker of the pool might hold what ours never can."""
+        try:
+            workers = await self._client.read_workers_for_work_pool(self._worker.work_pool.name)
+        except httpx.HTTPError:
+            return True  # unknown: the run waits
+        return any(str(worker.status).endswith("ONLINE") and worker.name != self._worker.name for worker in workers)
+
+
+def _away(nodes: Sequence[str]) -> str:
+    """In words."""
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained or out of reach)"
