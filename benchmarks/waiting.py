@@ -186,6 +186,7 @@ async def measure(
         _say("two runs that hold the devices")
         await bench.submit(holds[_POOL], 2)
         await until(lambda: len(bench.begun()) == 2, "both devices to be held", every_s=0.2)
+        await asyncio.sleep(2.0)  # until they are shown
         took, meanwhile, late = await submission(bench, worker, holds, chosen.submit, chosen.pairs, chosen.after_s)
         idle = await idleness(bench, worker, holds[_POOL], chosen)
         worker.kill()
@@ -249,9 +250,9 @@ def main() -> int:
     chosen.looks_every_s = 10  # Prefect's default
     databases = [chosen.database] if chosen.database else ["sqlite", "postgresql"]
     if chosen.quick:
-        chosen.submit, chosen.waiting = min(chosen.submit, 20), min(chosen.waiting, 200)
-        chosen.pairs, chosen.trainings, chosen.watched_s, chosen.ends, chosen.after_s = 2, 1, 3.0, 1, 1.0
-        chosen.looks_every_s, databases = 3, databases[:1]
+        chosen.submit, chosen.waiting = min(chosen.submit, 24), min(chosen.waiting, 200)
+        chosen.pairs, chosen.trainings, chosen.watched_s, chosen.ends, chosen.after_s = 3, 1, 5.0, 1, 0.5
+        chosen.looks_every_s, databases = 5, databases[:1]
     lacking = missing() if "postgresql" in databases else []
     if lacking:
         parser.error(f"--database postgresql needs {' and '.join(lacking)}; --database sqlite does not.")
