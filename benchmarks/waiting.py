@@ -195,12 +195,16 @@ async def measure(
     per_run = {who: _writes(seen) / chosen.trainings for who, seen in by_whom.items()}
     claims = [
         at_most("submitting beside a worker / without one, median of pairs", ratio, 1.3),
-        at_most("the worker's writes for a run that waits", (_writes(meanwhile) + _writes(late)) / chosen.submit, 2.0),
         at_most("the worker's writes for a training of 5 s", per_run["worker"], 20.0),
-        below("waiting: the worker's share of a core", idle["core_share"], 0.05),
         below("waiting: growth of its event log, bytes/s", idle["event_log_bytes_per_s"], 1000.0),
         at_most("waiting: from an end to the next process, median, s", statistics.median(idle["next_process_s"]), 0.5),
     ]
+    if not chosen.quick:  # runs that have just been submitted are still being named then
+        written = (_writes(meanwhile) + _writes(late)) / chosen.submit
+        claims += [
+            at_most("the worker's writes for a run that waits", written, 2.0),
+            below("waiting: the worker's share of a core", idle["core_share"], 0.05),
+        ]
     details = {
         "submission_s": took,
         "writes_per_training": per_run,
@@ -241,7 +245,7 @@ def _seconds(pair: Mapping[str, float]) -> str:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = command_line(__doc__, quick="under a minute: SQLite, few runs, and a short look")
+    parser = command_line(__doc__, quick="a minute: SQLite, few runs, a short look, four of the six claims")
     parser.add_argument("--submit", type=int, default=300, help="runs that are submitted (default: 300)")
     parser.add_argument("--waiting", type=int, default=10_000, help="runs that wait (default: 10,000)")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), help="only with this one (default: both)")
