@@ -2,21 +2,41 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.context import use_profile
+from prefect.settings import Profile
 
 from prefect_gpu.cli import checks
 from prefect_gpu.storage.history import History
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, InProcess
 
-pytestmark = pytest.mark.slow  # each asks a program that has to import Prefect first
+Found = dict[str, dict[str, Any]]
+Doctor = Callable[..., Found]
+
+
+@pytest.fixture
+def doctor(run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    """What the doctor finds, by subject, in this process: in another one, most of it would be to import Prefect."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+    def find(**environ: str) -> Found:
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        with use_profile(Profile(name="none", settings={}), include_current_context=False):
+            done = run_cli("doctor", "--json", **environ)
+        told = json.loads(done.stdout)
+        assert (done.exit_code == 0) == told["ok"] == all(one["level"] != "error" for one in told["findings"])
+        return {finding["subject"]: finding for finding in told["findings"]}
+
+    return find
 
 
 @pytest.fixture
@@ -26,10 +46,7 @@ def closed_port() -> Iterator[int]:
         yield probe.getsockname()[1]
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
-    return {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
-
-
+@pytest.mark.slow  # it is a program that has to import Prefect first
 def test_a_server_that_is_not_there_is_an_error_with_a_remedy(cli: Cli, closed_port: int) -> None:
     done = cli("doctor", PREFECT_API_URL=f"http://me:geheim@127.0.0.1:{closed_port}/api")
     assert done.returncode == 1
@@ -39,17 +56,17 @@ def test_a_server_that_is_not_there_is_an_error_with_a_remedy(cli: Cli, closed_p
     assert "geheim" not in done.stdout + done.stderr
 
 
-def test_no_server_set_is_an_error_with_a_remedy(cli: Cli) -> None:
-    done = cli("doctor", "--json")
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["ok"] is False
-    assert told(done)["Prefect server"]["level"] == "error"
-    assert "PREFECT_API_URL=" in told(done)["Prefect server"]["remedy"]
+def test_no_server_set_is_an_error_with_a_remedy(doctor: Doctor) -> None:
+    found = doctor()["Prefect server"]
+    assert found["level"] == "error" and "PREFECT_API_URL=" in found["remedy"]
 
 
+@pytest.mark.slow
 def test_what_is_found(cli: Cli, home: Path) -> None:
     History(f"sqlite:///{home / 'gpu' / 'history.db'}").close()
-    found = told(cli("doctor", "--json"))
+    done = cli("doctor", "--json")
+    assert done.returncode == 1, "there is no server"
+    found = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert "Prefect " + metadata.version("prefect") in found["versions"]["text"]
     assert "not GPUs" in found["devices"]["text"]
     assert "core" in found["machine"]["text"]
@@ -59,39 +76,37 @@ def test_what_is_found(cli: Cli, home: Path) -> None:
     assert "0 finished runs" in found["history"]["text"]
 
 
-def test_looking_creates_nothing(cli: Cli, home: Path) -> None:
-    found = told(cli("doctor", "--json"))
-    assert "created when a worker starts" in found["state folder"]["text"]
-    assert not (home / "gpu").exists()
+def test_looking_creates_nothing(doctor: Doctor, state: Path) -> None:
+    assert "created when a worker starts" in doctor()["state folder"]["text"]
+    assert not state.exists()
 
 
-def test_a_file_in_place_of_the_state_folder(cli: Cli, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_state_folder(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    found = told(cli("doctor", "--json", PREFECT_INTEGRATIONS_GPU_STATE_DIR=str(tmp_path / "file" / "state")))
+    found = doctor(PREFECT_INTEGRATIONS_GPU_STATE_DIR=str(tmp_path / "file" / "state"))
     assert found["state folder"]["level"] == "error"
     assert found["history"]["level"] == "error"
 
 
-def test_a_history_that_is_none(cli: Cli, tmp_path: Path) -> None:
+def test_a_history_that_is_none(doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "notes.db").write_text("my notes, not a database " * 50)
-    found = told(cli("doctor", "--json", PREFECT_INTEGRATIONS_GPU_HISTORY_URL=f"sqlite:///{tmp_path}/notes.db"))
+    found = doctor(PREFECT_INTEGRATIONS_GPU_HISTORY_URL=f"sqlite:///{tmp_path}/notes.db")
     assert found["history"]["level"] == "error"
     assert "not a database" in found["history"]["text"]
 
 
-def test_bad_settings_are_findings(cli: Cli) -> None:
-    done = cli("doctor", "--json", PREFECT_INTEGRATIONS_GPU_CHANNEL_PORT="70000")
-    assert done.returncode == 1
-    assert "channel_port='70000'" in told(done)["settings"]["text"]
+def test_bad_settings_are_findings(doctor: Doctor) -> None:
+    found = doctor(PREFECT_INTEGRATIONS_GPU_CHANNEL_PORT="70000")
+    assert "channel_port='70000'" in found["settings"]["text"]
 
 
-def test_modules_to_preload_must_be_there(cli: Cli) -> None:
-    found = told(cli("doctor", "--json", PREFECT_INTEGRATIONS_GPU_PRELOAD="json,no_such_module"))
+def test_modules_to_preload_must_be_there(doctor: Doctor) -> None:
+    found = doctor(PREFECT_INTEGRATIONS_GPU_PRELOAD="json,no_such_module")
     assert found["warm start"]["level"] == "warning"
     assert "no_such_module" in found["warm start"]["remedy"]
-    found = told(cli("doctor", "--json", PREFECT_INTEGRATIONS_GPU_PRELOAD="json"))
+    found = doctor(PREFECT_INTEGRATIONS_GPU_PRELOAD="json")
     assert "json" in found["warm start"]["text"]
-    found = told(cli("doctor", "--json", PREFECT_INTEGRATIONS_GPU_WARM_START="false"))
+    found = doctor(PREFECT_INTEGRATIONS_GPU_WARM_START="false")
     assert "Switched off" in found["warm start"]["text"]
 
 
@@ -144,21 +159,21 @@ def api() -> Iterator[tuple[str, dict[str, tuple[int, Any]]]]:
 Api = tuple[str, dict[str, tuple[int, Any]]]
 
 
-def test_something_else_answers(cli: Cli, api: Api) -> None:
-    found = told(cli("doctor", "--json", PREFECT_API_URL=api[0]))
+def test_something_else_answers(doctor: Doctor, api: Api) -> None:
+    found = doctor(PREFECT_API_URL=api[0])
     assert "does not behave like a Prefect server (HTTP 404)" in found["Prefect server"]["text"]
 
 
-def test_credentials_refused(cli: Cli, api: Api) -> None:
+def test_credentials_refused(doctor: Doctor, api: Api) -> None:
     url, answers = api
     answers |= {"/api/hello": (401, {}), "/api/admin/version": (401, {})}
-    assert "PREFECT_API_AUTH_STRING" in told(cli("doctor", "--json", PREFECT_API_URL=url))["Prefect server"]["remedy"]
+    assert "PREFECT_API_AUTH_STRING" in doctor(PREFECT_API_URL=url)["Prefect server"]["remedy"]
 
 
-def test_an_older_server(cli: Cli, api: Api) -> None:
+def test_an_older_server(doctor: Doctor, api: Api) -> None:
     url, answers = api
     answers |= {"/api/hello": (200, "👋"), "/api/admin/version": (200, "3.0.1"), "/api/work_pools/filter": (200, [])}
-    found = told(cli("doctor", "--json", PREFECT_API_URL=url))
+    found = doctor(PREFECT_API_URL=url)
     assert found["Prefect server"]["level"] == "warning"
     assert "3.0.1" in found["Prefect server"]["text"]
     assert "prefect work-pool create" in found["work pools"]["remedy"]

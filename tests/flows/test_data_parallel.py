@@ -39,20 +39,13 @@ def test_without_the_pool_there_is_nobody_to_meet() -> None:
 
 
 @pytest.mark.slow
-async def test_all_instances_take_the_same_steps(tmp_path: Path) -> None:
-    report, told, lines = await run_together(
-        tmp_path, gang(3), FLOW, model_path=str(tmp_path / "model.npz"), epochs=12, lr=0.2
-    )
-    assert report.returncode == 0, lines
-    assert sorted(told) == [0, 1, 2]
-    assert told[0]["result"] == told[1]["result"] == told[2]["result"] > 0.9
-
-
-@pytest.mark.slow
-async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(tmp_path: Path) -> None:
+async def test_a_broken_instance_ends_all_and_the_next_try_carries_on_with_one_more_in_equal_steps(
+    tmp_path: Path,
+) -> None:
     parameters = {"model_path": str(tmp_path / "model.npz"), "epochs": 5, "checkpoint_every": 0.001}
     report, told, lines = await run_together(tmp_path, gang(2), FLOW, [SAYS_WHERE, BREAKS], **parameters)
     assert report.returncode != 0 and told == {} and "begins in 0" in lines, lines
-    report, told, lines = await run_together(tmp_path, gang(2), FLOW, [SAYS_WHERE], **parameters)
-    assert report.returncode == 0 and sorted(told) == [0, 1], lines
+    report, told, lines = await run_together(tmp_path, gang(3), FLOW, [SAYS_WHERE], **parameters)
+    assert report.returncode == 0 and sorted(told) == [0, 1, 2], lines
+    assert told[0]["result"] == told[1]["result"] == told[2]["result"] > 0.5
     assert "begins in 2" in lines or "begins in 3" in lines, lines

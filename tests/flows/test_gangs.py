@@ -11,9 +11,6 @@ from tests.flows.gangs import BREAKS, SAYS_WHERE, gang, run_together
 pytestmark = pytest.mark.needs("pytorch")
 DATA_PARALLEL = ("distributed_training", "train_together")
 SERVERS = ("parameter_server", "train_with_servers")
-FLOWS = pytest.mark.parametrize(
-    ("flow", "servers"), [(DATA_PARALLEL, 0), (SERVERS, 1), (SERVERS, 2)], ids=["gang", "one server", "two servers"]
-)
 # Instance 0 saves in every epoch; it writes down in which it begins.
 _SAVES_OFTEN = f"""
 {SAYS_WHERE}
@@ -27,7 +24,7 @@ TrainingRun.report = due
 
 
 @pytest.mark.slow
-@FLOWS
+@pytest.mark.parametrize(("flow", "servers"), [(DATA_PARALLEL, 0), (SERVERS, 1)], ids=["gang", "one server"])
 async def test_all_instances_together_learn_to_read_digits(flow: tuple[str, str], servers: int, tmp_path: Path) -> None:
     model = tmp_path / "model.pt"
     placement = gang(2, servers)
@@ -39,7 +36,7 @@ async def test_all_instances_together_learn_to_read_digits(flow: tuple[str, str]
 
 
 @pytest.mark.slow
-@FLOWS
+@pytest.mark.parametrize(("flow", "servers"), [(DATA_PARALLEL, 0), (SERVERS, 2)], ids=["gang", "two servers"])
 async def test_a_broken_instance_ends_all_and_the_next_try_carries_on(
     flow: tuple[str, str], servers: int, tmp_path: Path
 ) -> None:

@@ -46,7 +46,7 @@ async def proxy(pool: LivePool) -> AsyncIterator[Proxy]:
 def serving(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> LivePool:
     """A pool with a worker on two devices, one for all tests of a module: most of a short test is its worker's start.
 
-    The worker does not learn, so that no test's runs are expected to behave as those of another did.
+    The worker does not learn, so that no test's runs are expected to behave as those of another did. It has no page.
     """
     name = f"shared-{abs(hash(request.node.nodeid)) % 10**8}"
     template = GpuWorker.get_default_base_job_template()
@@ -54,7 +54,7 @@ def serving(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request:
         client.create_work_pool(WorkPoolCreate(name=name, type="gpu", base_job_template=template))
     live = LivePool(sandbox, None, name, tmp_path_factory.mktemp("shared"))  # each test has a client of its own
     request.addfinalizer(live.stop_workers)
-    live.start_worker(virtual_devices="2", cancel_grace_seconds="2", learn="false")
+    live.start_worker(virtual_devices="2", cancel_grace_seconds="2", learn="false", page="false")
     return live
 
 

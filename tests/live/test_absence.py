@@ -91,7 +91,7 @@ async def test_a_run_that_was_deleted_is_settled_and_its_checkpoints_go_when_fai
 
 
 async def test_one_404_is_in_no_runs_way(pool: LivePool, proxy: Proxy) -> None:
-    await started(pool, proxy)
+    await started(pool, proxy, warm_start="true")
     for path in (
         "GET /api/deployments/",
         "GET /api/flow_run_states",

@@ -12,24 +12,7 @@ def newest(path: Path) -> dict[str, object]:
     return dict(json.loads(path.read_text().splitlines()[-1])) if path.exists() and path.read_text() else {}
 
 
-async def test_a_cpu_flow_starts_beside_training_and_the_next_one_waits_for_its_cores(pool: LivePool) -> None:
-    pool.start_worker(virtual_devices="1")
-    go = pool.folder / "go"
-    training = await pool.submit("train", hold=str(go))
-    await pool.until(training, "Training")
-    flow = await pool.submit("waits", hold=str(go), job_variables={"gpus": 0, "cpus": 1})
-    await pool.until_noted(flow)
-    later = await pool.submit("waits", hold=str(go), job_variables={"gpus": 0, "cpus": 64})
-    state = await pool.until(later, "AwaitingGpu", "Failed", "Crashed")
-    assert "cores" in str(state.message)
-    go.touch()
-    for run in (training, flow):
-        assert (await pool.until(run)).name == "Completed"
-    await pool.cancel(later)
-    await pool.until(later)
-
-
-async def test_training_gives_up_cores_while_a_cpu_flow_runs_and_gets_them_back(pool: LivePool) -> None:
+async def test_training_gives_up_cores_while_a_cpu_flow_runs_beside_it_and_gets_them_back(pool: LivePool) -> None:
     pool.start_worker(virtual_devices="1")
     go, done, seen = pool.folder / "go", pool.folder / "done", pool.folder / "seen"
     training = await pool.submit("watches_its_cores", path=str(seen), hold=str(done))
@@ -49,9 +32,14 @@ async def test_training_gives_up_cores_while_a_cpu_flow_runs_and_gets_them_back(
         return
     flow = await pool.submit("waits", hold=str(go), job_variables={"gpus": 0, "cpus": 1})
     await pool.until_noted(flow)
+    later = await pool.submit("waits", hold=str(go), job_variables={"gpus": 0, "cpus": 64})
     await eventually(lambda: cores(everything - 1), "a core less")
+    state = await pool.until(later, "AwaitingGpu", "Failed", "Crashed")
+    assert "cores" in str(state.message)
     go.touch()
     assert (await pool.until(flow)).name == "Completed"
+    await pool.cancel(later)
+    await pool.until(later, "Cancelled")
     await eventually(lambda: cores(everything), "the core back")
     done.touch()
     assert (await pool.until(training)).name == "Completed"

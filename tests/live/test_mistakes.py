@@ -86,15 +86,6 @@ async def test_bad_settings_stop_the_worker_with_one_line(
         assert word in worker.output
 
 
-async def test_a_server_that_is_not_there(pool: LivePool, tmp_path: Path) -> None:
-    pool.sandbox.env["PREFECT_API_URL"], kept = "http://127.0.0.1:9/api", pool.sandbox.env["PREFECT_API_URL"]
-    try:
-        said = pool.sandbox.run(["prefect-gpu", "doctor"], check=False)
-    finally:
-        pool.sandbox.env["PREFECT_API_URL"] = kept
-    assert "127.0.0.1:9" in said and "Traceback" not in said
-
-
 async def test_nonsense_that_a_run_reports_harms_neither_the_worker_nor_other_runs(
     served: LivePool, tmp_path: Path
 ) -> None:

@@ -129,9 +129,3 @@ async def test_a_worker_that_takes_over_shows_what_it_found(pool: LivePool, tmp_
     assert found["phase"] == "training" and found["spans"][0][0] == "launching"
     (tmp_path / "go").touch()
     await pool.until(run, "Completed")
-
-
-async def test_without_a_page_runs_go_on_all_the_same(pool: LivePool) -> None:
-    pool.start_worker(virtual_devices="1", page="false", **COLD)
-    await pool.until(await pool.submit("train"), "Completed")
-    assert pages(pool.state_dir / "pages") == []
