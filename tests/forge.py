@@ -1,7 +1,9 @@
 """Workers that begin as forks of a process that has imported Prefect: importing it is two thirds of a worker's start.
 
 A forged worker is ``prefect worker start`` as a user starts it: a process of its own, with its own environment, folder,
-session and output. It differs from one that was started as a new Python in nothing but the time that it takes.
+session and output. It differs from one that was started as a new Python in nothing but the time that it takes, and, if
+it is told ``SHOWS_AT_ONCE``, in that Prefect is told at once why runs wait.
+
 ``python -m tests.forge`` is the process that forks. It reads one JSON object a line, what to start, and writes one a
 line: ``{"pid": ...}`` for each start, and ``{"pid": ..., "code": ...}`` for each end.
 """
@@ -25,6 +27,11 @@ from typing import IO, Any
 
 _WORKER = [sys.executable, "-m", "prefect", "worker", "start"]
 _POLL_S = 0.05
+SHOWS_AT_ONCE = {"TESTS_SHOWS_AT_ONCE": "1"}
+"""Variables of a worker that does not wait for a pause between submissions, nor for a small part of the time, to do so.
+
+A test submits several runs, looks at what is shown, and would wait for six seconds each time.
+"""
 
 
 class Forged:
@@ -149,8 +156,19 @@ def become(job: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(job["env"])
     refresh_global_settings_context()
+    show_at_once(os.environ)
     sys.argv[1:] = job["arguments"]
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
+
+
+def show_at_once(env: Mapping[str, str]) -> None:
+    """Be such a worker if these variables say so."""
+    if SHOWS_AT_ONCE.items() <= env.items():
+        from prefect_gpu.worker import lane
+
+        assert lane.QUIET_AFTER_SEVERAL_S >= lane.QUIET_S > 0.0 and lane.SHARE > 0.0
+        lane.QUIET_AFTER_SEVERAL_S = lane.QUIET_S = 0.0
+        lane.SHARE = 0.5
 
 
 def _say(**words: int) -> None:

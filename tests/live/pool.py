@@ -24,6 +24,7 @@ from benchmarks._host.served import deploy, read_runs, settings, using
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
+from tests.forge import SHOWS_AT_ONCE
 
 FLOWS = Path(__file__).with_name("trainings.py")
 ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
@@ -52,11 +53,16 @@ class LivePool:
         wait: bool = True,
         state_dir: Path | None = None,
         others: Mapping[str, str] | None = None,
+        at_once: bool = True,
         **env: str,
     ) -> Process:
-        """Start a worker. `env` are settings of ours by their short names, `virtual_devices="1"`; `others` are more."""
+        """Start a worker. `env` are settings of ours by their short names, `virtual_devices="1"`; `others` are more.
+
+        At once: it shows at once why runs wait.
+        """
         variables = settings(state_dir=str(state_dir or self.state_dir), **{"pass_environment": "NOTES"} | env)
         variables |= {"NOTES": str(self.notes), "PREFECT_WORKER_QUERY_SECONDS": "5"} | (others or {})
+        variables |= SHOWS_AT_ONCE if at_once else {}
         worker = self.sandbox.start_worker(self.name, *arguments, env=variables, wait=False)
         self.workers.append(worker)
         if wait:

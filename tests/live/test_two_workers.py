@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from prefect_gpu.demo.lab.sandbox import Process
+from tests.forge import SHOWS_AT_ONCE
 from tests.live import leased_worker
 from tests.live.pool import LivePool, eventually
 
@@ -81,6 +82,7 @@ def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__
         "PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": "1",
         "PREFECT_INTEGRATIONS_GPU_WARM_START": "false",  # so that a run's environment shows what it is
         "PREFECT_WORKER_QUERY_SECONDS": "2",
+        **SHOWS_AT_ONCE,
         "NOTES": str(pool.notes),
         "PREFECT_INTEGRATIONS_GPU_PASS_ENVIRONMENT": "NOTES",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),

@@ -17,7 +17,7 @@ async def test_an_unchanged_run_is_taken_in_once(pool: LivePool, tmp_path: Path,
     with counting(pool.sandbox.port) as (proxy,):
         monkeypatch.setitem(pool.sandbox.env, "PREFECT_API_URL", proxy.api_url)
         often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
-        pool.start_worker(virtual_devices="1", others=often, warm_start="false", learn="false")
+        pool.start_worker(virtual_devices="1", others=often, at_once=False, warm_start="false", learn="false")
         runs = [await pool.submit("waits", hold=str(tmp_path / "go")) for _ in range(3)]
         await asyncio.gather(*(pool.until(run, "AwaitingGpu") for run in runs[1:]))
         await looked(proxy, 2)

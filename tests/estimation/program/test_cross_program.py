@@ -19,6 +19,13 @@ def _programs(names: str) -> dict[str, ProgramModel]:
     return {name: ProgramModel(runs_of(10, name, seed=ord(name)), {}) for name in names}
 
 
+@pytest.fixture(scope="module")
+def four() -> tuple[dict[str, ProgramModel], CrossProgramModel]:
+    """Four programs that cost the same, and what is learned from all of them."""
+    programs = _programs("abcd")
+    return programs, CrossProgramModel(programs)
+
+
 def test_fewer_than_three_programs_say_nothing_of_others() -> None:
     across = CrossProgramModel(_programs("ab"))
     assert across.chosen == {} and across.predict({"n": 1e4}) == {}
@@ -26,12 +33,14 @@ def test_fewer_than_three_programs_say_nothing_of_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_nobody_has_seen_is_like_those_with_its_sizes() -> None:
-    across = CrossProgramModel(_programs("abcd"))
+def test_a_program_that_nobody_has_seen_is_like_those_with_its_sizes(
+    four: tuple[dict[str, ProgramModel], CrossProgramModel],
+) -> None:
+    _, across = four
     assert set(across.chosen.values()) <= set(REGRESSORS)
     runs = runs_of(20, "e", seed=77)
     for target in (STEP_S, MEMORY_BYTES):
-        # All of these programs cost the same: what is learned from four of them holds for the fifth.
+        # What is learned from four of them holds for the fifth.
         off = [across.predict(flatten(run.known)[0])[target] - math.log(run.measured[target]) for run in runs]
         assert np.median(np.abs(off)) < 0.3
     facts = {**flatten(runs[0].known)[0], "@steps": 100.0}
@@ -40,8 +49,10 @@ def test_a_program_that_nobody_has_seen_is_like_those_with_its_sizes() -> None:
 
 
 @pytest.mark.slow
-def test_the_same_programs_in_any_order_give_the_same_model() -> None:
-    programs = _programs("abc")
-    first, second = CrossProgramModel(programs), CrossProgramModel(dict(reversed(programs.items())))
+def test_the_same_programs_in_any_order_give_the_same_model(
+    four: tuple[dict[str, ProgramModel], CrossProgramModel],
+) -> None:
+    programs, first = four
+    second = CrossProgramModel(dict(reversed(programs.items())))
     facts = flatten(runs_of(1, seed=5)[0].known)[0]
     assert first.chosen == second.chosen and first.predict(facts) == second.predict(facts)
