@@ -72,7 +72,11 @@ def test_the_demo_shows_its_runs_draws_them_and_leaves_nothing_running(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "number, when", [(signal.SIGINT, " trains "), (signal.SIGTERM, "starting a private Prefect server")]
+    "number, when",
+    [
+        pytest.param(signal.SIGINT, " trains ", marks=pytest.mark.full),
+        (signal.SIGTERM, "starting a private Prefect server"),
+    ],
 )
 def test_a_demo_that_is_stopped_leaves_nothing_running(tmp_path: Path, mark: str, number: int, when: str) -> None:
     demo = start(mark, tmp_path / "out", "--trials", "50")
