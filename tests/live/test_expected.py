@@ -1,0 +1,81 @@
+"""A waiting run of a known program shows when it is expected to start and to end, and the message follows the queue."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from uuid import UUID
+
+from tests.live.pool import LivePool, eventually
+
+_AT_GATE = re.compile(
+    r"It trains when \S+ has stopped training: expected at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\)\.$"
+)
+_EXPECTED = re.compile(
+    r"Expected to start at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\) and to end at (?:\S{10} )?(\d\d:\d\d:\d\d)\.$"
+)
+HALF_A_DAY_S = 43200.0
+
+
+async def until_expected(pool: LivePool, run_id: UUID, later_than: str | None = None) -> tuple[str, str]:
+    """(start, end) as the run's newest message tells them, once it does; a later start than that, if one is given."""
+
+    async def found() -> tuple[str, str] | None:
+        state = (await pool.read(run_id)).state
+        match = _EXPECTED.search((state and state.message) or "")
+        if match is None or (later_than is not None and not 1 <= seconds_from(later_than, match[1]) < HALF_A_DAY_S):
+            return None
+        return match[1], match[2]
+
+    try:
+        times: tuple[str, str] = await eventually(found, f"an expected start of {run_id}")
+    except AssertionError as error:
+        said = [state.message for state in await pool.history(run_id)]
+        raise AssertionError(f"{error}; it says {said}\n{pool.workers[-1].output}") from None
+    return times
+
+
+async def until_prepared(pool: LivePool, run_id: UUID, later_than: str | None = None) -> str:
+    """When the prepared run is expected to train, as its newest message tells; a later time, if one is given."""
+
+    async def found() -> str | None:
+        state = (await pool.read(run_id)).state
+        match = _AT_GATE.search((state and state.message) or "")
+        late_enough = match and (later_than is None or 1 <= seconds_from(later_than, match[1]) < HALF_A_DAY_S)
+        return match[1] if match and late_enough else None
+
+    start: str = await eventually(found, f"what the prepared {run_id} waits for")
+    return start
+
+
+def seconds_from(first: str, second: str) -> float:
+    """Seconds from one time of day to the next such time of day."""
+    one, other = (datetime.strptime(time_of_day, "%H:%M:%S") for time_of_day in (first, second))
+    return (other - one).total_seconds() % (2 * HALF_A_DAY_S)
+
+
+async def test_runs_behind_a_known_program_show_when_they_are_expected(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="1")
+    for _ in range(3):  # what the pool learns from
+        await pool.until(await pool.submit("train", steps=20, step_s=0.1), "Completed")
+    # The next one is expected to train for 2 s, too, but it holds in its first step.
+    holder = await pool.submit("train", steps=20, step_s=0.1, hold=str(tmp_path / "go"))
+    await pool.until_noted(holder)
+    behind = [await pool.submit("train", steps=20, step_s=0.1) for _ in range(3)]
+    prepared = await until_prepared(pool, behind[0])
+    start, end = await until_expected(pool, behind[1])
+    assert 1 <= seconds_from(start, end) < 60, "it is expected to take about as long as those before"
+
+    async def follow() -> bool:  # what one of them shows may be older than what the other does
+        before, _ = await until_expected(pool, behind[1])
+        after, _ = await until_expected(pool, behind[2])
+        return 1 <= seconds_from(before, after) < 120
+
+    await eventually(follow, "expected starts that follow each other")
+    # The holder is over its time, and all that wait are told.
+    await until_expected(pool, behind[1], later_than=start)
+    await until_prepared(pool, behind[0], later_than=prepared)
+    (tmp_path / "go").touch()
+    for run_id in behind:
+        await pool.until(run_id, "Completed")
