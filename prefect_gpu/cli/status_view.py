@@ -27,7 +27,7 @@ def screen_of(told: dict[str, Any]) -> RenderableType:
     """One pool.
 
     Args:
-        told: See :func:`prefect_gpu.runtime.overview.overview`; with ``pool``, ``ahead_s`` and ``url``.
+        told: See :func:`prefect_gpu.runtime.overview.overview`; with ``pool``, ``ahead_s``, ``unwell`` and ``url``.
     """
     now, ahead_s = told["now"], told.get("ahead_s", 0.0)
     active = [run for run in told["runs"] if run["outcome"] is None]
@@ -37,6 +37,8 @@ def screen_of(told: dict[str, Any]) -> RenderableType:
     head.append(told["url"], "underline")
     if told["draining"]:
         head.append("  draining: no run is started any more", "yellow")
+    for trouble in told.get("unwell", ()):
+        head.append(f"\nNot well: {trouble}", "yellow")
     parts: list[RenderableType] = [head, _devices(told, active, now), _queue(told, now, ahead_s)]
     if over:
         parts += [_finished(over, ahead_s)]

@@ -39,7 +39,7 @@ class Health:
     def wrong(self, session: PoolSession, look_every_s: float) -> list[str]:
         """What a restart may help against; may be asked in any thread. That Prefect is away is nothing of that kind."""
         now = self._clock()
-        wrong = [f"{name} fails: {one.error!r}" for name, one in session.ill().items()]
+        wrong = [*session.ill()]
         if now - self._turned_at > STANDSTILL_S:
             wrong.append(f"its event loop has stood still for {now - self._turned_at:.0f} s")
         elif min(now - self._looked_at, session.well_s) > max(_ROUNDS * look_every_s, _LONGEST_LOOK_S):

@@ -27,18 +27,26 @@ class PoolSource:
 
     Args:
         expected: What is expected of a waiting run; None: nothing is known.
+        unwell: What of the worker is not well, and who is away.
     """
 
-    def __init__(self, controller: Controller, pool: str, expected: Callable[[str], Outlook | None]) -> None:
-        self._controller, self._pool, self._expected = controller, pool, expected
+    def __init__(
+        self,
+        controller: Controller,
+        pool: str,
+        expected: Callable[[str], Outlook | None],
+        unwell: Callable[[], list[str]],
+    ) -> None:
+        self._controller, self._pool, self._expected, self._unwell = controller, pool, expected, unwell
 
     def overview(self, since: int) -> dict[str, Any]:
-        """See :func:`prefect_gpu.runtime.overview.overview`; with the name of the ``pool``, and ``ahead_s``.
+        """See :func:`prefect_gpu.runtime.overview.overview`; with the ``pool``, ``ahead_s`` and ``unwell``.
 
-        That is how far all its times are ahead of the machine's clock, in seconds: it may have been set.
+        The first is its name. The second is how far all times are ahead of the machine's clock, in seconds: it may have
+        been set. The third are sentences on what is not well.
         """
         told = overview(self._controller, CLOCK(), since=since, expected=self._expected)
-        return {"pool": self._pool, "ahead_s": CLOCK.ahead_s, **told}
+        return {"pool": self._pool, "ahead_s": CLOCK.ahead_s, "unwell": self._unwell(), **told}
 
     def details(self, number: int) -> dict[str, Any] | None:
         """See :func:`prefect_gpu.runtime.overview.details`; with the run's page in Prefect, if there is one."""

@@ -26,6 +26,9 @@ class Recorder:
         url: The history's.
         folder: Of the spool.
 
+    Attributes:
+        trouble: Why the history cannot be written now; empty if it can.
+
     Raises:
         HistoryError: The URL is none of a history, or its driver is not installed.
     """
@@ -36,6 +39,7 @@ class Recorder:
         self._spool = Spool(folder)
         self._history: History | None = None
         self._was_down = False
+        self.trouble = ""
         self._opening, self._writing = threading.Lock(), threading.Lock()
         self._wake: Callable[[], object] = lambda: None
 
@@ -73,26 +77,26 @@ class Recorder:
                 loop.call_soon_threadsafe(news.set)
 
         self._wake = wake
-        pause_s, said = _PAUSE_S, ""
+        pause_s = _PAUSE_S
         while True:
             news.clear()
             try:
                 written = await in_own_thread(self._write, "prefect-gpu-history")
             except Exception as error:
                 self._was_down = True
-                if str(error) != said:
-                    said = str(error)
-                    self._logger.warning("%s Until then, what is to be kept waits in %s.", said, self._spool.folder)
+                if str(error) != self.trouble:
+                    self.trouble = str(error)
+                    self._logger.warning("%s Until then, what is to be kept waits in %s.", error, self._spool.folder)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 continue
-            if said:
+            if self.trouble:
                 self._logger.info("The history can be used again, and has got %d rows that waited", written)
             if written or self._was_down:
                 self._was_down = False
                 if recorded is not None:
                     recorded()
-            pause_s, said = _PAUSE_S, ""
+            pause_s, self.trouble = _PAUSE_S, ""
             await news.wait()
 
     async def close(self) -> None:

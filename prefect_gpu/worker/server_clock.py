@@ -32,6 +32,7 @@ class ServerClock:
         self._before_s: float | None = None  # the server's clock before the worker's time; None: as the machine's own
         self._client: httpx.AsyncClient | None = None
         self._well_since = clock()
+        self._refused_since = math.inf
         self._waiting_since = math.inf  # for any answer
 
     def listen(self, client: PrefectClient) -> None:
@@ -59,6 +60,12 @@ class ServerClock:
         now = self._clock()
         return 0.0 if now - self._waiting_since > _SILENT_S else now - self._well_since
 
+    @property
+    def away_s(self) -> float:
+        """For how long it has answered nothing but errors, or nothing at all, in seconds; 0.0 below half a minute."""
+        away_s = self._clock() - min(self._refused_since, self._waiting_since)
+        return away_s if away_s > _SILENT_S else 0.0
+
     def now(self) -> datetime:
         """What the server's clock shows."""
         return datetime.fromtimestamp(self._clock() + self.before_s, timezone.utc)
@@ -76,6 +83,7 @@ class ServerClock:
         if response.is_error or now - self._waiting_since > _SILENT_S:
             self._well_since = now
         self._waiting_since = math.inf
+        self._refused_since = min(self._refused_since, now) if response.is_error else math.inf
         try:
             date = parsedate_to_datetime(response.headers.get("date", "")).timestamp()
         except (TypeError, ValueError):

@@ -27,7 +27,7 @@ from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.runtime.records import RecordStore
-from prefect_gpu.runtime.tasks import Failing, Tasks
+from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.profiles import get_live_profile
@@ -208,7 +208,7 @@ class PoolSession:
 
     async def _open_page(self) -> None:
         pool = self._worker.work_pool.name
-        source = PoolSource(self.controller, pool, self.host.holds.expected)
+        source = PoolSource(self.controller, pool, self.host.holds.expected, self.unwell)
         self._page = await open_page(source, self._settings, pool, self._logger)
         if self._page is not None:
             self.host.page_url = self._page.url
@@ -225,9 +225,17 @@ class PoolSession:
         except Exception as error:  # it is only for show
             self._logger.debug("The pool's page could not be linked: %r", error)
 
-    def ill(self) -> dict[str, Failing]:
+    def ill(self) -> list[str]:
         """What of the session's long work has done nothing but fail for long; may be asked from any thread."""
-        return self._tasks.ill() | (self.controller.ill() if self.is_open else {})
+        found = self._tasks.ill() | (self.controller.ill() if self.is_open else {})
+        return [f"{name} fails: {one.error!r}" for name, one in found.items()]
+
+    def unwell(self) -> list[str]:
+        """What people should know of: what is ill, and who is away, against which no restart would help."""
+        away_s = self._server_clock.away_s
+        prefect = [f"Prefect has not answered as it should for {away_s:.0f} s"] if away_s else []
+        history = [f"the history cannot be used: {self._recorder.trouble}"] if self._recorder.trouble else []
+        return self.ill() + prefect + history
 
     @property
     def well_s(self) -> float:

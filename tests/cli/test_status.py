@@ -47,9 +47,12 @@ def a_scene() -> Scene:
 
 
 def test_it_shows_devices_runs_the_queue_and_what_has_finished(run_cli: InProcess, state: Path) -> None:
-    with served(state, a_scene()) as url:
+    scene = a_scene()
+    scene.unwell = ["Prefect has not answered as it should for 42 s"]
+    with served(state, scene) as url:
         done = run_cli("status")
     assert done.exit_code == 0
+    assert "Not well: Prefect has not answered as it should for 42 s" in done.stdout
 
     def line(word: str) -> str:
         return next(line for line in done.stdout.splitlines() if word in line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 from pathlib import Path
 
@@ -17,6 +19,9 @@ async def test_runs_end_without_a_history_and_their_rows_outlive_a_killed_worker
     url = f"sqlite:///{disk / 'history.db'}"
     worker = pool.start_worker(**COLD, history_url=url)
     worker.wait_for_output(f"its folder {disk} cannot be created", timeout_s=DEADLINE_S)
+    state = {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(pool.state_dir)}
+    told = await asyncio.to_thread(pool.sandbox.run, ["prefect-gpu", "status", "--json"], env=state)
+    assert f"its folder {disk} cannot be created" in str(json.loads(told))
     first = await pool.submit("plain")
     await pool.until(first, "Completed")
     waiting = pool.state_dir / "spool" / pool.name

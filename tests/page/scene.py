@@ -83,6 +83,7 @@ class Scene:
         self.now, self.runs, self.queue = now, runs, queue or []
         self.nodes = nodes or [a_node("desk")]
         self.version = 1
+        self.unwell: list[str] = []
         self.changed = {run["n"]: 1 for run in runs}
         self.asked_since: list[int] = []
 
@@ -92,7 +93,7 @@ class Scene:
         return {
             "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000,
             "nodes": self.nodes,
-            "profile": "adaptive", "draining": False,
+            "profile": "adaptive", "draining": False, "unwell": self.unwell,
             "devices": [
                 {
                     "id": name, "node": node["id"], "kind": "virtual", "virtual": True, "memory_bytes": 8 << 30,

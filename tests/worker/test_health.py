@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from prefect_gpu.runtime.tasks import Failing
 from prefect_gpu.worker.health import Health
 from tests.runtime.stand_ins import until
 
@@ -18,9 +17,9 @@ class Session:
 
     def __init__(self) -> None:
         self.well_s = 0.0
-        self.failing: dict[str, Failing] = {}
+        self.failing: list[str] = []
 
-    def ill(self) -> dict[str, Failing]:
+    def ill(self) -> list[str]:
         """See PoolSession."""
         return self.failing
 
@@ -67,7 +66,7 @@ def test_who_looks_at_no_pool_is_wrong_unless_prefect_is_or_was_away(world: Worl
 
 
 def test_work_that_does_nothing_but_fail_is_named(world: World) -> None:
-    world.session.failing["news"] = Failing(0.0, 70.0, KeyError("a bug"))
+    world.session.failing.append("news fails: KeyError('a bug')")
     found: list[list[str]] = []
     asking = threading.Thread(target=lambda: found.append(world.wrong))
     asking.start()

@@ -122,3 +122,18 @@ async def test_it_is_known_for_how_long_the_server_has_answered_everything(world
     client._client._transport.handler = asked_later  # type: ignore[attr-defined]
     await client.read_flow_runs()
     assert (seen, world.clock.well_s) == ([0.0], 0.0)
+
+
+async def test_it_is_known_for_how_long_the_server_has_answered_nothing_but_errors(
+    world: World, client: PrefectClient
+) -> None:
+    world.status = 500
+    for _ in range(4):
+        with pytest.raises(httpx.HTTPStatusError):
+            await client.read_flow_runs()
+        world.passed += 14.75
+    assert world.clock.away_s == 60.0
+    world.status = 200
+    await client.read_flow_runs()
+    world.passed += 300.0
+    assert world.clock.away_s == 0.0, "nobody has asked"

@@ -42,6 +42,9 @@ function show() {
   $("pool").textContent = `Pool ${pool.pool}`;
   const cores = pool.nodes.reduce((sum, node) => sum + (node.state === "up" ? node.cores : 0), 0);
   $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
+  $("unwell").hidden = !pool.unwell?.length;
+  const unwell = `Not well: ${(pool.unwell ?? []).join("; ")}`;
+  if ($("unwell").textContent !== unwell) $("unwell").textContent = unwell;
   showNumbers(active, over);
   showRunning(active);
   // Much text that seldom changes: written anew only when it did.
