@@ -13,8 +13,6 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from benchmarks.storm.trainings import result
 from benchmarks.storm.world import CANCELLED, DELETED, MAY_GO, World
 
-_STARTED_S = 5.0  # a worker that is younger imports, and serves nobody yet
-
 
 @dataclass
 class Verdict:
@@ -77,8 +75,7 @@ async def judge(world: World) -> Verdict:
             ]
     for line in read_lines(world.folder / "standstills"):
         end = line["at"] + line["took_s"]
-        stopped = any(line["at"] <= until and begun <= end for begun, until in world.frozen)
-        if not stopped and line["age_s"] >= _STARTED_S:
+        if not any(line["at"] <= until and begun <= end for begun, until in world.frozen):
             verdict.standstills.append(line)
     verdict.standstills.sort(key=_stood_still_s, reverse=True)
     return verdict

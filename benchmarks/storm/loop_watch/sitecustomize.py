@@ -2,7 +2,8 @@
 
 ``STORM_STANDSTILLS`` names the file. A line has when the callback began (monotonic seconds), for how many seconds it
 kept the loop, how many of those this thread computed, and how many it only waited for a core that others had (Linux's
-schedstat); how old the process was without such waits, and where it was after a while.
+schedstat); and where it was after a while. What happens before the worker's class is imported, by which
+``prefect worker start`` keeps the loop for a second, is not the worker's and is left out.
 """
 
 import asyncio.events
@@ -17,7 +18,6 @@ from typing import Any
 _LEAST_S = 0.3
 _FRAMES = 6
 _FILE = os.environ.get("STORM_STANDSTILLS")
-_BORN = time.monotonic()
 
 
 class _Watch:
@@ -36,7 +36,8 @@ class _Watch:
         threading.Thread(target=self._look, daemon=True).start()
 
     def _timed(self, handle: asyncio.events.Handle) -> None:
-        if threading.get_ident() != self._thread:  # another loop, of a thread that may take its time
+        another = threading.get_ident() != self._thread  # of a thread that may take its time
+        if another or not hasattr(sys.modules.get("prefect_gpu.worker.worker"), "GpuWorker"):
             self._run(handle)
             return
         self._begun, computed, waited = time.monotonic(), time.thread_time(), self._waited_s()
@@ -49,7 +50,6 @@ class _Watch:
                 "took_s": took,
                 "computed_s": computed,
                 "waited_s": self._waited_s() - waited,
-                "age_s": begun - _BORN - waited,
                 "where": self._where,
             }
             with open(self._file, "a") as file:
