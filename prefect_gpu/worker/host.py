@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Mapping
@@ -41,6 +42,10 @@ from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
 
+# What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
+# line would wait behind that.
+_ANNOUNCED_AFTER_S = 2.0
+
 
 @dataclass
 class _Prepared(Follower):
@@ -48,9 +53,11 @@ class _Prepared(Follower):
 
     Attributes:
         breaks: How often Prefect's event stream had broken by then.
+        begun: Set once the flow has begun, as far as is known.
     """
 
     breaks: int
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(eq=False)
@@ -158,6 +165,12 @@ class PrefectHost:
                 logger.info("%s", expected)
             for warning in estimate.warnings:
                 logger.warning("About its estimate: %s", warning)
+        prepared = run.attached(_Prepared)
+        if prepared is not None:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(prepared.begun.wait(), _ANNOUNCED_AFTER_S)
+        if self.controller.runs.get(run.run_id, run) is not run:
+            return  # a later try of it is on its way
         with suppress(httpx.HTTPError, ObjectNotFound):
             async with self.lane.reserved():
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
@@ -175,8 +188,11 @@ class PrefectHost:
     def reported(self, run: Launch, kind: str) -> None:
         """See :class:`Host`."""
         display = run.attached(RunDisplay) or self._show(run)  # an adopted run has none yet
+        prepared = run.attached(_Prepared)
         if kind in (protocol.PHASE, protocol.PROGRESS):
             display.wake()
+            if prepared is not None:
+                prepared.begun.set()
 
     def _show(self, run: Launch) -> RunDisplay:
         def warn(text: str) -> None:
@@ -244,6 +260,8 @@ class PrefectHost:
         display, prepared = run.attached(RunDisplay), run.attached(_Prepared)
         if display is not None:
             await display.close(report, self.controller.fleet.named(run.record.placement.all_devices))
+        if prepared is not None:
+            prepared.begun.set()
         self.control.unregister(run.run_id)
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
         with self.lane.urgent():

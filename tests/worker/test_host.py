@@ -1,0 +1,38 @@
+"""What the worker writes of a launch does not stand in the way of the flow's first line."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.host import PrefectHost, _Prepared
+from prefect_gpu.worker.lane import Lane
+from tests.runtime.launches import launched
+
+
+async def test_a_launch_is_written_down_once_the_flow_has_begun() -> None:
+    written: list[str] = []
+
+    async def update_flow_run(_: object, infrastructure_pid: str) -> None:
+        written.append(infrastructure_pid)
+
+    async def labels(_: object) -> None:
+        written.append("labels")
+
+    run = launched("0190d0e2-7a6b-7c9e-8f10-0a1b2c3d4e5f")
+    run.attach(_Prepared(breaks=0))
+    host = cast(Any, object.__new__(PrefectHost))
+    host.queue = SimpleNamespace(flow_run=lambda _: None)
+    host.controller = SimpleNamespace(runs={run.run_id: run})
+    host.lane, host._client = Lane(), SimpleNamespace(update_flow_run=update_flow_run)
+    host.worker = SimpleNamespace(_give_worker_labels_to_flow_run=labels)
+    host._host_prefix, host._show = "here:", lambda _: SimpleNamespace(wake=lambda: None)
+    announcing = asyncio.create_task(host._announce(run, 7))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert written == []
+    host.reported(run, protocol.PHASE)
+    await announcing
+    assert written == ["here:7", "labels"]
