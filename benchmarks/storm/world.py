@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 DEVICES = 3
 KEPT, CANCELLED, DELETED, MAY_GO = "kept", "cancelled", "deleted", "may go"
-"""What the users have done with a run. One that may go was waiting when its deployment was deleted: so is it."""
+"""What the users have done with a run. One whose deployment is deleted may go with it, unless it trains already."""
 _STATE_BYTES = 64 << 20
 _STEP_S = 0.1
 _AGE_S = 400 * 86_400.0
@@ -193,7 +193,8 @@ class World:
 
     async def retry(self, run: UUID) -> None:
         """As its user does with one that was cancelled. It begins anew: with the cancellation its checkpoints went."""
-        self.runs[run].fate = KEPT
+        there = (await self.client.read_flow_run(run)).deployment_id == self.deployment
+        self.runs[run].fate = KEPT if there else MAY_GO
         line = {"at": time.monotonic(), "run": str(run), "what": "is retried"}
         with (self.folder / "diary").open("a") as diary:
             diary.write(json.dumps(line) + "\n")
