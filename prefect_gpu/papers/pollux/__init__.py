@@ -1,0 +1,1 @@
+"""Pollux (Qiao et al., OSDI 2021): elastic jobs whose batch size may change, in the world of its authors' simulator."""
