@@ -1,23 +1,24 @@
-"""Jobs of a trace, simulated on a cluster of equal nodes: in our own world, or in that of Muri's simulator."""
+"""Jobs of a trace, simulated on a cluster of equal nodes: in our own world, or in that of another simulator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.profiles import Profile
-from prefect_gpu.simulation.knowledge import Exact, Knowledge
+from prefect_gpu.simulation.knowledge import Exact, Knowledge, Learned
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob
 from prefect_gpu.simulation.world import World
 
-WORLDS = ("cluster", "muri")
+WORLDS = ("cluster", "muri", "pollux")
 MEMORY_BYTES = 80 * 2**30  # of each device; only jobs that ask for a part of a device need to know
 # A job is stopped at once; what that costs is paid when it starts again.
 ABILITIES = Abilities(Preemption.INSTANT, gates=True, cores=True, shares=True)
@@ -106,10 +107,10 @@ def check(world: str, restart_cost_s: float, sharing: bool) -> None:
         raise ValueError(f"world={world!r} is not known: choose one of {', '.join(WORLDS)}.")
     if not 0 <= restart_cost_s < math.inf:
         raise ValueError(f"restart_cost_s={restart_cost_s!r} is negative or not finite: give seconds.")
-    if world == "muri" and restart_cost_s:
+    if world != "cluster" and restart_cost_s:
         raise ValueError(
-            f"restart_cost_s={restart_cost_s:g} does not belong into world='muri', which has costs of its own: leave "
-            "it out, or choose world='cluster'."
+            f"restart_cost_s={restart_cost_s:g} does not belong into world={world!r}, which has costs of its own: "
+            "leave it out, or choose world='cluster'."
         )
     if world != "muri" and sharing:
         raise ValueError("sharing=True needs world='muri', whose rules say how fast sharing jobs are.")
@@ -123,6 +124,7 @@ def simulate(
     gpus_per_node: int,
     knowledge: Knowledge | None = None,
     world: str = "cluster",
+    tables: Path | None = None,
     restart_cost_s: float = 0.0,
     sharing: bool = False,
     keep_timeline: bool = False,
@@ -136,7 +138,8 @@ def simulate(
         nodes: Number of nodes.
         gpus_per_node: Devices on each.
         knowledge: What the scheduler is told of the durations; None: the truth.
-        world: ``cluster``, or ``muri`` for the rules of Muri's simulator.
+        world: ``cluster``, or the rules of another simulator: ``muri``, ``pollux``.
+        tables: What was measured of the models; only in the world ``pollux``, where the knowledge is that of speeds.
         restart_cost_s: Seconds that a stopped job loses when it starts again; only in the world ``cluster``.
         sharing: Whether jobs may share devices as in Muri; only in the world ``muri``.
         keep_timeline: Remember who was on which device when, and how many waited.
@@ -162,6 +165,19 @@ def simulate(
             keep_timeline=keep_timeline,
             progress=progress,
         ).run()
+    if world == "pollux":
+        from prefect_gpu.papers.pollux.simulation import simulate_pollux
+
+        return simulate_pollux(
+            jobs,
+            profile,
+            "exact" if isinstance(known, Exact) else "learned" if isinstance(known, Learned) else "none",
+            tables or Path(),
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            keep_timeline=keep_timeline,
+            progress=progress,
+        )
     by_name = {job.job_id: job for job in jobs}
 
     def estimate(model: JobModel) -> Estimate:
