@@ -62,8 +62,16 @@ def simulate(
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of those errors.")] = 0,
     world: Annotated[
-        str, typer.Option(help="cluster, or muri: the rules of Muri's simulator, to compare with published figures.")
+        str,
+        typer.Option(
+            help="cluster; or the rules of another simulator, to compare with published figures: muri, or pollux "
+            "(elastic jobs; profiles adaptive, tiresias and optimus)."
+        ),
     ] = "cluster",
+    tables: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of what was measured of the models, which the world pollux needs."),
+    ] = None,
     sharing: Annotated[
         bool, typer.Option("--sharing", help="Let jobs share devices at the pace that Muri's model gives them.")
     ] = False,
@@ -83,6 +91,7 @@ def simulate(
     never ended.
     """
     from prefect_gpu.papers.from_trace import check, select, simulate
+    from prefect_gpu.papers.pollux.simulation import Unsuitable
     from prefect_gpu.scheduling.profiles import get_profile
 
     if nodes * gpus_per_node > _MOST_DEVICES:
@@ -94,27 +103,33 @@ def simulate(
         _check_plot(plot)
     try:
         known = _knowledge(knowledge, error, seed)
-        get_profile(profile)
+        if world != "pollux":
+            get_profile(profile)
         check(world, restart_cost, sharing)
-        found = select(_read(trace, trace_format, limit), nodes * gpus_per_node)
+        _check_tables(world, tables, error, trace_format)
+        found = select(_read(trace, "pollux" if world == "pollux" else trace_format, limit), nodes * gpus_per_node)
     except ValueError as wrong:
         common.fail(_in_words_of_options(str(wrong)), code=2)
     _tell_left_out(found, nodes * gpus_per_node)
     if not found.jobs:
         common.fail(f"{trace}: no job of it can run on this cluster. Name another trace, or a larger cluster.")
     with _progress(len(found.jobs), shown=not as_json) as advance:
-        results = simulate(
-            found.jobs,
-            profile,
-            nodes=nodes,
-            gpus_per_node=gpus_per_node,
-            knowledge=known,
-            world=world,
-            restart_cost_s=restart_cost,
-            sharing=sharing,
-            keep_timeline=plot is not None,
-            progress=advance,
-        )
+        try:
+            results = simulate(
+                found.jobs,
+                profile,
+                nodes=nodes,
+                gpus_per_node=gpus_per_node,
+                knowledge=known,
+                world=world,
+                tables=tables,
+                restart_cost_s=restart_cost,
+                sharing=sharing,
+                keep_timeline=plot is not None,
+                progress=advance,
+            )
+        except (FileNotFoundError, Unsuitable) as wrong:
+            common.fail(_in_words_of_options(str(wrong)), code=2)
     if as_json:
         common.print_json(results.summary())
     else:
@@ -141,13 +156,25 @@ def _knowledge(name: str, error: float, seed: int) -> Knowledge:
     return KNOWLEDGE[name]()
 
 
+def _check_tables(world: str, tables: Path | None, error: float, trace_format: str | None) -> None:
+    if world != "pollux" and tables is not None:
+        common.fail(f"--tables {tables} does not belong into --world {world}: leave it out.", code=2)
+    if world == "pollux" and tables is None:
+        common.fail("--world pollux needs --tables DIR: name the folder of what was measured of its models.", code=2)
+    if world == "pollux" and (error or trace_format):
+        option = f"--error {error:g}" if error else f"--format {trace_format}"
+        common.fail(f"{option} does not belong into --world pollux: leave it out.", code=2)
+
+
 def _read(path: Path, trace_format: str | None, limit: int | None) -> Iterator[TraceJob]:
     from itertools import islice
 
+    from prefect_gpu.papers.pollux.workloads import read_workload
     from prefect_gpu.simulation.traces import read_trace
 
     try:
-        yield from islice(read_trace(path, trace_format), limit)
+        jobs = read_workload(path) if trace_format == "pollux" else read_trace(path, trace_format)
+        yield from islice(jobs, limit)
     except FileNotFoundError:
         common.fail(f"--trace {path} does not exist. Name the file of a trace.", code=2)
     except OSError as error:
@@ -231,10 +258,12 @@ def _some(names: Sequence[str]) -> str:
 
 def _in_words_of_options(message: str) -> str:
     """A message about an argument, where the user gave an option."""
-    message = re.sub(r"world='(\w+)'", r"--world \1", message)
+    message = re.sub(r"(world|knowledge)='([\w-]+)'", r"--\1 \2", message)
     for argument, option in (
         ("restart_cost_s=", "--restart-cost "),
         ("sharing=True", "--sharing"),
+        ("tables=", "--tables "),
+        ("gpus_per_node=", "--gpus-per-node "),
         ("error=", "--error "),
     ):
         message = message.replace(argument, option)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, InProcess
+from tests.papers.pollux.small import write_tables, write_workload
 
 KEYS = [
     "jobs", "mean_jct_s", "p50_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "mean_wait_s", "gpu_busy_fraction",
@@ -140,9 +141,12 @@ def test_a_picture_without_matplotlib(cli: Cli, trace: Path, tmp_path: Path) -> 
     [
         (["--profile", "best"], 2, "profile='best' is not known: choose one of "),
         (["--knowledge", "all"], 2, "--knowledge all is none of exact, learned, none."),
-        (["--world", "mars"], 2, "--world mars is not known: choose one of cluster, muri."),
+        (["--world", "mars"], 2, "--world mars is not known: choose one of cluster, muri, pollux."),
         (["--world", "muri", "--restart-cost", "5"], 2, "--restart-cost 5 does not belong into --world muri"),
         (["--sharing"], 2, "--sharing needs --world muri"),
+        (["--world", "pollux"], 2, "--world pollux needs --tables DIR: name the folder"),
+        (["--tables", "x"], 2, "--tables x does not belong into --world cluster: leave it out."),
+        (["--world", "pollux", "--tables", "x", "--error", "1"], 2, "--error 1 does not belong into --world pollux"),
         (["--restart-cost", "nan"], 2, "--restart-cost"),
         (["--knowledge", "none", "--error", "0.1"], 2, "--error 0.1 needs --knowledge exact, not none"),
         (["--error", "inf"], 2, "--error inf is negative or not finite"),
@@ -199,3 +203,46 @@ def test_as_a_stranger_would_call_it(cli: Cli, trace: Path) -> None:
     done = cli(*on(trace, "--json"))
     assert done.returncode == 0, done.stderr
     assert list(json.loads(done.stdout)) == KEYS
+
+
+def elastic(run_cli: InProcess, folder: Path, *more: str, model: str = "tiny", gpus: int = 4) -> tuple[int, str, str]:
+    """Two jobs in the world of Pollux' simulator: exit code, output, errors."""
+    workload = write_workload(folder / "workload.csv", f"a,0,{model},1,10", f"b,5,{model},2,20")
+    tables = write_tables(folder / "tables")
+    world = ("--world", "pollux", "--tables", str(tables))
+    done = run_cli(*on(workload, "--json", *world, *more, nodes=2, gpus=gpus))
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "more", [["--profile", "tiresias"], ["--profile", "optimus"], [], ["--knowledge", "learned"]], ids=" ".join
+)
+def test_pollux_world_runs_a_workload(run_cli: InProcess, tmp_path: Path, more: list[str]) -> None:
+    code, output, errors = elastic(run_cli, tmp_path, *more)
+    assert code == 0, errors
+    found = json.loads(output)
+    assert list(found) == KEYS
+    assert found["jobs"] == 2
+
+
+def test_a_job_in_polluxs_world_takes_what_its_tables_say(run_cli: InProcess, tmp_path: Path) -> None:
+    """One GPU: 60 s until the first decision, 30 s of restart and 60 s of steps; two: 48 s and 5 s later."""
+    found = json.loads(elastic(run_cli, tmp_path, "--profile", "tiresias")[1])
+    assert found["mean_jct_s"] == pytest.approx((150 + (60 + 30 + 3 * 15 - 5)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "model", "gpus", "words"),
+    [
+        (["--profile", "srtf"], "tiny", 4, "profile='srtf' with --knowledge exact is not known in --world pollux"),
+        (["--knowledge", "none"], "tiny", 4, "choose one of adaptive, tiresias, optimus, and exact or learned."),
+        ([], "tiny", 8, "--gpus-per-node 8 was not measured in --world pollux: give 4."),
+        ([], "huge", 4, "has none of the model 'huge': it has tiny."),
+    ],
+)
+def test_what_polluxs_world_does_not_know_is_named(
+    run_cli: InProcess, tmp_path: Path, more: list[str], model: str, gpus: int, words: str
+) -> None:
+    code, _, errors = elastic(run_cli, tmp_path, *more, model=model, gpus=gpus)
+    assert code == 2
+    assert words in " ".join(errors.split())

@@ -1,0 +1,1 @@
+"""Worlds that others published, with their figures, ours, and bounds."""
