@@ -1,8 +1,8 @@
 """Workers that begin as forks of a process that has imported Prefect: importing it is two thirds of a worker's start.
 
-A forged worker is ``prefect worker start`` as a user starts it: a process of its own, with its own environment, folder,
-session and output. It differs from one that was started as a new Python in nothing but the time that it takes, and, if
-it is told ``SHOWS_AT_ONCE``, in that Prefect is told at once why runs wait.
+A forged worker is ``prefect worker start`` as a user starts it, or a module of tests that takes the same words: a
+process of its own, with its own environment, folder, session and output. It differs from one that was started as a new
+Python in nothing but the time that it takes, and in what it is told with ``SHOWS_AT_ONCE`` and ``SHORT_LEASE``.
 
 ``python -m tests.forge`` is the process that forks. It reads one JSON object a line, what to start, and writes one a
 line: ``{"pid": ...}`` for each start, and ``{"pid": ..., "code": ...}`` for each end.
@@ -25,13 +25,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-_WORKER = [sys.executable, "-m", "prefect", "worker", "start"]
+_WORKER = ["worker", "start"]
 _POLL_S = 0.05
 SHOWS_AT_ONCE = {"TESTS_SHOWS_AT_ONCE": "1"}
 """Variables of a worker that does not wait for a pause between submissions, nor for a small part of the time, to do so.
 
 A test submits several runs, looks at what is shown, and would wait for six seconds each time.
 """
+SHORT_LEASE = {"TESTS_SHORT_LEASE": "1"}
+"""Variables of a worker that leads for six seconds without a renewal, and not for 18: another one takes over sooner."""
 
 
 class Forged:
@@ -78,10 +80,16 @@ class Forge:
         self._codes: dict[int, int] = {}
 
     def start(self, command: list[str], *, stdout: IO[bytes], env: Mapping[str, str], cwd: Path, **more: Any) -> Any:
-        """As :class:`subprocess.Popen`, for a process whose output goes to a file and that has no input."""
-        if command[: len(_WORKER)] != _WORKER or more.get("stdin") != subprocess.DEVNULL:
+        """As :class:`subprocess.Popen`, for a process whose output goes to a file and that has no input.
+
+        A module of tests with a path of its own is to import what lies there, and is started as a new Python.
+        """
+        python, module, words = command[:2], command[2:3], command[3:]
+        is_worker = python == [sys.executable, "-m"] and words[: len(_WORKER)] == _WORKER
+        same_code = module == ["prefect"] or env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+        if not (is_worker and same_code and more.get("stdin") == subprocess.DEVNULL):
             return subprocess.Popen(command, stdout=stdout, env=env, cwd=cwd, **more)
-        job = {"arguments": command[3:], "log": str(stdout.name), "env": dict(env), "cwd": str(cwd)}
+        job = {"module": module[0], "arguments": words, "log": str(stdout.name), "env": dict(env), "cwd": str(cwd)}
         with self._lock:
             if self._process is None:
                 plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -147,7 +155,7 @@ def serve() -> dict[str, Any] | None:
 
 
 def become(job: dict[str, Any]) -> None:
-    """Be ``prefect worker start``."""
+    """Be ``prefect worker start``, or a module that takes the same words and sees to the rest itself."""
     os.setsid()
     nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(job["log"], os.O_WRONLY | os.O_APPEND)
     for number, file in enumerate((nothing, log, log)):
@@ -156,9 +164,12 @@ def become(job: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(job["env"])
     refresh_global_settings_context()
-    show_at_once(os.environ)
+    if job["module"] == "prefect":
+        show_at_once(os.environ)
+        if SHORT_LEASE.items() <= os.environ.items():
+            shorten_lease()
     sys.argv[1:] = job["arguments"]
-    runpy.run_module("prefect", run_name="__main__", alter_sys=True)
+    runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
 
 
 def show_at_once(env: Mapping[str, str]) -> None:
@@ -169,6 +180,13 @@ def show_at_once(env: Mapping[str, str]) -> None:
         assert lane.QUIET_AFTER_SEVERAL_S >= lane.QUIET_S > 0.0 and lane.SHARE > 0.0
         lane.QUIET_AFTER_SEVERAL_S = lane.QUIET_S = 0.0
         lane.SHARE = 0.5
+
+
+def shorten_lease() -> None:
+    """Lead for six seconds without a renewal."""
+    from prefect_gpu.worker.lease import Lease
+
+    (Lease.__init__.__kwdefaults__ or {}).update(lease_s=6.0, renew_s=1.0)
 
 
 def _say(**words: int) -> None:

@@ -13,8 +13,7 @@ import psutil
 
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.training.protocol import ENV_RUN_ID
-from prefect_gpu.worker.lease import Lease
-from tests.forge import show_at_once
+from tests.forge import shorten_lease, show_at_once
 
 TERRITORY = "engine-everywhere"
 
@@ -41,7 +40,7 @@ def main() -> None:
 
     setattr(ProcessDriver, "scope", scope)  # noqa: B010  # mypy knows that a method is no variable
     setattr(ProcessDriver, "sweep", sweep)  # noqa: B010
-    (Lease.__init__.__kwdefaults__ or {}).update(lease_s=6.0, renew_s=1.0)
+    shorten_lease()
     show_at_once(os.environ)
     app()
 

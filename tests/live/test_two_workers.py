@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections import Counter
@@ -85,7 +84,6 @@ def start_leased(pool: LivePool, name: str, module: str = leased_worker.__name__
         **SHOWS_AT_ONCE,
         "NOTES": str(pool.notes),
         "PREFECT_INTEGRATIONS_GPU_PASS_ENVIRONMENT": "NOTES",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
         **more,
     }
     command = [sys.executable, "-m", module, "worker", "start", "--pool", pool.name, "--name", name]
