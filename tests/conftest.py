@@ -59,7 +59,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest.fixture(scope="session")
 def wide_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A private Prefect server that listens on all addresses of this machine, within the reach of containers."""
-    with Sandbox(tmp_path_factory.mktemp("sandbox"), host="0.0.0.0") as box:
+    folder = tmp_path_factory.mktemp("sandbox")
+    with closing(Forge()) as forge, Sandbox(folder, host="0.0.0.0", popen=forge.start) as box:
         yield box
 
 

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,8 +151,9 @@ class Lab:
                 _run("iptables", "-I", *rule)
             for node in self.nodes:
                 self._join(node)
-                if self._engines:
-                    self.start_engine(node)
+            if self._engines:
+                with ThreadPoolExecutor() as side_by_side:  # half of an Engine's start is waiting
+                    list(side_by_side.map(self.start_engine, self.nodes))
         except BaseException:
             self.stop()
             raise

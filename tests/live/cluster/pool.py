@@ -25,7 +25,7 @@ class ClusterPool(LivePool):
         super().__init__(sandbox, client, name, folder)
         self.lab = lab
 
-    def start_worker(self, *arguments: str, wait: bool = True, state_dir: Path | None = None, **env: str) -> Process:
+    def start_worker(self, *arguments: str, wait: bool = True, state_dir: Path | None = None, **env: Any) -> Process:
         settings = {
             "driver": "swarm",
             "docker_host": self.lab.nodes[0].url,

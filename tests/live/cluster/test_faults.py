@@ -10,11 +10,13 @@ import pytest
 
 from prefect_gpu.demo.lab.docker_nodes import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
+from tests.forge import SHORT_LEASE
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, DEADLINE_S, eventually
 from tests.live.test_preemption import result_of, steps_of, undisturbed
 
 STEPS = 200
+HURRY = "hurry"  # once it is there, no step takes any time
 DEVICES = 2  # of each node
 
 
@@ -73,12 +75,13 @@ def went_on(trace: Path) -> None:
 
 async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool, trace: Path) -> None:
     swarm.start_worker(**COLD)
-    run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS)
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS, hurry=str(swarm.folder / HURRY))
     await trains(trace)
     node, pid = await node_of(swarm, run_id), (await swarm.read(run_id)).infrastructure_pid
     client = Endpoint(node.url).connect()
     client.api.kill(str(pid).split(":")[1])
     client.close()
+    (swarm.folder / HURRY).touch()
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)
     first, second = tries(trace)
@@ -107,11 +110,14 @@ async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool,
 
 
 async def test_a_worker_that_takes_over_follows_the_containers(swarm: ClusterPool, trace: Path) -> None:
-    first = swarm.start_worker()
-    run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS, step_s=0.2)  # longer than a lease
-    await trains(trace)
+    first = swarm.start_worker(others=SHORT_LEASE)
+    hurry = str(swarm.folder / HURRY)
+    run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS, step_s=0.5, hurry=hurry)
+    await trains(trace, 5)
     first.kill()
-    swarm.start_worker()
+    second = swarm.start_worker(others=SHORT_LEASE)
+    await asyncio.to_thread(second.wait_for_output, "adopted it", timeout_s=DEADLINE_S)
+    (swarm.folder / HURRY).touch()
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)
     assert len(words_of(trace, 2)) == 1, "it was not started again"
@@ -120,7 +126,7 @@ async def test_a_worker_that_takes_over_follows_the_containers(swarm: ClusterPoo
 
 
 async def test_a_run_is_cancelled_and_one_that_was_taken_over_as_well(swarm: ClusterPool, trace: Path) -> None:
-    first = swarm.start_worker(**COLD)
+    first = swarm.start_worker(others=SHORT_LEASE, **COLD)
     traces = [trace.with_name(f"trace-{number}") for number in range(2)]
     run_ids = [await swarm.submit("carries_on", trace=str(one), steps=100_000) for one in traces]
     for one in traces:
@@ -131,4 +137,4 @@ async def test_a_run_is_cancelled_and_one_that_was_taken_over_as_well(swarm: Clu
         assert "Crashed" not in await swarm.names(run_id), "whoever waits for the run would take it for the end"
         if run_id == run_ids[0]:
             first.kill()
-            swarm.start_worker(**COLD).wait_for_output("adopted it", timeout_s=DEADLINE_S)
+            swarm.start_worker(others=SHORT_LEASE, **COLD).wait_for_output("adopted it", timeout_s=DEADLINE_S)
