@@ -171,6 +171,11 @@ class Lab:
             while _try("iptables", "-D", *rule):
                 pass
 
+    def kill_engines(self) -> None:
+        """Stop all Engines at once, as if the power were cut: to stop them nicely takes far longer."""
+        for node in self.nodes:
+            self.stop_engine(node, kill=True)
+
     def join_swarm(self, labels: Mapping[str, Mapping[str, str]] | None = None) -> None:
         """Make the nodes one Swarm, with the first as its manager.
 

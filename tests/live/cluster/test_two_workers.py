@@ -6,6 +6,7 @@ import asyncio
 import signal
 
 from prefect_gpu.demo.lab.sandbox import Process
+from tests.forge import SHORT_LEASE
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import eventually
 
@@ -13,7 +14,7 @@ from tests.live.pool import eventually
 def start(swarm: ClusterPool, name: str) -> Process:
     """Each is on a machine of its own, as far as they know."""
     folder = swarm.folder / name
-    return swarm.start_worker(wait=False, state_dir=folder, driver="docker", virtual_devices="1")
+    return swarm.start_worker(wait=False, state_dir=folder, driver="docker", virtual_devices="1", others=SHORT_LEASE)
 
 
 async def test_who_takes_over_without_records_removes_the_containers_and_every_run_ends_once(
