@@ -94,13 +94,15 @@ async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool,
     manager, others = swarm.lab.nodes[0], []
     for number in range(2 * DEVICES):  # one more than the manager's node takes
         trace = trace.with_name(f"trace-{number}")
-        run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS)
-        await trains(trace)
+        hurry = str(swarm.folder / HURRY)
+        run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS, step_s=0.5, hurry=hurry)
+        await trains(trace, 5)
         lost = await node_of(swarm, run_id)
         if lost is not manager:
             break
         others.append(run_id)
     await asyncio.to_thread(swarm.lab.stop_engine, lost, kill=True)
+    (swarm.folder / HURRY).touch()
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)
     assert len(words_of(trace, 1)) == 2
