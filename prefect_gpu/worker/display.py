@@ -33,6 +33,7 @@ _NAMES = {
 
 _SETTLED_AFTER_S = 0.25
 _BUSY_AGAIN_S = 1.0  # between two tries to show progress
+_FAILED_AGAIN_S = 5.0  # after Prefect has not answered as it should; the run itself may have nothing new for hours
 _AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
 
 
@@ -124,25 +125,26 @@ class RunDisplay(Follower):
                 again_in = max(_BUSY_AGAIN_S, self._lane.free_in_s)
             if self._shown_phase == _PREPARED:
                 again_in = min(again_in or _AT_GATE_AGAIN_S, _AT_GATE_AGAIN_S)
-            if again_in and not self._over.is_set():
-                if self._again is not None:
-                    self._again.cancel()
-                self._again = asyncio.get_running_loop().call_later(again_in, self.wake)
         except Exception as error:
             self._logger.debug("Run %s could not be shown: %r", self._run.record.name, error)
+            again_in = _FAILED_AGAIN_S
+        if again_in and not self._over.is_set():
+            if self._again is not None:
+                self._again.cancel()
+            self._again = asyncio.get_running_loop().call_later(again_in, self.wake)
 
     async def _show_phase(self) -> None:
-        phase, words, now = self._run.phase, None, CLOCK()
+        phase, told, words, now = self._run.phase, self._told, None, CLOCK()
         if self._run.waiting:
             phase, told = _PREPARED, self._waits_for()
             if phase == self._shown_phase and (told[0] == self._told[0] and not moved(self._told[1], told[1], now)):
                 return
-            self._told, words = told, at_gate(*told, now)
+            words = at_gate(*told, now)
         elif phase == self._shown_phase:
             return
         if phase in _NAMES and not self._over.is_set():
-            self._shown_phase = phase
             await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words)
+            self._shown_phase, self._told = phase, told
 
     def _say_drift(self) -> None:
         factor = None if self._drift_said else self._estimates.drift(self._run.run_id)

@@ -100,3 +100,24 @@ async def test_a_leader_that_is_refused_leads_again(
     go.touch()
     await pool.until(run_id, "Completed")
     assert pool.noted() == pool.noted("finished") == {str(run_id): 1}
+
+
+async def test_a_phase_that_could_not_be_shown_is_shown_later(pool: LivePool, proxy: Proxy, tmp_path: Path) -> None:
+    """The run has nothing new meanwhile."""
+    through = {"PREFECT_API_URL": proxy.api_url}
+    await asyncio.to_thread(pool.start_worker, others=through, virtual_devices="1", prescheduling="false", **COLD)
+    hold, hold_saving = tmp_path / "hold", tmp_path / "hold_saving"
+    direct = {"env": {"PREFECT_API_URL": pool.sandbox.api_url}}
+    run_id = await pool.submit("train", job_variables=direct, hold=str(hold), hold_saving=str(hold_saving))
+    await pool.until(run_id, "Training")
+    gone = await proxy.fail(404, rf"PATCH /api/flow_runs/{run_id}")
+    hold.touch()
+
+    async def tried_again() -> bool:
+        return gone.met > 1
+
+    await eventually(tried_again, "a second try")
+    await proxy.heal()
+    await pool.until(run_id, "Saving")
+    hold_saving.touch()
+    await pool.until(run_id, "Completed")
