@@ -25,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+_ROOT = Path(__file__).parents[1]
 _WORKER = ["worker", "start"]
 _POLL_S = 0.05
 SHOWS_AT_ONCE = {"TESTS_SHOWS_AT_ONCE": "1"}
@@ -82,11 +83,11 @@ class Forge:
     def start(self, command: list[str], *, stdout: IO[bytes], env: Mapping[str, str], cwd: Path, **more: Any) -> Any:
         """As :class:`subprocess.Popen`, for a process whose output goes to a file and that has no input.
 
-        A module of tests with a path of its own is to import what lies there, and is started as a new Python.
+        One with a path of its own is to import what lies there, and is started as a new Python.
         """
         python, module, words = command[:2], command[2:3], command[3:]
         is_worker = python == [sys.executable, "-m"] and words[: len(_WORKER)] == _WORKER
-        same_code = module == ["prefect"] or env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+        same_code = env.get("PYTHONPATH") in (os.environ.get("PYTHONPATH"), str(_ROOT))
         if not (is_worker and same_code and more.get("stdin") == subprocess.DEVNULL):
             return subprocess.Popen(command, stdout=stdout, env=env, cwd=cwd, **more)
         job = {"module": module[0], "arguments": words, "log": str(stdout.name), "env": dict(env), "cwd": str(cwd)}
@@ -95,7 +96,7 @@ class Forge:
                 plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "tests.forge"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                    env=plain, cwd=Path(__file__).parents[1],
+                    env=plain, cwd=_ROOT,
                 )  # fmt: skip
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(job).encode() + b"\n")
