@@ -89,6 +89,6 @@ def test_what_the_worker_imports_for_itself_does_not_change_the_environment_of_r
     launcher._control = SimpleNamespace(register=lambda run_id: {})  # type: ignore[assignment]
     monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
     configuration: Any = SimpleNamespace(env={"OWN": "1"}, command="true", working_dir=tmp_path, stream_output=False)
-    spec = launcher._specify(prefect.as_read(), prefect.launch(), configuration, None)
+    spec = launcher._specify(prefect.as_read(), prefect.launch(), configuration, None, {})
     assert spec.env["OWN"] == "1" and "PATH" in spec.env
     assert "KMP_INIT_AT_FORK" not in spec.env
