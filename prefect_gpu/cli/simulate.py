@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,9 +32,12 @@ _LABELS = {
     "jobs_per_s": "Jobs per second",
     "decisions": "Decisions",
     "decision_p99_s": "99 in 100 decisions within",
+    "worst_fairness": "Finish-time fairness, worst",
+    "unfair_fraction": "… above 1.05",
 }
 
 _MOST_DEVICES = 1_000_000
+_TABLES = {"pollux": "models", "shockwave": "jobs"}  # worlds that need tables: of what
 
 
 def simulate(
@@ -64,13 +67,14 @@ def simulate(
     world: Annotated[
         str,
         typer.Option(
-            help="cluster; or the rules of another simulator, to compare with published figures: muri, or pollux "
-            "(elastic jobs; profiles adaptive, tiresias and optimus)."
+            help="cluster; or the rules of another simulator, to compare with published figures: muri, pollux (elastic "
+            "jobs; profiles adaptive, tiresias, optimus), or shockwave (batch sizes that change; profiles adaptive, "
+            "srtf, and the published schedules)."
         ),
     ] = "cluster",
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of what was measured of the models, which the world pollux needs."),
+        typer.Option(metavar="DIR", help="Folder of what was measured, which the worlds pollux and shockwave need."),
     ] = None,
     sharing: Annotated[
         bool, typer.Option("--sharing", help="Let jobs share devices at the pace that Muri's model gives them.")
@@ -91,7 +95,7 @@ def simulate(
     never ended.
     """
     from prefect_gpu.papers.from_trace import check, select, simulate
-    from prefect_gpu.papers.pollux.simulation import Unsuitable
+    from prefect_gpu.papers.unsuitable import Unsuitable
     from prefect_gpu.scheduling.profiles import get_profile
 
     if nodes * gpus_per_node > _MOST_DEVICES:
@@ -103,11 +107,11 @@ def simulate(
         _check_plot(plot)
     try:
         known = _knowledge(knowledge, error, seed)
-        if world != "pollux":
+        if world not in _TABLES:
             get_profile(profile)
         check(world, restart_cost, sharing)
-        _check_tables(world, tables, error, trace_format)
-        found = select(_read(trace, "pollux" if world == "pollux" else trace_format, limit), nodes * gpus_per_node)
+        _check_tables(world, tables, knowledge, error, trace_format)
+        found = select(_read(trace, world, trace_format, limit), nodes * gpus_per_node)
     except ValueError as wrong:
         common.fail(_in_words_of_options(str(wrong)), code=2)
     _tell_left_out(found, nodes * gpus_per_node)
@@ -156,24 +160,33 @@ def _knowledge(name: str, error: float, seed: int) -> Knowledge:
     return KNOWLEDGE[name]()
 
 
-def _check_tables(world: str, tables: Path | None, error: float, trace_format: str | None) -> None:
-    if world != "pollux" and tables is not None:
-        common.fail(f"--tables {tables} does not belong into --world {world}: leave it out.", code=2)
-    if world == "pollux" and tables is None:
-        common.fail("--world pollux needs --tables DIR: name the folder of what was measured of its models.", code=2)
-    if world == "pollux" and (error or trace_format):
-        option = f"--error {error:g}" if error else f"--format {trace_format}"
-        common.fail(f"{option} does not belong into --world pollux: leave it out.", code=2)
+def _check_tables(world: str, tables: Path | None, knowledge: str, error: float, trace_format: str | None) -> None:
+    if world not in _TABLES:
+        if tables is not None:
+            common.fail(f"--tables {tables} does not belong into --world {world}: leave it out.", code=2)
+        return
+    if tables is None:
+        what = _TABLES[world]
+        common.fail(f"--world {world} needs --tables DIR: name the folder of what was measured of its {what}.", code=2)
+    for given, option in (
+        (error, f"--error {error:g}"),
+        (trace_format, f"--format {trace_format}"),
+        (world == "shockwave" and knowledge != "exact", f"--knowledge {knowledge}"),
+    ):
+        if given:
+            common.fail(f"{option} does not belong into --world {world}: leave it out.", code=2)
 
 
-def _read(path: Path, trace_format: str | None, limit: int | None) -> Iterator[TraceJob]:
+def _read(path: Path, world: str, trace_format: str | None, limit: int | None) -> Iterator[TraceJob]:
     from itertools import islice
 
     from prefect_gpu.papers.pollux.workloads import read_workload
+    from prefect_gpu.papers.shockwave.tables import read_jobs
     from prefect_gpu.simulation.traces import read_trace
 
     try:
-        jobs = read_workload(path) if trace_format == "pollux" else read_trace(path, trace_format)
+        readers: dict[str, Callable[[Path], Iterable[TraceJob]]] = {"pollux": read_workload, "shockwave": read_jobs}
+        jobs = readers[world](path) if world in readers else read_trace(path, trace_format)
         yield from islice(jobs, limit)
     except FileNotFoundError:
         common.fail(f"--trace {path} does not exist. Name the file of a trace.", code=2)
@@ -230,10 +243,10 @@ def _show(results: Results, title: str) -> None:
         seconds = name.endswith("_s") and name != "jobs_per_s"
         if seconds:
             words = f"{value * 1000:.3g} ms" if name == "decision_p99_s" else duration(value)
-        elif name == "gpu_busy_fraction":
+        elif name.endswith("_fraction"):
             words = f"{value:.1%}"
         else:
-            words = f"{value:,.0f}"
+            words = f"{value:.2f}" if name == "worst_fairness" else f"{value:,.0f}"
         exact = f"{value:,.0f} s" if seconds and value >= 90 else ""
         table.add_row(_LABELS[name], Text(words), Text(exact))
     screen = common.console()

@@ -18,7 +18,7 @@ from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob
 from prefect_gpu.simulation.world import World
 
-WORLDS = ("cluster", "muri", "pollux")
+WORLDS = ("cluster", "muri", "pollux", "shockwave")
 MEMORY_BYTES = 80 * 2**30  # of each device; only jobs that ask for a part of a device need to know
 # A job is stopped at once; what that costs is paid when it starts again.
 ABILITIES = Abilities(Preemption.INSTANT, gates=True, cores=True, shares=True)
@@ -138,8 +138,9 @@ def simulate(
         nodes: Number of nodes.
         gpus_per_node: Devices on each.
         knowledge: What the scheduler is told of the durations; None: the truth.
-        world: ``cluster``, or the rules of another simulator: ``muri``, ``pollux``.
-        tables: What was measured of the models; only in the world ``pollux``, where the knowledge is that of speeds.
+        world: ``cluster``, or the rules of another simulator: ``muri``, ``pollux``, ``shockwave``.
+        tables: What was measured; only in the worlds ``pollux``, where the knowledge is that of speeds, and
+            ``shockwave``, which takes none.
         restart_cost_s: Seconds that a stopped job loses when it starts again; only in the world ``cluster``.
         sharing: Whether jobs may share devices as in Muri; only in the world ``muri``.
         keep_timeline: Remember who was on which device when, and how many waited.
@@ -172,6 +173,18 @@ def simulate(
             jobs,
             profile,
             "exact" if isinstance(known, Exact) else "learned" if isinstance(known, Learned) else "none",
+            tables or Path(),
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            keep_timeline=keep_timeline,
+            progress=progress,
+        )
+    if world == "shockwave":
+        from prefect_gpu.papers.shockwave.simulation import simulate_shockwave
+
+        return simulate_shockwave(
+            jobs,
+            profile,
             tables or Path(),
             nodes=nodes,
             gpus_per_node=gpus_per_node,

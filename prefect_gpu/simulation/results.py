@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.run import Outcome, Run
 
+UNFAIR = 1.05
+"""Finish-time fairness above which a job was treated unfairly, as its inventors count it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -38,6 +41,7 @@ class Results:
         self.wall_s = 0.0
         self.end_s = 0.0
         self.unfinished: list[str] = []
+        self.fairness: list[float] = []  # finish-time fairness by job, in worlds that have it
         self.held_device_s = 0.0
         self.busy_device_s = 0.0  # training, each run at the speed that it has
         self.training_device_s = 0.0  # training, at whatever speed
@@ -146,7 +150,15 @@ class Results:
             "jobs_per_s": len(times) / self.wall_s if self.wall_s else 0.0,
             "decisions": self.decisions,
             "decision_p99_s": quantile(decisions, 0.99),
+            **(
+                {"worst_fairness": max(self.fairness), "unfair_fraction": self.unfair_fraction} if self.fairness else {}
+            ),
         }
+
+    @property
+    def unfair_fraction(self) -> float:
+        """The part of the jobs that took more than 1.05 times as long as with their part of the cluster alone."""
+        return sum(value > UNFAIR for value in self.fairness) / len(self.fairness) if self.fairness else 0.0
 
 
 def quantile(ordered: list[float], q: float) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Cli, InProcess
 from tests.papers.pollux.small import write_tables, write_workload
+from tests.papers.shockwave import small as shockwave
 
 KEYS = [
     "jobs", "mean_jct_s", "p50_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "mean_wait_s", "gpu_busy_fraction",
@@ -141,12 +142,15 @@ def test_a_picture_without_matplotlib(cli: Cli, trace: Path, tmp_path: Path) -> 
     [
         (["--profile", "best"], 2, "profile='best' is not known: choose one of "),
         (["--knowledge", "all"], 2, "--knowledge all is none of exact, learned, none."),
-        (["--world", "mars"], 2, "--world mars is not known: choose one of cluster, muri, pollux."),
+        (["--world", "mars"], 2, "--world mars is not known: choose one of cluster, muri, pollux, shockwave."),
         (["--world", "muri", "--restart-cost", "5"], 2, "--restart-cost 5 does not belong into --world muri"),
         (["--sharing"], 2, "--sharing needs --world muri"),
         (["--world", "pollux"], 2, "--world pollux needs --tables DIR: name the folder"),
         (["--tables", "x"], 2, "--tables x does not belong into --world cluster: leave it out."),
         (["--world", "pollux", "--tables", "x", "--error", "1"], 2, "--error 1 does not belong into --world pollux"),
+        (["--world", "shockwave"], 2, "--world shockwave needs --tables DIR: name the folder"),
+        (["--world", "shockwave", "--tables", "x", "--knowledge", "none"], 2, "--knowledge none does not belong into"),
+        (["--world", "shockwave", "--tables", "x"], 2, "has 1 columns"),
         (["--restart-cost", "nan"], 2, "--restart-cost"),
         (["--knowledge", "none", "--error", "0.1"], 2, "--error 0.1 needs --knowledge exact, not none"),
         (["--error", "inf"], 2, "--error inf is negative or not finite"),
@@ -245,4 +249,44 @@ def test_what_polluxs_world_does_not_know_is_named(
 ) -> None:
     code, _, errors = elastic(run_cli, tmp_path, *more, model=model, gpus=gpus)
     assert code == 2
+    assert words in " ".join(errors.split())
+
+
+def in_shockwaves_world(run_cli: InProcess, tmp_path: Path, *more: str) -> tuple[int, str, str]:
+    """Two jobs of 400 and 100 s on one GPU."""
+    tables = shockwave.write_tables(tmp_path / "tables", [400, 100])
+    trace = shockwave.write_trace(tmp_path / "jobs.trace", shockwave.plain(0, 400), shockwave.plain(0, 100))
+    done = run_cli(*on(trace, "--world", "shockwave", "--tables", str(tables), *more, gpus=1))
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("profile", ["adaptive", "srtf"])
+def test_shockwaves_world_says_how_fair_a_policy_was(run_cli: InProcess, tmp_path: Path, profile: str) -> None:
+    """The short one first; the long one then loses 20 s, once."""
+    code, output, errors = in_shockwaves_world(run_cli, tmp_path, "--profile", profile, "--json")
+    assert code == 0, errors
+    found = json.loads(output)
+    assert list(found) == [*KEYS, "worst_fairness", "unfair_fraction"]
+    assert found["mean_jct_s"] == (100 + 520) / 2
+    assert found["worst_fairness"] == 520 / (400 * 2)
+
+
+def test_a_published_schedule_is_replayed_as_far_as_it_goes(run_cli: InProcess, tmp_path: Path) -> None:
+    """It has four rounds for the first job, and none for the second."""
+    code, output, errors = in_shockwaves_world(run_cli, tmp_path, "--profile", "ours", "--json")
+    assert json.loads(output)["mean_jct_s"] == 400
+    assert code == 1
+    assert "1 job never ended under profile='ours' (1)" in " ".join(errors.split())
+
+
+def test_shockwaves_figures_are_shown_with_their_names(run_cli: InProcess, tmp_path: Path) -> None:
+    _, output, _ = in_shockwaves_world(run_cli, tmp_path)
+    assert "Finish-time fairness, worst" in output
+    assert "0.65" in output
+
+
+def test_what_shockwaves_world_does_not_know_is_named(run_cli: InProcess, tmp_path: Path) -> None:
+    code, _, errors = in_shockwaves_world(run_cli, tmp_path, "--profile", "fifo")
+    assert code == 2
+    words = "profile='fifo' is not known in --world shockwave: choose one of adaptive, srtf, ours."
     assert words in " ".join(errors.split())

@@ -11,6 +11,7 @@ from prefect_gpu.papers.pollux.speeds import LearnedSpeeds, TrueSpeeds
 from prefect_gpu.papers.pollux.tables import read_tables
 from prefect_gpu.papers.pollux.tiresias import Tiresias
 from prefect_gpu.papers.pollux.world import Policy, PolluxWorld
+from prefect_gpu.papers.unsuitable import Unsuitable
 from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob
 
@@ -21,10 +22,6 @@ _POLICIES: dict[tuple[str, str], Callable[[], Policy]] = {
     ("optimus", "exact"): Optimus,
 }
 _MOST_PER_NODE = 4  # more GPUs of a node were not measured
-
-
-class Unsuitable(ValueError):
-    """An argument that does not belong into this world."""
 
 
 def simulate_pollux(
