@@ -8,7 +8,7 @@ the v100 entries of tacc_throughputs.json, the patterns of utils.py with the tim
 schedules and times of reproduce/pickles/tacc_32gpus.
 
 Looked at while the policy was built: the trace, and draws of jobs and of gaps between them, with replacement
-(``TUNED``). The draws of ``REPORTED`` were run once, when it was done. The trace has 120 jobs, so that one that
+(``TUNED``). The draws of ``REPORTED`` were run when it was done. The trace has 120 jobs, so that one that
 is treated unfairly is 0.8 %: the draws say more. What they are measured against: a bound of the makespan (all work on
 all GPUs, and each job from its submission on, alone), the shortest job first, and the longest first.
 """
