@@ -212,7 +212,9 @@ class Finalisation:
                     flow_run.empirical_policy = policy.model_copy(update={"retries": policy.retries + 1})
                 done = run.record.progress.get("step")
                 from_where = f" It carries on from step {done}." if done else ""
-                waits: State = Scheduled(name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}")
+                waits: State = Scheduled(
+                    scheduled_time=self._clock.now(), name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}"
+                )
                 await self._force(flow_run, waits)
             return await self._client.read_flow_run(flow_run.id)
 

@@ -13,6 +13,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pe
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.worker import asking as module
 from prefect_gpu.worker.finalisation import Finalisation, claim_words
+from prefect_gpu.worker.server_clock import ServerClock
 from tests.worker.prefect_stand_in import HOST_PREFIX, OneRun, asking
 
 
@@ -143,6 +144,16 @@ async def test_a_run_that_is_ended_before_it_begins_is_not_started_again_for_eve
         if outcome is None:
             prefect.states.append(Pending())
     assert outcomes == [*[None] * 9, "crashed"]
+
+
+async def test_a_run_that_gives_way_waits_by_the_clock_of_the_server() -> None:
+    """The clock of the machine has been set forth by an hour: nobody would look at the run before it is over."""
+    prefect = OneRun(Running())
+    clock = ServerClock()
+    clock._before_s = clock.before_s - 3600.0
+    await Finalisation(asking(prefect), HOST_PREFIX, clock=clock).give_way(prefect.launch(), "another comes first")
+    due = prefect.states[-1].state_details.scheduled_time
+    assert due is not None and (due - datetime.now(timezone.utc)).total_seconds() < -3000
 
 
 @pytest.mark.parametrize("error", ["PrefectHTTPStatusError: Client error '401 Unauthorized'", "ObjectNotFound"])
