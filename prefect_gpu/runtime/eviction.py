@@ -61,10 +61,14 @@ class Eviction(Follower):
         self._timers[run.run_id] = loop.call_later(self._patience_s, self._give_up, run)
 
     def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
-        """See :class:`.Follower`. Once a checkpoint is written, or cannot be, the run is stopped."""
-        if kind != protocol.CHECKPOINT:
+        """See :class:`.Follower`. Once a checkpoint is written, or cannot be, the run is stopped.
+
+        One that tries again in its process, having crashed or saved, has nothing to save, and is stopped at once.
+        """
+        again = kind == protocol.PHASE and launch.phase == protocol.PREPARING
+        if not (again or kind == protocol.CHECKPOINT):
             return ()
-        if launch.eviction is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
+        if launch.eviction is None or launch.handle is None or launch.phase in _NEEDS_NO_STOP or launch.record.leaving:
             return ()
         error = data.get("error")
         if error:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.instructions import Move
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.training import protocol
 
@@ -28,8 +29,11 @@ class Phases(Follower):
         """See :class:`.Follower`.
 
         A run that was launched behind another one is *preparing*, for the scheduler, when it waits for its devices:
-        from then on it could train. What comes before is part of its launch.
+        from then on it could train. What comes before is part of its launch. Of a run that moves, the scheduler knows
+        the launch at its next place: what the process that is to leave still does is not that launch's phase.
         """
+        if isinstance(launch.eviction, Move):
+            return
         status = STATUS_OF_PHASE.get(launch.phase) if kind == protocol.PHASE else None
         if status is not None and (status is not Status.PREPARING or not launch.record.gated or launch.waiting):
             yield ev.PhaseEntered(launch.run_id, status)

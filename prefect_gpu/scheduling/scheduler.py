@@ -31,6 +31,7 @@ class SchedulingError(RuntimeError):
 
 _LONGEST_STORY = 500  # sentences, from which on phases are not told any more
 _PHASES = (Status.PREPARING, Status.TRAINING, Status.SAVING)
+_NOT_YET_TRAINING = (Status.LAUNCHING, Status.PREPARING, Status.STOPPING)  # here, a launch may turn out to have failed
 
 
 class Scheduler:
@@ -169,10 +170,11 @@ class Scheduler:
                 return _both(self._adopt(event, now))
             case ev.LaunchFailed(job_id, reason, not_before):
                 job = state.jobs.get(job_id)
-                if job is None or job.status is not Status.LAUNCHING:
+                if job is None or job.status not in _NOT_YET_TRAINING:
                     return False, False
                 job.story.append((now, f"could not be launched: {reason}"))
-                self._free(job, decision)
+                if job.active:
+                    self._free(job, decision)
                 job.retry_at = not_before
                 state.admit(job, now)
                 return True, True

@@ -335,6 +335,44 @@ def explore(sequences: int, steps: int, *, same_each_time: bool = False) -> None
         assert min(Faults.launched_behind, Faults.left) > sequences / 20, "else this would be about something else"
 
 
+def test_a_run_that_tries_again_while_it_is_to_move_waits_when_it_cannot_be_launched(tmp_path: Path) -> None:
+    world = World(tmp_path, 2)
+    world.set_quota(None)
+    for _ in range(2):
+        world.submit(Request(preemptible=True), "q", ESTIMATE)
+    for _ in range(2):
+        for process in list(world.processes.values()):
+            process.go()
+            world.pass_time(0.0)
+    first, second = world.processes.values()
+    first.end(0)
+    world.pass_time(0.0)
+    world.refusals["prepare"] = True
+    world.order(second.run_id, "move")
+    second.prepare()  # the process that is to leave, on the device that it is to leave
+    world.pass_time(0.0)
+    assert second.stage == "gone", "it has nothing to save, and is stopped at once"
+    world.check()
+    world.recover()
+
+
+def test_a_run_that_saved_and_tries_again_leaves_all_the_same(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    world.set_quota(None)
+    run = world.submit(Request(preemptible=True), "q", ESTIMATE)
+    [process] = world.processes.values()
+    for _ in range(3):
+        process.go()
+        world.pass_time(0.0)
+    assert process.stage == "saving"
+    world.order(run, "wait")
+    process.prepare()
+    world.pass_time(0.0)
+    assert process.stage == "gone"
+    world.check()
+    world.recover()
+
+
 def test_no_fault_does_harm() -> None:
     explore(15, 15, same_each_time=True)
 

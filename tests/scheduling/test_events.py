@@ -23,6 +23,14 @@ def test_a_failed_launch_frees_the_device_and_is_tried_again_later() -> None:
     assert world.launched == ["a", "a"]
 
 
+def test_a_launch_may_fail_although_the_job_is_said_to_prepare() -> None:
+    world = World(node("n", 8))
+    world.submit("a")
+    world.handle(ev.PhaseEntered("a", Status.PREPARING))  # as an earlier process of the job reported
+    world.handle(ev.LaunchFailed("a", "no API", world.now + 2))
+    assert world.places == {} and world.held("a") == ["due"]
+
+
 def test_a_failed_launch_lets_the_next_job_go_first() -> None:
     world = World(node("n", 8))
     world.submit("a", "b")

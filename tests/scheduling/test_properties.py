@@ -189,7 +189,7 @@ class AnyHistory(RuleBasedStateMachine):
                 self.due[job] = 0.0
                 self.retry.pop(job, None)
             case ev.LaunchFailed(job, _, not_before) if job in self.running:
-                if self.scheduler.state.jobs[job].status is Status.LAUNCHING:
+                if self.scheduler.state.jobs[job].status not in (Status.TRAINING, Status.SAVING):
                     del self.running[job]
                     self.retry[job] = not_before
             case ev.PlacingFailed(job, _, not_before) if job in self.known - self.running.keys():
