@@ -152,11 +152,11 @@ def claims_of(found: Found, modes: tuple[str, ...], quick: bool = False) -> list
     return [*claims, at_most("simulated against measured, largest difference of all, %", max(away), 15.0)]
 
 
-def table_of(found: Found, modes: tuple[str, ...]) -> list[dict[str, Any]]:
+def table_of(found: Found, modes: tuple[str, ...], quick: bool = False) -> list[dict[str, Any]]:
     """Medians of the repeats for each mode and policy, measured and simulated."""
     rows = []
     for mode in modes:
-        for policy in ("ours", "liquid", *workload.OTHERS):
+        for policy in workload.profiles(mode, quick):
             row: dict[str, Any] = {"mode": mode, "policy": policy}
             for at, metric in enumerate(METRICS):
                 for word, times in (("measured", found.measured), ("simulated", found.simulated)):
@@ -185,7 +185,7 @@ def main() -> int:
     work = partial(run, modes=modes, repeats=repeats, quick=options.quick)
     found = in_lab(options, workload.SHAPE, work, containers=options.containers)
     details = {
-        "table": table_of(found, modes),
+        "table": table_of(found, modes, options.quick),
         "alone": {
             "step_s": {
                 f"{program} x {size}": {
