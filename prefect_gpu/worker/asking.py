@@ -87,7 +87,7 @@ class Asking:
                     if status < 500 and status not in _OF_A_GATEWAY:
                         raise
                 self.logger.debug("Prefect answered %s; asking again", status)
-            except (httpx.TransportError, json.JSONDecodeError) as error:
+            except (httpx.RequestError, json.JSONDecodeError) as error:
                 absence.doubt()
                 self.logger.debug("Prefect does not answer (%r); asking again", error)
             await asyncio.sleep(pause)

@@ -28,7 +28,9 @@ from typing import Protocol
 import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.client.schemas.responses import MinimalConcurrencyLimitResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from pydantic import TypeAdapter
 
 from prefect_gpu.worker.pool import page_size
 
@@ -116,7 +118,8 @@ class PrefectTerms:
             if error.response.status_code == httpx.codes.LOCKED:
                 return False
             raise
-        return bool(answer.json())  # a limit that does not exist is none that is full
+        # A limit that does not exist is none that is full. What a gateway says of itself is no renewal.
+        return bool(TypeAdapter(list[MinimalConcurrencyLimitResponse]).validate_python(answer.json()))
 
     async def forget_before(self, number: int) -> None:
         """See :class:`Terms`."""

@@ -28,6 +28,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.answers import NotPrefectsAnswerError
 from prefect_gpu.worker.asking import NO_ANSWERS, Absence
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Shown
@@ -282,9 +283,9 @@ class QueueSync:
         """Tell the scheduler about one run, as it was when it was read. One that cannot be taken in harms no other."""
         try:
             await self._take(flow_run, read_at)
-        except httpx.HTTPError:
-            raise
-        except Exception:  # an answer of the server's that makes no sense, say
+        except Exception as error:  # an answer of the server's that makes no sense, say
+            if isinstance(error, httpx.HTTPError) and not isinstance(error, NotPrefectsAnswerError):
+                raise
             self._logger.exception("Run %s could not be taken in; the next look tries again", flow_run.name)
 
     async def _take(self, flow_run: FlowRun, read_at: float) -> None:

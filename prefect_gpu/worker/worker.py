@@ -25,6 +25,7 @@ from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
+from prefect_gpu.worker.answers import believe_only_prefect
 from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.compatible import must_fit
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
@@ -118,6 +119,11 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
                 f"Draining: {count} run{'s' if count > 1 else ''} to finish, and no new run starts. After a second "
                 "signal the worker leaves at once: the trainings go on, and the next worker takes them over."
             )
+
+    async def setup(self) -> None:
+        """Once the worker has begun, an answer that makes no sense is none."""
+        await super().setup()
+        believe_only_prefect(self.client, self._logger)
 
     async def teardown(self, *exc_info: Any) -> None:
         """Let go of everything but the running processes."""
