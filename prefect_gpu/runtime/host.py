@@ -53,8 +53,13 @@ class Host(Protocol):
             False if it is over: its user cancelled it, or it had just ended by itself. It is finalised then.
         """
 
-    async def unlaunched(self, run: Launch) -> None:
-        """An earlier worker claimed the run but never started it: give it back to its queue."""
+    async def unlaunched(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
+        """An earlier worker claimed the run but never started it: give it back to its queue.
+
+        Returns:
+            (outcome, message, end) if it was started all the same, and nothing is left of that: the end in the worker's
+            time, if it is known.
+        """
 
     def released(self, run: Launch) -> None:
         """The launch is over and forgotten; if the run waits again, it may be submitted again."""

@@ -31,7 +31,7 @@ from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Status
 from prefect_gpu.scheduling.state.state import State
-from prefect_gpu.storage.row import HistoryRow
+from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 _ADOPTED_GRACE_S = 5.0  # for a run whose cancellation an earlier worker had begun
@@ -297,7 +297,10 @@ class Launches:
 
     async def _return_unlaunched(self, launch: Launch) -> None:
         self.instances.dismiss(launch)
-        await self.host.unlaunched(launch)
+        ended = await self.host.unlaunched(launch)
+        if ended is not None:
+            outcome, message, at = ended
+            await self._keep(launch, ExitReport(None), self.clock() if at is None else at, outcome, message)
         self._release(launch)
 
     def _follow(self, launch: Launch, work: Coroutine[Any, Any, None]) -> None:
@@ -338,18 +341,20 @@ class Launches:
     async def _settle(self, launch: Launch, report: ExitReport, ended_at: float) -> None:
         outcome, message = await self.host.finalise(launch, report)
         self._over(launch, ended_at, outcome, message)
+        if outcome is not None:
+            await self._keep(launch, report, ended_at, outcome, message)
+
+    async def _keep(self, launch: Launch, report: ExitReport, ended_at: float, outcome: Outcome, message: str) -> None:
+        """What is kept of a launch whose run is over: a row, and its checkpoints where they may be needed again."""
         # A failed run may be tried again from where it was; one that was deleted may be back with a restored database.
         if outcome in ("completed", "cancelled") and not launch.deleted:
             await asyncio.to_thread(self.checkpoints.remove, launch.run_id)
-        if outcome is not None:
-            devices = self.fleet.named(launch.record.placement.all_devices)
-            try:
-                row = launch.history_row(
-                    outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at
-                )
-                await asyncio.to_thread(self.host.record_history, self._dated(row))
-            except Exception:
-                self.logger.exception("The history row of run %s could not be written", launch.record.name)
+        devices = self.fleet.named(launch.record.placement.all_devices)
+        try:
+            row = launch.history_row(outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at)
+            await asyncio.to_thread(self.host.record_history, self._dated(row))
+        except Exception:
+            self.logger.exception("The history row of run %s could not be written", launch.record.name)
 
     def _ended_at(self, launch: Launch, report: ExitReport) -> float:
         """The worker's time of a run's end. Whoever saw it had only the machine's clock, which may have been set."""

@@ -76,13 +76,18 @@ class Finalisation:
             (outcome, message); the outcome is None if the run never began and waits again.
         """
         try:
-            while True:
-                finalised = await self._persist(run, lambda: self._finalise(run, report, api_was_away))
-                if finalised is not None:
-                    return finalised
+            return await self._brought_to_its_end(run, report, api_was_away=api_was_away)
         except ObjectNotFound:
             run.deleted = True
             return "cancelled", "The flow run was deleted while it ran."
+
+    async def _brought_to_its_end(
+        self, run: Launch, report: ExitReport, *, api_was_away: bool
+    ) -> tuple[Outcome | None, str]:
+        while True:
+            finalised = await self._persist(run, lambda: self._finalise(run, report, api_was_away))
+            if finalised is not None:
+                return finalised
 
     async def _persist(self, run: Launch, ask: Callable[[], Awaitable[T]]) -> T:
         """Raises ObjectNotFound if the run was deleted."""
@@ -223,28 +228,39 @@ class Finalisation:
         except ObjectNotFound:
             return None
 
-    async def give_back(self, run: Launch) -> None:
+    async def give_back(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """Return a run to its queue that an earlier worker claimed but never started.
 
         If Prefect has seen it run, it was started: what its process and its supervisor wrote was lost with the power.
+
+        Returns:
+            (outcome, message, when it ended in the worker's time, None if nobody knows) of a run that had begun; None
+            if it waits again.
         """
 
-        async def work() -> None:
+        async def begun() -> FlowRun | None:
+            """The run, if this launch of it ran; else it waits again."""
             flow_run = await self._client.read_flow_run(UUID(run.run_id))
             state = flow_run.state
             if state is None:
-                return
+                return None
+            if await self._ran(flow_run.id, run.folder.name):
+                return flow_run
             if state.type is StateType.CANCELLING:
                 await self._force(flow_run, Cancelled(message="Cancelled before it started."))
             elif state.type is StateType.PENDING and await self._claimed_in(flow_run.id, run.folder.name):
                 await self._give_back(flow_run, "The worker that had claimed it is gone; the run had not begun.")
-            elif state.type is StateType.RUNNING and await self._claimed_in(flow_run.id, run.folder.name):
-                await self._crash(flow_run, ExitReport(returncode=None))
+            return None
 
         try:
-            await self._persist(run, work)
+            flow_run = await self._persist(run, begun)
+            if flow_run is None or flow_run.state is None:
+                return None
+            outcome, message = await self._brought_to_its_end(run, ExitReport(returncode=None), api_was_away=False)
         except ObjectNotFound:
-            return
+            return None
+        ended_at = self._clock.of(flow_run.state.timestamp) if flow_run.state.is_final() else None
+        return None if outcome is None else (outcome, message, ended_at)
 
     async def _give_back(self, flow_run: FlowRun, message: str) -> None:
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
@@ -255,6 +271,15 @@ class Finalisation:
         history = await self._client.read_flow_run_states(run_id)
         last = next((state for state in reversed(history) if state.type is StateType.PENDING and state.message), None)
         return last is not None and words in (last.message or "")
+
+    async def _ran(self, run_id: UUID, folder: str) -> bool:
+        """Whether the run has run since its last claim, which was for that folder."""
+        ran = False
+        for state in reversed(await self._client.read_flow_run_states(run_id)):
+            if state.type is StateType.PENDING and state.message:
+                return ran and folder in state.message
+            ran = ran or state.type is StateType.RUNNING
+        return False
 
     async def cancel_if_ours(self, flow_run: FlowRun) -> None:
         """Finish a cancellation that no process is left to finish: it never had one, or ours is gone.

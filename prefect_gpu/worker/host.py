@@ -176,12 +176,13 @@ class PrefectHost:
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
                 await self.worker._give_worker_labels_to_flow_run(UUID(run.run_id))
 
-    async def unlaunched(self, run: Launch) -> None:
+    async def unlaunched(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """See :class:`Host`."""
         await self.leadership.must_hold()
         with self.lane.urgent():
-            await self._finalisation.give_back(run)
+            ended = await self._finalisation.give_back(run)
         self.queue.finalised(run.run_id)
+        return ended
 
     # -- following ------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ async def test_what_a_power_loss_tears_neither_stops_the_worker_nor_keeps_or_fre
 
     second = pool.start_worker(virtual_devices="3", learn="false", **COLD)
     assert (await pool.until(ended)).name == (await pool.until(vanished)).name == "Crashed"
+    assert {row.outcome for row in await pool.rows([ended, vanished])} == {"crashed"}
     assert [second.output.count(f"{name} cannot be read") for name in ("process.json", "exit.json")] == [1, 1]
     device = started_on(started[lives]["pid"])
     assert f"Run {lives} goes on, and {device} cannot be granted until it has ended" in second.output

@@ -101,6 +101,7 @@ class RecordingHost:
         self.finalising: asyncio.Event | None = None  # finalise() waits for it
         self.preparing: asyncio.Event | None = None  # prepare() waits for it
         self.outcome: tuple[Outcome | None, str] = ("completed", "fine")
+        self.had_begun: tuple[Outcome, str, float | None] | None = None  # what unlaunched() finds
         self.request = Request()
         self.found_out: dict[str, Any] = {}  # by prepare(), for the history
 
@@ -144,9 +145,10 @@ class RecordingHost:
             await self.finalising.wait()
         return self.outcome
 
-    async def unlaunched(self, run: Launch) -> None:
+    async def unlaunched(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """See Host."""
         self.said.append(f"unlaunched {run.run_id}")
+        return self.had_begun
 
     def released(self, run: Launch) -> None:
         """See Host."""

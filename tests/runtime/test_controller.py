@@ -422,6 +422,19 @@ async def test_a_launch_that_never_came_to_be_is_given_back(tmp_path: Path) -> N
         assert second.host.said == ["unlaunched a"] and second.folders == [] and second.places == {}
 
 
+async def test_a_launch_of_which_nothing_is_left_has_its_row(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        await bench.launch("a")
+        granted = bench.controller.runs["a"].record.times["granted"]
+    async with running(tmp_path) as second:  # whose driver finds no process
+        second.host.had_begun = ("completed", "All is well", granted + 7.0)
+        await second.controller.wait_idle()
+        [row] = second.host.rows
+        assert (row.run_id, row.outcome, row.message, row.exit_code) == ("a", "completed", "All is well", None)
+        assert row.granted_at is not None and row.ended_at == pytest.approx(row.granted_at + 7.0)
+        assert second.folders == [] and second.places == {}
+
+
 async def test_a_cancellation_outlives_the_worker(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         await bench.launch("a")

@@ -290,3 +290,31 @@ async def test_a_run_that_ends_while_it_is_looked_at_again_keeps_its_end() -> No
     prefect.after_read = lambda: prefect.states.append(Completed())
     await finalisation(prefect).bury_orphans([read], set())
     assert prefect.shown[0] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("states", "retries", "ended", "becomes"),
+    [
+        ([], 0, None, ("scheduled", "Scheduled")),
+        ([Running()], 0, "crashed", ("crashed", "Crashed")),
+        ([Running()], 2, "crashed", ("scheduled", "AwaitingRetry")),
+        ([Running(), Completed()], 2, "completed", ("completed", "Completed")),
+        ([Running(), Crashed()], 2, "crashed", ("scheduled", "AwaitingRetry")),
+        ([Running(), Cancelling()], 0, "cancelled", ("cancelled", "Cancelled")),
+        ([Cancelling()], 0, None, ("cancelled", "Cancelled")),
+        ([Running(), Scheduled(name="AwaitingGpu", message="It gave way: ")], 0, None, ("scheduled", "AwaitingGpu")),
+        ([Running(), Scheduled(), Pending(message=claim_words("v", "f")), Running()], 0, None, ("running", "Running")),
+    ],
+    ids=[
+        *("claimed", "running", "running, with retries", "completed", "crashed, with retries", "being cancelled"),
+        *("cancelled before", "gave way", "claimed by another"),
+    ],
+)
+async def test_a_launch_of_which_nothing_is_left_is_known_by_what_prefect_saw(
+    states: list[State], retries: int, ended: str | None, becomes: tuple[str, str]
+) -> None:
+    prefect = OneRun(*states, retries=retries)
+    found = await finalisation(prefect).give_back(prefect.launch())
+    assert (found[0] if found is not None else None, prefect.shown) == (ended, becomes)
+    if found is not None and states[-1].is_final():
+        assert found[2] == ServerClock().of(states[-1].timestamp)
