@@ -351,7 +351,9 @@ class Launches:
             await asyncio.to_thread(self.checkpoints.remove, launch.run_id)
         devices = self.fleet.named(launch.record.placement.all_devices)
         try:
-            row = launch.history_row(outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at)
+            row = launch.history_row(
+                outcome=outcome, message=message, report=report, devices=devices, ended_at=ended_at
+            )
             await asyncio.to_thread(self.host.record_history, self._dated(row))
         except Exception:
             self.logger.exception("The history row of run %s could not be written", launch.record.name)
