@@ -22,6 +22,7 @@ INTERVAL_S = 60.0
 """Seconds between two decisions, at least."""
 EVENT_S = 7.0
 """What a decision costs each job that runs, in the authors' charging."""
+_ROUNDING_S = 1e-6
 CHARGING = ("change", "event")
 """``change``: starts and resizes cost; ``event``: each decision costs every running job, too."""
 
@@ -185,9 +186,9 @@ class ElasticFlowWorld:
         trained_s = max(min(seconds, left_s) - job.lost_s, 0.0)
         job.outcome.trained_s += trained_s
         self.results.busy_device_s += trained_s * job.gpus
-        if left_s <= seconds:
-            job.work, job.outcome.end_s = 0.0, now + left_s
-            self._leave(job, now + left_s)
+        if left_s <= seconds + _ROUNDING_S:
+            job.work, job.outcome.end_s = 0.0, min(now + left_s, then)
+            self._leave(job, job.outcome.end_s)
             self.results.jobs += 1
             self._progress(self.results.jobs)
         else:

@@ -15,8 +15,12 @@ from operator import attrgetter
 
 HAND_S = 20.0
 """Seconds before its deadline by which a promise is planned to end."""
+LATE = 0.5
+"""Part of the time between decisions by which a change is expected to be late."""
 PAYS_S = 60.0
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
+
+_ROUNDING_S = 1e-6
 
 Piece = tuple[float, float, int]
 """From when until when so many GPUs."""
@@ -85,7 +89,7 @@ class Profile:
         return number
 
 
-def plan(job: Due, profile: Profile, now: float, by_s: float) -> list[Piece] | None:
+def plan(job: Due, profile: Profile, now: float, by_s: float, hold_s: float = 0.0) -> list[Piece] | None:
     """The smallest number of GPUs with which a job is done in time, and when it has how many of them.
 
     Where fewer than that are free, it has the most that are.
@@ -93,31 +97,37 @@ def plan(job: Due, profile: Profile, now: float, by_s: float) -> list[Piece] | N
     Args:
         profile: What is free; from now on.
         by_s: When it should be done.
+        hold_s: Seconds from now on in which nothing can change, and by half of which later changes may come late.
     """
     sizes = sorted(job.speed)
     if now + job.work / job.speed[sizes[-1]] > by_s:
         return None
     for most in range(len(sizes)):
         if now + job.work / job.speed[sizes[most]] <= by_s:
-            found = _fill(job, sizes[: most + 1], profile, now, by_s)
+            found = _fill(job, sizes[: most + 1], profile, now, by_s, hold_s)
             if found is not None:
                 return found
     return None
 
 
-def _fill(job: Due, sizes: Sequence[int], profile: Profile, now: float, by_s: float) -> list[Piece] | None:
+def _fill(
+    job: Due, sizes: Sequence[int], profile: Profile, now: float, by_s: float, hold_s: float
+) -> list[Piece] | None:
     most, fastest = sizes[-1], job.speed[sizes[-1]]
     times, free = profile.times, profile.free
     work, gpus, lost_s = job.work, job.gpus, job.lost_s
     speed = job.speed.get(gpus, 0.0)
     pieces: list[Piece] = []
     begun, last = now, len(times) - 1
-    for at in range(bisect_right(times, now) - 1, last + 1):
-        start = max(times[at], now)
+    first, held = bisect_right(times, now) - 1, bisect_left(times, now + hold_s)
+    fewest = min(free[first : max(held, first + 1)])
+    for at in range(max(first, held - 1), last + 1):
+        start = now if at <= max(first, held - 1) else times[at]
         if start + work / fastest > by_s:
             return None
         end = times[at + 1] if at < last else math.inf
-        may = most if free[at] >= most else sizes[number - 1] if (number := bisect_right(sizes, free[at])) else 0
+        there = fewest if start == now else free[at]
+        may = most if there >= most else sizes[number - 1] if (number := bisect_right(sizes, there)) else 0
         if may != gpus:
             lasts_s = min(end, by_s) - start
             if gpus > may or (lasts_s - job.change_s[may]) * job.speed[may] > (lasts_s - lost_s) * speed:
@@ -125,6 +135,8 @@ def _fill(job: Due, sizes: Sequence[int], profile: Profile, now: float, by_s: fl
                     pieces.append((begun, start, gpus))
                 begun, gpus = start, may
                 speed, lost_s = (job.speed[gpus], job.change_s[gpus]) if gpus else (0.0, 0.0)
+                if start > now:
+                    lost_s += LATE * hold_s
         if not gpus:
             continue
         done_s = start + lost_s + work / speed
@@ -216,14 +228,15 @@ class Promises:
         for start, end, size in pieces:
             if end <= self.now:
                 continue
-            start = max(start, self.now)
+            start = max(start, self.now + self.hold_s) if start > self.now else self.now
             if size != gpus:
                 gpus, lost_s = size, job.change_s[size]
             done_s = start + lost_s + work / job.speed[size]
-            if done_s <= end:
-                kept.append((start, done_s, size))
+            if done_s <= end + _ROUNDING_S:
+                kept.append((start, min(done_s, end), size))
                 work = 0.0
                 break
+            if end <= start: continue
             kept.append((start, end, size))
             work -= max(end - start - lost_s, 0.0) * job.speed[size]
             lost_s = max(lost_s - (end - start), 0.0)
@@ -236,7 +249,7 @@ class Promises:
     def _mend(self, job: Due) -> None:
         self.profile.take(self.plans[job.id], -1)
         for by_s in (job.deadline_s - self.hand_s, job.deadline_s):
-            found = plan(job, self.profile, self.now, by_s)
+            found = plan(job, self.profile, self.now, by_s, self.hold_s)
             if found is not None:
                 break
         else:
@@ -249,7 +262,7 @@ class Promises:
         self.plans[job.id] = found
 
     def _promise(self, job: Due) -> bool:
-        found = plan(job, self.profile, self.now, job.deadline_s - self.hand_s)
+        found = plan(job, self.profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
         if found is not None:
             self.profile.take(found)
             self.plans[job.id] = found
@@ -267,7 +280,7 @@ class Promises:
         """Plans for all, in order of deadlines; None if one of them would be late."""
         profile, plans = Profile(self.gpus, self.now), dict[str, list[Piece]]()
         for job in sorted(jobs, key=attrgetter("deadline_s", "id")):
-            found = plan(job, profile, self.now, job.deadline_s - self.hand_s)
+            found = plan(job, profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
             if found is None:
                 return None
             profile.take(found)
