@@ -10,14 +10,19 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
 from dataclasses import dataclass
 from operator import attrgetter
 
-HAND_S = 20.0
+import os
+HAND_S = float(os.environ.get("HAND", 20))
 """Seconds before its deadline by which a promise is planned to end."""
-LATE = 0.5
+SEEN = 500
+import os
+A = float(os.environ.get("A", 4))
+LATE = float(os.environ.get("LATE", 0.5))
 """Part of the time between decisions by which a change is expected to be late."""
-PAYS_S = 60.0
+PAYS_S = float(os.environ.get("PAYS", 60))
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
 
 _ROUNDING_S = 1e-6
@@ -80,6 +85,16 @@ class Profile:
                 times.append(self.times[at])
                 free.append(self.free[at])
         self.times, self.free = times, free
+
+    def used(self, gpus: int, start: float, end: float) -> float:
+        """Part of so many GPUs that is not free from one moment to another."""
+        free = 0.0
+        for at in range(max(bisect_right(self.times, start) - 1, 0), len(self.times)):
+            if self.times[at] >= end:
+                break
+            until = self.times[at + 1] if at + 1 < len(self.times) else end
+            free += self.free[at] * (min(until, end) - max(self.times[at], start))
+        return 1.0 - free / (gpus * (end - start)) if end > start else 1.0
 
     def _cut(self, at: float) -> int:
         number = bisect_left(self.times, at)
@@ -166,6 +181,7 @@ class Promises:
         self.profile = Profile(gpus)
         self.now = -math.inf
         self._jobs: dict[str, Due] = {}
+        self._seen: deque[float] = deque(maxlen=SEEN)
 
     def update(self, now: float, jobs: Iterable[Due]) -> None:
         """What is left of the jobs that were promised, now; those that are left out have ended.
@@ -188,6 +204,8 @@ class Promises:
         A job's plan goes beside those of the others; if there is none, all are planned anew, in order of deadlines.
         """
         refused = []
+        jobs = list(jobs)
+        self._seen.extend(job.least_gpu_s() for job in jobs)
         for job in sorted(jobs, key=lambda job: (job.least_gpu_s(), job.deadline_s, job.id)):
             if not self._promise(job):
                 refused.append(job.id)
@@ -261,16 +279,25 @@ class Promises:
         self.profile.take(found)
         self.plans[job.id] = found
 
+    def _too_dear(self, job: Due, pieces: Iterable[Piece]) -> bool:
+        cost = sum(gpus * (end - start) for start, end, gpus in pieces)
+        used = self.profile.used(self.gpus, self.now, job.deadline_s)
+        return cost * used > A * (1.0 - used) * sum(self._seen) / len(self._seen)
+
     def _promise(self, job: Due) -> bool:
         found = plan(job, self.profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
         if found is not None:
+            if self._too_dear(job, found):
+                return False
             self.profile.take(found)
             self.plans[job.id] = found
         else:
             if self.now + job.work / max(job.speed.values()) > job.deadline_s - self.hand_s:
                 return False
+            if self._too_dear(job, [(0, job.least_gpu_s(), 1)]):
+                return False
             anew = self._anew([*self._jobs.values(), job])
-            if anew is None:
+            if anew is None or self._too_dear(job, anew[0][job.id]):
                 return False
             self.plans, self.profile = anew
         self._jobs[job.id] = job
