@@ -17,12 +17,13 @@ from operator import attrgetter
 import os
 HAND_S = float(os.environ.get("HAND", 20))
 """Seconds before its deadline by which a promise is planned to end."""
-SEEN = 500
+SEEN = int(os.environ.get("SEEN", 500))
+REF = os.environ.get("REF", "mean")
 import os
-A = float(os.environ.get("A", 4))
-LATE = float(os.environ.get("LATE", 0.5))
+A = float(os.environ.get("A", 5))
+LATE = float(os.environ.get("LATE", 0.25))
 """Part of the time between decisions by which a change is expected to be late."""
-PAYS_S = float(os.environ.get("PAYS", 60))
+PAYS_S = float(os.environ.get("PAYS", 300))
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
 
 _ROUNDING_S = 1e-6
@@ -170,9 +171,16 @@ def _cost(plans):
     return sum(n*(e-s) for p in plans.values() for s,e,n in p)
 
 
-RE=int(os.environ.get("RE", 0))
+RE=int(os.environ.get("RE", 1))
 
 
+FIRST=int(os.environ.get("FIRST", 0))
+ORDERS=os.environ.get("ORDERS","e")
+KEYS={"e":attrgetter("deadline_s", "id"),
+ "l":lambda j:(j.deadline_s-j.work/min(j.speed.values()),j.id),
+ "m":lambda j:(j.deadline_s-0.5*j.work/min(j.speed.values()),j.id),
+ "s":lambda j:(j.least_gpu_s(),j.id),
+}
 class Promises:
     """The plans of all jobs whose deadlines were promised.
 
@@ -293,7 +301,14 @@ class Promises:
     def _too_dear(self, job: Due, pieces: Iterable[Piece]) -> bool:
         cost = sum(gpus * (end - start) for start, end, gpus in pieces)
         used = self.profile.used(self.gpus, self.now, job.deadline_s)
-        return cost * used > A * (1.0 - used) * sum(self._seen) / len(self._seen)
+        return cost * used > A * (1.0 - used) * self._usual()
+
+    def _usual(self) -> float:
+        import statistics
+        if REF == "mean": return statistics.fmean(self._seen)
+        if REF == "geo": return statistics.geometric_mean(self._seen)
+        x = sorted(self._seen)
+        return x[int(float(REF) * len(x))]
 
     def _promise(self, job: Due) -> bool:
         found = plan(job, self.profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
@@ -314,16 +329,21 @@ class Promises:
         self._jobs[job.id] = job
         return True
 
-    def _anew(self, jobs: Sequence[Due]) -> tuple[dict[str, list[Piece]], Profile] | None:
-        """Plans for all, in order of deadlines; None if one of them would be late."""
-        profile, plans = Profile(self.gpus, self.now), dict[str, list[Piece]]()
-        for job in sorted(jobs, key=attrgetter("deadline_s", "id")):
-            found = plan(job, profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
-            if found is None:
-                return None
-            profile.take(found)
-            plans[job.id] = found
-        return plans, profile
+    def _anew(self, jobs):
+        best = None
+        for order in ORDERS:
+            profile, plans = Profile(self.gpus, self.now), {}
+            for job in sorted(jobs, key=KEYS[order]):
+                found = plan(job, profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
+                if found is None:
+                    break
+                profile.take(found)
+                plans[job.id] = found
+            else:
+                if best is None or _cost(plans) < _cost(best[0]):
+                    best = plans, profile
+                if FIRST: return best
+        return best
 
     # -- what is left ---------------------------------------------------------------------------------------------
 
