@@ -40,7 +40,9 @@ def read_speeds(folder: Path) -> Speeds:
             rows = csv.DictReader(file)
             names = [name for name in rows.fieldnames or () if name.isdigit()]
             if "global_batch_size" not in (rows.fieldnames or ()):
-                raise ValueError(f"{path} has no column 'global_batch_size': name a folder of ElasticFlow's throughputs")
+                raise ValueError(
+                    f"{path} has no column 'global_batch_size': name a folder of ElasticFlow's throughputs"
+                )
             for row in rows:
                 batch = int(row["global_batch_size"])
                 measured = {int(name): float(row[name] or 0) for name in names}

@@ -9,22 +9,21 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-import os
-HAND_S = float(os.environ.get("HAND", 20))
+HAND_S = 15.0
 """Seconds before its deadline by which a promise is planned to end."""
-SEEN = int(os.environ.get("SEEN", 500))
-REF = os.environ.get("REF", "mean")
-import os
-A = float(os.environ.get("A", 5))
-LATE = float(os.environ.get("LATE", 0.25))
-"""Part of the time between decisions by which a change is expected to be late."""
-PAYS_S = float(os.environ.get("PAYS", 300))
+LATE = 0.25
+"""Part of the time between decisions by which a change that is planned for later is expected to be late."""
+PAYS_S = 300.0
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
+DEAR, TIGHT = 4.0, 1 / 3
+"""A job is too dear if it needs more than 4 · (free part of the GPUs)^(1/3) / (the other part) usual jobs' GPU seconds."""
+SEEN = 500
+"""Jobs, the last ones that were submitted, whose mean is usual."""
 
 _ROUNDING_S = 1e-6
 
@@ -167,20 +166,18 @@ def _fill(
     return None
 
 
-def _cost(plans):
-    return sum(n*(e-s) for p in plans.values() for s,e,n in p)
+def _gpu_s(pieces: Iterable[Piece]) -> float:
+    return sum(gpus * (end - start) for start, end, gpus in pieces)
 
 
-RE=int(os.environ.get("RE", 1))
+def _between(job: Due) -> tuple[float, str]:
+    """Between the order of deadlines and that of the latest starts on the fewest GPUs."""
+    return job.deadline_s - 0.5 * job.work / job.speed[min(job.speed)], job.id
 
 
-FIRST=int(os.environ.get("FIRST", 0))
-ORDERS=os.environ.get("ORDERS","e")
-KEYS={"e":attrgetter("deadline_s", "id"),
- "l":lambda j:(j.deadline_s-j.work/min(j.speed.values()),j.id),
- "m":lambda j:(j.deadline_s-0.5*j.work/min(j.speed.values()),j.id),
- "s":lambda j:(j.least_gpu_s(),j.id),
-}
+_ORDERS = (attrgetter("deadline_s", "id"), _between)
+
+
 class Promises:
     """The plans of all jobs whose deadlines were promised.
 
@@ -202,7 +199,8 @@ class Promises:
         """What is left of the jobs that were promised, now; those that are left out have ended.
 
         Plans of jobs that are ahead of them become shorter. A job that is behind gets another plan, if need be all do;
-        where there is none that is in time, the fastest.
+        where there is none that is in time, one that is late. All are planned anew, too, where that needs fewer GPU
+        seconds: a plan made while many GPUs were taken may have more of them, later, than it needs.
         """
         self.now = now
         self._jobs = {job.id: job for job in jobs}
@@ -212,15 +210,18 @@ class Promises:
         self.profile.forget(now)
         for job in behind:
             self._mend(job)
-        if RE:
-            anew = self._anew([*self._jobs.values()])
-            if anew is not None and (RE==2 or _cost(anew[0]) < _cost(self.plans)):
-                self.plans, self.profile = anew
+        anew = self._anew([*self._jobs.values()])
+        if anew is not None and sum(map(_gpu_s, anew[0].values())) < sum(map(_gpu_s, self.plans.values())):
+            self.plans, self.profile = anew
 
     def admit(self, jobs: Iterable[Due]) -> list[str]:
         """Promise as many new jobs as can be kept, those with least work first; the others are refused.
 
-        A job's plan goes beside those of the others; if there is none, all are planned anew, in order of deadlines.
+        A job's plan goes beside those of the others; if there is none, all are planned anew. A job that is dear while
+        GPUs are scarce is refused although a plan exists, for the sake of several others. A refusal changes no plan.
+
+        Returns:
+            The ids of the refused.
         """
         refused = []
         jobs = list(jobs)
@@ -273,7 +274,8 @@ class Promises:
                 kept.append((start, min(done_s, end), size))
                 work = 0.0
                 break
-            if end <= start: continue
+            if end <= start:
+                continue
             kept.append((start, end, size))
             work -= max(end - start - lost_s, 0.0) * job.speed[size]
             lost_s = max(lost_s - (end - start), 0.0)
@@ -294,56 +296,54 @@ class Promises:
             if anew is not None:
                 self.plans, self.profile = anew
                 return
-            found = plan(job, self.profile, self.now, math.inf) or []
+            found = plan(job, self.profile, self.now, math.inf, self.hold_s) or []
         self.profile.take(found)
         self.plans[job.id] = found
 
-    def _too_dear(self, job: Due, pieces: Iterable[Piece]) -> bool:
-        cost = sum(gpus * (end - start) for start, end, gpus in pieces)
+    def _too_dear(self, job: Due, gpu_s: float) -> bool:
         used = self.profile.used(self.gpus, self.now, job.deadline_s)
-        return cost * used > A * (1.0 - used) * self._usual()
-
-    def _usual(self) -> float:
-        import statistics
-        if REF == "mean": return statistics.fmean(self._seen)
-        if REF == "geo": return statistics.geometric_mean(self._seen)
-        x = sorted(self._seen)
-        return x[int(float(REF) * len(x))]
+        usual_s = sum(self._seen) / len(self._seen)
+        return gpu_s * used > DEAR * max(1.0 - used, 0.0) ** TIGHT * usual_s
 
     def _promise(self, job: Due) -> bool:
-        found = plan(job, self.profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
+        by_s = job.deadline_s - self.hand_s
+        found = plan(job, self.profile, self.now, by_s, self.hold_s)
         if found is not None:
-            if self._too_dear(job, found):
+            if self._too_dear(job, _gpu_s(found)):
                 return False
             self.profile.take(found)
             self.plans[job.id] = found
         else:
-            if self.now + job.work / max(job.speed.values()) > job.deadline_s - self.hand_s:
-                return False
-            if self._too_dear(job, [(0, job.least_gpu_s(), 1)]):
+            if self.now + job.work / max(job.speed.values()) > by_s or self._too_dear(job, job.least_gpu_s()):
                 return False
             anew = self._anew([*self._jobs.values(), job])
-            if anew is None or self._too_dear(job, anew[0][job.id]):
+            if anew is None or self._too_dear(job, _gpu_s(anew[0][job.id])):
                 return False
             self.plans, self.profile = anew
         self._jobs[job.id] = job
         return True
 
-    def _anew(self, jobs):
-        best = None
-        for order in ORDERS:
-            profile, plans = Profile(self.gpus, self.now), {}
-            for job in sorted(jobs, key=KEYS[order]):
-                found = plan(job, profile, self.now, job.deadline_s - self.hand_s, self.hold_s)
-                if found is None:
-                    break
-                profile.take(found)
-                plans[job.id] = found
-            else:
-                if best is None or _cost(plans) < _cost(best[0]):
-                    best = plans, profile
-                if FIRST: return best
-        return best
+    def _anew(self, jobs: Sequence[Due]) -> tuple[dict[str, list[Piece]], Profile] | None:
+        """Plans for all, in the better of two orders; None if a job would be late that need not be."""
+        found = [one for order in _ORDERS for one in [self._in_order(sorted(jobs, key=order))] if one]
+        return min(found, key=lambda one: sum(map(_gpu_s, one[0].values())), default=None)
+
+    def _in_order(self, jobs: Iterable[Due]) -> tuple[dict[str, list[Piece]], Profile] | None:
+        profile, plans, late = Profile(self.gpus, self.now), dict[str, list[Piece]](), list[Due]()
+        for job in jobs:
+            by_s = job.deadline_s - self.hand_s
+            if self.now + job.work / max(job.speed.values()) > job.deadline_s:
+                late.append(job)
+                continue
+            found = plan(job, profile, self.now, by_s, self.hold_s)
+            if found is None:
+                return None
+            profile.take(found)
+            plans[job.id] = found
+        for job in late:
+            plans[job.id] = plan(job, profile, self.now, math.inf, self.hold_s) or []
+            profile.take(plans[job.id])
+        return plans, profile
 
     # -- what is left ---------------------------------------------------------------------------------------------
 
