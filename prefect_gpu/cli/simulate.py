@@ -68,13 +68,15 @@ def simulate(
         str,
         typer.Option(
             help="cluster; or the rules of another simulator, to compare with published figures: muri, pollux (elastic "
-            "jobs; profiles adaptive, tiresias, optimus), or shockwave (batch sizes that change; profiles adaptive, "
-            "srtf, and the published schedules)."
+            "jobs; profiles adaptive, tiresias, optimus), shockwave (batch sizes that change; profiles adaptive, "
+            "srtf, and the published schedules), or elasticflow (deadlines; profiles adaptive, edf)."
         ),
     ] = "cluster",
     tables: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of what was measured, which the worlds pollux and shockwave need."),
+        typer.Option(
+            metavar="DIR", help="Folder of what was measured, which the worlds pollux, shockwave and elasticflow need."
+        ),
     ] = None,
     sharing: Annotated[
         bool, typer.Option("--sharing", help="Let jobs share devices at the pace that Muri's model gives them.")
@@ -105,6 +107,13 @@ def simulate(
         )
     if plot is not None:
         _check_plot(plot)
+    if world == "elasticflow":
+        if restart_cost or sharing or error or knowledge != "exact":
+            common.fail(
+                "--world elasticflow knows speeds exactly and has costs of its own: leave out other ones.", code=2
+            )
+        _deadlines(list(_read(trace, world, trace_format, limit)), profile, tables, nodes, gpus_per_node, plot, as_json)
+        return
     try:
         known = _knowledge(knowledge, error, seed)
         if world not in _TABLES:
@@ -146,6 +155,40 @@ def simulate(
             f"{common.plural(len(results.unfinished), 'job')} never ended under profile={profile!r} "
             f"({_some(results.unfinished)}); the figures leave them out. Choose another profile or a larger cluster."
         )
+
+
+def _deadlines(
+    jobs: Sequence[TraceJob],
+    profile: str,
+    tables: Path | None,
+    nodes: int,
+    gpus_per_node: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """The world of ElasticFlow's simulator: jobs that were refused never end, and that is no failure."""
+    from prefect_gpu.papers.elasticflow.simulation import elasticflow_world, figures
+
+    if tables is None:
+        common.fail("--world elasticflow needs --tables DIR: name the folder of the models' speeds.", code=2)
+    gpus = nodes * gpus_per_node
+    try:
+        with _progress(len(jobs), shown=not as_json) as advance:
+            world = elasticflow_world(jobs, profile, tables, gpus, keep_timeline=plot is not None, progress=advance)
+            results = world.run()
+            found = figures(world, jobs, tables, gpus)
+    except (FileNotFoundError, ValueError) as wrong:
+        common.fail(_in_words_of_options(str(wrong)), code=2)
+    if as_json:
+        common.print_json({**results.summary(), **found})
+    else:
+        _show(results, f"{len(jobs)} jobs with deadlines on {gpus} devices, profile {profile}")
+        common.console().print(
+            f"Ended by their deadlines: {found['satisfied_fraction']:.1%} of all "
+            f"({found['attainable_fraction']:.1%} would alone); {found['refused']} refused, {found['broken']} late."
+        )
+    if plot is not None:
+        _draw(results, plot, nodes, gpus_per_node, f"{len(jobs)} jobs under {profile}", quiet=as_json)
 
 
 def _knowledge(name: str, error: float, seed: int) -> Knowledge:

@@ -21,7 +21,7 @@ LATE = 0.25
 PAYS_S = 300.0
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
 DEAR, TIGHT = 4.0, 1 / 3
-"""A job is too dear if it needs more than 4 · (free part of the GPUs)^(1/3) / (the other part) usual jobs' GPU seconds."""
+"""A job is too dear if it needs more GPU seconds than 4 · (1 - u)^(1/3) / u usual jobs, u: the planned part of all GPUs."""
 SEEN = 500
 """Jobs, the last ones that were submitted, whose mean is usual."""
 
