@@ -62,7 +62,7 @@ def check(jobs: Sequence[TraceJob], speeds: Speeds) -> None:
             )
         if (job.model, job.batch_size) not in speeds:
             raise ValueError(
-                f"job {job.job_id} trains {job.model!r} with batch size {job.batch_size}, which the tables do not have: "
+                f"job {job.job_id} trains {job.model!r} with batch size {job.batch_size}, which the tables lack: "
                 "name a folder that has it."
             )
 

@@ -21,7 +21,7 @@ LATE = 0.25
 PAYS_S = 300.0
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
 DEAR, TIGHT = 4.0, 1 / 3
-"""A job is too dear if it needs more GPU seconds than 4 · (1 - u)^(1/3) / u usual jobs, u: the planned part of all GPUs."""
+"""A job is too dear if it needs the GPU seconds of 4 · (1 - u)^(1/3) / u usual jobs, u: the part of all GPUs in use."""
 SEEN = 500
 """Jobs, the last ones that were submitted, whose mean is usual."""
 
