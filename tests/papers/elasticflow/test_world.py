@@ -138,7 +138,7 @@ def test_what_a_trace_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="trains 'huge' with batch size 8, which the tables lack"):
         huge = TraceJob("x", 0, 1, 1, model="huge", batch_size=8, iterations=1, deadline_s=9)
         elasticflow_world([huge], "edf", tables, 4)
-    with pytest.raises(FileNotFoundError, match="holds no <model>.csv"):
+    with pytest.raises(FileNotFoundError, match=r"holds no <model>.csv"):
         read_speeds(tmp_path / "nowhere")
 
 
