@@ -10,7 +10,7 @@ import heapq
 import math
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -129,19 +129,13 @@ def _fill(
     job: Due, sizes: Sequence[int], profile: Profile, now: float, by_s: float, hold_s: float
 ) -> list[Piece] | None:
     most, fastest = sizes[-1], job.speed[sizes[-1]]
-    times, free = profile.times, profile.free
     work, gpus, lost_s = job.work, job.gpus, job.lost_s
     speed = job.speed.get(gpus, 0.0)
     pieces: list[Piece] = []
-    begun, last = now, len(times) - 1
-    first, held = bisect_right(times, now) - 1, bisect_left(times, now + hold_s)
-    fewest = min(free[first : max(held, first + 1)])
-    for at in range(max(first, held - 1), last + 1):
-        start = now if at <= max(first, held - 1) else times[at]
+    begun = now
+    for start, end, there in _free(profile, now, now + hold_s):
         if start + work / fastest > by_s:
             return None
-        end = times[at + 1] if at < last else math.inf
-        there = fewest if start == now else free[at]
         may = most if there >= most else sizes[number - 1] if (number := bisect_right(sizes, there)) else 0
         if may != gpus:
             lasts_s = min(end, by_s) - start
@@ -164,6 +158,23 @@ def _fill(
         work -= max(lasts_s - lost_s, 0.0) * speed
         lost_s = max(lost_s - lasts_s, 0.0)
     return None
+
+
+def _free(profile: Profile, now: float, held_until: float) -> Iterator[Piece]:
+    """What is free from now on; in the seconds in which nothing can change, the fewest that are."""
+    times, free = profile.times, profile.free
+    first, held = bisect_right(times, now) - 1, bisect_left(times, held_until)
+    at = max(first, held - 1)
+    fewest = min(free[first : at + 1])
+    end = times[at + 1] if at + 1 < len(times) else math.inf
+    if free[at] == fewest:
+        yield now, end, fewest
+    else:
+        yield now, held_until, fewest
+        if held_until < end:
+            yield held_until, end, free[at]
+    for at in range(at + 1, len(times)):
+        yield times[at], times[at + 1] if at + 1 < len(times) else math.inf, free[at]
 
 
 def _gpu_s(pieces: Iterable[Piece]) -> float:

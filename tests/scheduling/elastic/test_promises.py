@@ -47,6 +47,13 @@ def test_a_job_whose_gpus_it_has_pays_nothing_to_keep_them() -> None:
     assert plan(due("a", 100, 100, gpus=1, change_s=10), Profile(4, 0.0), 0.0, 100) == [(0, 100, 1)]
 
 
+def test_nothing_changes_while_gpus_are_held() -> None:
+    """Two GPUs become free after 30 s, and are given at 60 s."""
+    profile = Profile(2, 0.0)
+    profile.take([(0.0, 30.0, 2)])
+    assert plan(due("a", 90, 1000), profile, 0.0, 1000, hold_s=60.0) == [(60, 60 + 15 + 90, 1)]
+
+
 def test_a_profile_forgets_what_was_and_what_does_not_change() -> None:
     profile = Profile(4, 0.0)
     profile.take([(0, 10, 1), (10, 20, 1), (30, 40, 2)])
