@@ -34,10 +34,14 @@ _LABELS = {
     "decision_p99_s": "99 in 100 decisions within",
     "worst_fairness": "Finish-time fairness, worst",
     "unfair_fraction": "… above 1.05",
+    "satisfied_fraction": "Ended by their deadlines",
+    "attainable_fraction": "… would if each were alone",
+    "refused": "Refused",
+    "late": "Promised, and late",
 }
 
 _MOST_DEVICES = 1_000_000
-_TABLES = {"pollux": "models", "shockwave": "jobs"}  # worlds that need tables: of what
+_TABLES = {"pollux": "models", "shockwave": "jobs", "elasticflow": "models"}  # worlds that need tables: of what
 
 
 def simulate(
@@ -107,20 +111,14 @@ def simulate(
         )
     if plot is not None:
         _check_plot(plot)
-    if world == "elasticflow":
-        if restart_cost or sharing or error or knowledge != "exact":
-            common.fail(
-                "--world elasticflow knows speeds exactly and has costs of its own: leave out other ones.", code=2
-            )
-        _deadlines(list(_read(trace, world, trace_format, limit)), profile, tables, nodes, gpus_per_node, plot, as_json)
-        return
     try:
         known = _knowledge(knowledge, error, seed)
         if world not in _TABLES:
             get_profile(profile)
         check(world, restart_cost, sharing)
         _check_tables(world, tables, knowledge, error, trace_format)
-        found = select(_read(trace, world, trace_format, limit), nodes * gpus_per_node)
+        devices = 2**31 if world == "elasticflow" else nodes * gpus_per_node  # there, no job has a fixed size
+        found = select(_read(trace, world, trace_format, limit), devices)
     except ValueError as wrong:
         common.fail(_in_words_of_options(str(wrong)), code=2)
     _tell_left_out(found, nodes * gpus_per_node)
@@ -157,40 +155,6 @@ def simulate(
         )
 
 
-def _deadlines(
-    jobs: Sequence[TraceJob],
-    profile: str,
-    tables: Path | None,
-    nodes: int,
-    gpus_per_node: int,
-    plot: Path | None,
-    as_json: bool,
-) -> None:
-    """The world of ElasticFlow's simulator: jobs that were refused never end, and that is no failure."""
-    from prefect_gpu.papers.elasticflow.simulation import elasticflow_world, figures
-
-    if tables is None:
-        common.fail("--world elasticflow needs --tables DIR: name the folder of the models' speeds.", code=2)
-    gpus = nodes * gpus_per_node
-    try:
-        with _progress(len(jobs), shown=not as_json) as advance:
-            world = elasticflow_world(jobs, profile, tables, gpus, keep_timeline=plot is not None, progress=advance)
-            results = world.run()
-            found = figures(world, jobs, tables, gpus)
-    except (FileNotFoundError, ValueError) as wrong:
-        common.fail(_in_words_of_options(str(wrong)), code=2)
-    if as_json:
-        common.print_json({**results.summary(), **found})
-    else:
-        _show(results, f"{len(jobs)} jobs with deadlines on {gpus} devices, profile {profile}")
-        common.console().print(
-            f"Ended by their deadlines: {found['satisfied_fraction']:.1%} of all "
-            f"({found['attainable_fraction']:.1%} would alone); {found['refused']} refused, {found['broken']} late."
-        )
-    if plot is not None:
-        _draw(results, plot, nodes, gpus_per_node, f"{len(jobs)} jobs under {profile}", quiet=as_json)
-
-
 def _knowledge(name: str, error: float, seed: int) -> Knowledge:
     from prefect_gpu.simulation.knowledge import KNOWLEDGE, Exact
 
@@ -214,7 +178,7 @@ def _check_tables(world: str, tables: Path | None, knowledge: str, error: float,
     for given, option in (
         (error, f"--error {error:g}"),
         (trace_format, f"--format {trace_format}"),
-        (world == "shockwave" and knowledge != "exact", f"--knowledge {knowledge}"),
+        (world != "pollux" and knowledge != "exact", f"--knowledge {knowledge}"),
     ):
         if given:
             common.fail(f"{option} does not belong into --world {world}: leave it out.", code=2)
@@ -228,7 +192,11 @@ def _read(path: Path, world: str, trace_format: str | None, limit: int | None) -
     from prefect_gpu.simulation.traces import read_trace
 
     try:
-        readers: dict[str, Callable[[Path], Iterable[TraceJob]]] = {"pollux": read_workload, "shockwave": read_jobs}
+        readers: dict[str, Callable[[Path], Iterable[TraceJob]]] = {
+            "pollux": read_workload,
+            "shockwave": read_jobs,
+            "elasticflow": lambda path: read_trace(path, "elasticflow"),
+        }
         jobs = readers[world](path) if world in readers else read_trace(path, trace_format)
         yield from islice(jobs, limit)
     except FileNotFoundError:

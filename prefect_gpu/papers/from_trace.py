@@ -18,7 +18,7 @@ from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob
 from prefect_gpu.simulation.world import World
 
-WORLDS = ("cluster", "muri", "pollux", "shockwave")
+WORLDS = ("cluster", "muri", "pollux", "shockwave", "elasticflow")
 MEMORY_BYTES = 80 * 2**30  # of each device; only jobs that ask for a part of a device need to know
 # A job is stopped at once; what that costs is paid when it starts again.
 ABILITIES = Abilities(Preemption.INSTANT, gates=True, cores=True, shares=True)
@@ -138,9 +138,9 @@ def simulate(
         nodes: Number of nodes.
         gpus_per_node: Devices on each.
         knowledge: What the scheduler is told of the durations; None: the truth.
-        world: ``cluster``, or the rules of another simulator: ``muri``, ``pollux``, ``shockwave``.
+        world: ``cluster``, or the rules of another simulator: ``muri``, ``pollux``, ``shockwave``, ``elasticflow``.
         tables: What was measured; only in the worlds ``pollux``, where the knowledge is that of speeds, and
-            ``shockwave``, which takes none.
+            ``shockwave`` and ``elasticflow``, which take none.
         restart_cost_s: Seconds that a stopped job loses when it starts again; only in the world ``cluster``.
         sharing: Whether jobs may share devices as in Muri; only in the world ``muri``.
         keep_timeline: Remember who was on which device when, and how many waited.
@@ -189,6 +189,18 @@ def simulate(
             nodes=nodes,
             gpus_per_node=gpus_per_node,
             keep_timeline=keep_timeline,
+            progress=progress,
+        )
+    if world == "elasticflow":
+        from prefect_gpu.papers.elasticflow.simulation import simulate_elasticflow
+
+        names = [device.id for node in hardware for device in node.devices]
+        return simulate_elasticflow(
+            jobs,
+            profile,
+            tables or Path(),
+            gpus=len(names),
+            names=names if keep_timeline else (),
             progress=progress,
         )
     by_name = {job.job_id: job for job in jobs}

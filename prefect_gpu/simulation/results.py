@@ -42,6 +42,7 @@ class Results:
         self.end_s = 0.0
         self.unfinished: list[str] = []
         self.fairness: list[float] = []  # finish-time fairness by job, in worlds that have it
+        self.deadlines: dict[str, float | int] = {}  # how many were met, in worlds that have them
         self.held_device_s = 0.0
         self.busy_device_s = 0.0  # training, each run at the speed that it has
         self.training_device_s = 0.0  # training, at whatever speed
@@ -153,6 +154,7 @@ class Results:
             **(
                 {"worst_fairness": max(self.fairness), "unfair_fraction": self.unfair_fraction} if self.fairness else {}
             ),
+            **self.deadlines,
         }
 
     @property

@@ -1,4 +1,4 @@
-"""The earliest deadline first, each job at the size at which it is fastest: a baseline of ElasticFlow's authors."""
+"""The earliest deadline first, each job at its best size, or at the largest that is free: a baseline of its authors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from prefect_gpu.papers.elasticflow.world import Decided, Job
 
 
 class EarliestDeadline:
-    """Refuses nobody; a job whose best size is not free waits, and later ones may pass."""
+    """Refuses nobody; who finds no size free waits, and later jobs may pass."""
 
     def decide(self, now: float, jobs: Sequence[Job], gpus: int) -> Decided:
         """Decide."""
         found: dict[str, int] = {}
         for job in sorted(jobs, key=lambda job: job.deadline_s):
-            best = max(job.speed, key=job.speed.__getitem__)
-            if best <= gpus:
-                found[job.name] = best
-                gpus -= best
+            size = max((size for size in job.speed if size <= gpus), default=0)  # more GPUs are faster
+            if size:
+                found[job.name] = size
+                gpus -= size
         return Decided(found)

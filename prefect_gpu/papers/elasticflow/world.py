@@ -50,7 +50,7 @@ class Job:
     gpus: int = 0
     lost_s: float = 0.0
     since_s: float = 0.0
-    devices: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class ElasticFlowWorld:
         policy: Who decides.
         gpus: Number of GPUs.
         charging: One of :data:`CHARGING`.
-        keep_timeline: Remember who was on which GPU when.
+        names: Of the GPUs, if it is to be remembered who was on which of them when.
         progress: Called with the number of jobs that have ended, now and then.
 
     Attributes:
@@ -120,10 +120,10 @@ class ElasticFlowWorld:
         *,
         gpus: int,
         charging: str = "change",
-        keep_timeline: bool = False,
+        names: Sequence[str] = (),
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.results = Results(gpus, keep_timeline=keep_timeline)
+        self.results = Results(gpus, keep_timeline=bool(names))
         self.refused: set[str] = set()
         self.jobs = [
             Job(
@@ -136,8 +136,7 @@ class ElasticFlowWorld:
         ]
         self.results.outcomes.extend(job.outcome for job in self.jobs)
         self._policy, self._gpus, self._charging = policy, gpus, charging
-        self._keep_timeline = keep_timeline
-        self._free = list(range(gpus))[::-1]
+        self._free = [*names][::-1]
         self._progress = progress
 
     @property
@@ -148,6 +147,16 @@ class ElasticFlowWorld:
     def in_time(self) -> set[str]:
         """The jobs that ended by their deadlines."""
         return {job.name for job in self.jobs if (job.outcome.end_s or math.inf) <= job.deadline_s}
+
+    def attainable(self) -> set[str]:
+        """The jobs that would end by their deadlines if they alone had all GPUs: no policy satisfies another."""
+        return {
+            job.name
+            for job in self.jobs
+            if job.trace.submit_s
+            + min(change_s(size) + (job.trace.iterations or 0) / speed for size, speed in job.speed.items())
+            <= job.deadline_s
+        }
 
     def broken(self) -> set[str]:
         """The jobs that were not refused and have not ended by their deadlines."""
@@ -174,7 +183,9 @@ class ElasticFlowWorld:
                 active.append(coming.pop())
             wish_s = self._decide(active, now)
             active = [job for job in active if job.name not in self.refused]
-        self.results.unfinished.extend(job.name for job in self.jobs if job.outcome.end_s is None)
+        self.results.unfinished.extend(
+            job.name for job in self.jobs if job.outcome.end_s is None and job.name not in self.refused
+        )
         self.results.wall_s = time.perf_counter() - began
         self.results.end_s = now
         return self.results
@@ -219,26 +230,13 @@ class ElasticFlowWorld:
         self.results.waits(now, bool(job.gpus) - bool(gpus))
         job.gpus, job.since_s = gpus, now
         job.lost_s = change_s(gpus) if gpus else 0.0
-        if self._keep_timeline:
-            job.devices = tuple(self._free.pop() for _ in range(gpus))
+        job.devices = tuple(self._free.pop() for _ in range(gpus if self._free else 0))
         if gpus:
             job.outcome.starts += 1
             if job.outcome.first_start_s is None:
                 job.outcome.first_start_s = now
 
     def _leave(self, job: Job, now: float) -> None:
-        if self._keep_timeline:
-            self.results.had(tuple(f"gpu{n}" for n in job.devices), job.name, job.since_s, now, training=True)
-            self._free.extend(job.devices[::-1])
-            job.devices = ()
-
-
-def attainable(jobs: Iterable[TraceJob], speeds: Speeds, gpus: int) -> set[str]:
-    """The jobs that would end by their deadlines if they alone had all GPUs: no policy satisfies another."""
-    found = set()
-    for job in jobs:
-        sizes = speeds[job.model, job.batch_size or 0]
-        least_s = min(change_s(n) + (job.iterations or 0) / speed for n, speed in sizes.items() if n <= gpus)
-        if job.deadline_s is None or job.submit_s + least_s <= job.deadline_s:
-            found.add(job.job_id)
-    return found
+        self.results.had(job.devices, job.name, job.since_s, now, training=True)
+        self._free.extend(job.devices[::-1])
+        job.devices = ()

@@ -173,8 +173,8 @@ def _free(profile: Profile, now: float, held_until: float) -> Iterator[Piece]:
         yield now, held_until, fewest
         if held_until < end:
             yield held_until, end, free[at]
-    for at in range(at + 1, len(times)):
-        yield times[at], times[at + 1] if at + 1 < len(times) else math.inf, free[at]
+    for later in range(at + 1, len(times)):
+        yield times[later], times[later + 1] if later + 1 < len(times) else math.inf, free[later]
 
 
 def _gpu_s(pieces: Iterable[Piece]) -> float:
