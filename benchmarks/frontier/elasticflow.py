@@ -7,9 +7,9 @@ DIR holds, at any depth, the folder elasticflow with cluster01.csv to cluster10.
 (github.com/pkusys/ElasticFlow, ElasticFlow/scheduler). Clusters that are not there are left out.
 
 Looked at while the policy was built: clusters 1 and 3, with all GPUs and with a quarter (``TUNED``), and 10 as a first
-check that the world runs. Of the others, 2 and 5 were run when the policy was done, and once more after a flaw in it was
-mended, which changed none of their figures. ``DRAWS`` of jobs and gaps, from 2, 5 and 10, were run once, after that.
-ElasticFlow's own figures are those of the description of this world, not of a run of ours; they stand in the details.
+check that the world runs. Clusters 2 and 5 were run when the policy was done, and again after a flaw in it was mended,
+which changed none of their figures. ``DRAWS`` of jobs and gaps, from 2, 5 and 10, were run after that. ElasticFlow's
+own figures are those of the description of this world, not of a run of ours; they stand in the details.
 """
 
 from __future__ import annotations

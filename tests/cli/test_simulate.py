@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli, InProcess
+from tests.papers.elasticflow.small import write_deadlines, write_speeds
 from tests.papers.pollux.small import write_tables, write_workload
 from tests.papers.shockwave import small as shockwave
 
@@ -142,7 +143,11 @@ def test_a_picture_without_matplotlib(cli: Cli, trace: Path, tmp_path: Path) -> 
     [
         (["--profile", "best"], 2, "profile='best' is not known: choose one of "),
         (["--knowledge", "all"], 2, "--knowledge all is none of exact, learned, none."),
-        (["--world", "mars"], 2, "--world mars is not known: choose one of cluster, muri, pollux, shockwave."),
+        (
+            ["--world", "mars"],
+            2,
+            "--world mars is not known: choose one of cluster, muri, pollux, shockwave, elasticflow.",
+        ),
         (["--world", "muri", "--restart-cost", "5"], 2, "--restart-cost 5 does not belong into --world muri"),
         (["--sharing"], 2, "--sharing needs --world muri"),
         (["--world", "pollux"], 2, "--world pollux needs --tables DIR: name the folder"),
@@ -151,6 +156,9 @@ def test_a_picture_without_matplotlib(cli: Cli, trace: Path, tmp_path: Path) -> 
         (["--world", "shockwave"], 2, "--world shockwave needs --tables DIR: name the folder"),
         (["--world", "shockwave", "--tables", "x", "--knowledge", "none"], 2, "--knowledge none does not belong into"),
         (["--world", "shockwave", "--tables", "x"], 2, "has 1 columns"),
+        (["--world", "elasticflow"], 2, "--world elasticflow needs --tables DIR: name the folder"),
+        (["--world", "elasticflow", "--tables", "x", "--knowledge", "none"], 2, "does not belong into --world elastic"),
+        (["--world", "elasticflow", "--sharing", "--tables", "x"], 2, "--sharing needs --world muri"),
         (["--restart-cost", "nan"], 2, "--restart-cost"),
         (["--knowledge", "none", "--error", "0.1"], 2, "--error 0.1 needs --knowledge exact, not none"),
         (["--error", "inf"], 2, "--error inf is negative or not finite"),
@@ -289,4 +297,41 @@ def test_what_shockwaves_world_does_not_know_is_named(run_cli: InProcess, tmp_pa
     code, _, errors = in_shockwaves_world(run_cli, tmp_path, "--profile", "fifo")
     assert code == 2
     words = "profile='fifo' is not known in --world shockwave: choose one of adaptive, srtf, ours."
+    assert words in " ".join(errors.split())
+
+
+def in_elasticflows_world(run_cli: InProcess, tmp_path: Path, *more: str, gpus: int = 4) -> tuple[int, str, str]:
+    """Two of these jobs are in time on two GPUs each, or one on four; the third would need 200 s, and has 50."""
+    tables = write_speeds(tmp_path / "speeds")
+    jobs = [("a", 0.0, 324, 212.0), ("b", 0.0, 324, 212.0), ("c", 0.0, 600, 50.0)]
+    trace = write_deadlines(tmp_path / "trace.csv", *jobs)
+    done = run_cli(*on(trace, "--world", "elasticflow", "--tables", str(tables), *more, gpus=gpus))
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("profile", "satisfied", "refused", "late"), [("adaptive", 2, 1, 0), ("edf", 0, 0, 3)])
+def test_elasticflows_world_says_how_many_deadlines_were_met(
+    run_cli: InProcess, tmp_path: Path, profile: str, satisfied: int, refused: int, late: int
+) -> None:
+    """EDF begins with the one that cannot be in time. Who was refused has not ended, and that is no failure."""
+    code, output, errors = in_elasticflows_world(run_cli, tmp_path, "--profile", profile, "--json")
+    assert code == 0, errors
+    found = json.loads(output)
+    assert list(found) == [*KEYS, "satisfied_fraction", "attainable_fraction", "refused", "late"]
+    assert found["jobs"] == 3 - refused
+    assert [found["satisfied_fraction"], found["attainable_fraction"]] == [satisfied / 3, 2 / 3]
+    assert [found["refused"], found["late"]] == [refused, late]
+
+
+def test_elasticflows_figures_are_shown_with_their_names_and_drawn(run_cli: InProcess, tmp_path: Path) -> None:
+    code, output, errors = in_elasticflows_world(run_cli, tmp_path, "--plot", str(tmp_path / "result.png"))
+    assert code == 0, errors
+    assert "Ended by their deadlines" in output and "66.7%" in output
+    assert (tmp_path / "result.png").stat().st_size > 10_000
+
+
+def test_what_elasticflows_world_does_not_know_is_named(run_cli: InProcess, tmp_path: Path) -> None:
+    code, _, errors = in_elasticflows_world(run_cli, tmp_path, "--profile", "fifo")
+    assert code == 2
+    words = "profile='fifo' is not known in --world elasticflow: choose one of adaptive, edf."
     assert words in " ".join(errors.split())
