@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -25,12 +25,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks._claims import Claim, at_least, at_most, command_line, report
-from prefect_gpu.papers.elasticflow.simulation import POLICIES, check
+from prefect_gpu.papers.elasticflow.earliest import EarliestDeadline
+from prefect_gpu.papers.elasticflow.promising import Promising
+from prefect_gpu.papers.elasticflow.simulation import check
 from prefect_gpu.papers.elasticflow.speeds import read_speeds
-from prefect_gpu.papers.elasticflow.world import ElasticFlowWorld
+from prefect_gpu.papers.elasticflow.world import ElasticFlowWorld, Policy
 from prefect_gpu.simulation.traces import TraceJob, read_trace
 
 GPUS = {1: 512, 2: 512, 3: 512, 4: 1024, 5: 512, 6: 512, 7: 1024, 8: 1024, 9: 1024, 10: 256}
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "adaptive": Promising,
+    "edf": EarliestDeadline,
+    "edf, gives up": lambda: EarliestDeadline(gives_up=True),
+}
 TUNED = (1, 3)
 OF_CEILING = {3: 0.95}
 """Part of the ceiling that is asked for; 0.98 elsewhere."""
@@ -43,7 +50,7 @@ ELASTICFLOW = {1: 0.788, 2: 0.822, 3: 0.455, 5: 0.832, 10: 0.981}
 """Its part of all jobs, by the authors' charging."""
 DRAWN_JOBS = 600
 NO_WORSE = 0.99
-"""Of what EDF satisfies, in each draw."""
+"""Of what EDF satisfies in each draw, if it gives up jobs that are late: a better baseline than the published."""
 
 
 class Draw(NamedTuple):
@@ -135,8 +142,12 @@ def measure(traces: Path, quick: bool) -> list[Claim]:
 def _measured(traces: Path, quick: bool) -> tuple[list[Claim], dict[str, object]]:
     measured = Measured(traces)
     clusters = [cluster for cluster in measured.clusters if not quick or cluster in (1, 10)]
-    runs = [("edf", 1, "change"), ("adaptive", 1, "change")]
-    runs += [] if quick else [("adaptive", 1, "event"), ("edf", 4, "change"), ("adaptive", 4, "change")]
+    runs = [("edf", 1, "change"), ("edf, gives up", 1, "change"), ("adaptive", 1, "change")]
+    runs += (
+        []
+        if quick
+        else [("adaptive", 1, "event"), ("edf", 4, "change"), ("edf, gives up", 4, "change"), ("adaptive", 4, "change")]
+    )
     claims, rows = _claims(measured, clusters, quick), {}
     for cluster in clusters:
         rows[f"cluster {cluster}{' (looked at)' if cluster in TUNED else ''}"] = {
@@ -150,7 +161,7 @@ def _measured(traces: Path, quick: bool) -> tuple[list[Claim], dict[str, object]
             "ms a decision": round(1000 * measured.figures("adaptive", cluster).decision_s, 2),
         }
     draws = [draw for draw in DRAWS if draw.cluster in measured.clusters][: 6 if quick else None]
-    pairs = [(draw, measured.drawn("adaptive", draw), measured.drawn("edf", draw)) for draw in draws]
+    pairs = [(draw, measured.drawn("adaptive", draw), measured.drawn("edf, gives up", draw)) for draw in draws]
     if pairs:
         claims += [
             at_least(

@@ -114,6 +114,14 @@ def test_edf_gives_the_next_the_largest_size_that_is_free() -> None:
     assert ends(world) == {"soon": 113, "late": pytest.approx(113 + 13 + (300 - (113 - 11) * 1.8) / 3)}
 
 
+def test_edf_that_gives_up_stops_whose_deadline_has_passed() -> None:
+    jobs = [job("late", 0, 600, 150), job("next", 100, 300, 300)]
+    assert ends(ran(EarliestDeadline(), *jobs)) == {"late": 213, "next": 326}
+    world = ran(EarliestDeadline(gives_up=True), *jobs, job("other", 160, 3, 500))
+    assert world.refused == {"late"}
+    assert world.in_time() == {"next", "other"}
+
+
 def test_ours_keeps_two_promises_where_edf_keeps_one() -> None:
     """Each has time enough on two GPUs; one after the other on four, the second is late."""
     jobs = [job("a", 0, 324, 212), job("b", 0, 324, 212)]
