@@ -2,6 +2,9 @@
 
 Each promise has a plan: how many GPUs it will have when. All plans together never need more GPUs than there are. A new
 job is promised its deadline only if a plan for it exists beside theirs.
+
+The numbers below were chosen in the world of ElasticFlow's simulator, on its clusters 1 and 3 with all GPUs and with a
+quarter of them (``docs/frontier/elasticflow.md``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from operator import attrgetter
 HAND_S = 15.0
 """Seconds before its deadline by which a promise is planned to end."""
 LATE = 0.25
-"""Part of the time between decisions by which a change that is planned for later is expected to be late."""
+"""Part of the least time between decisions by which a change that is planned for later is expected to be late."""
 PAYS_S = 300.0
 """Surplus GPUs must pay for the changes that they cause within so many seconds: then they may be needed elsewhere."""
 DEAR, TIGHT = 4.0, 1 / 3
@@ -112,7 +115,7 @@ def plan(job: Due, profile: Profile, now: float, by_s: float, hold_s: float = 0.
     Args:
         profile: What is free; from now on.
         by_s: When it should be done.
-        hold_s: Seconds from now on in which nothing can change, and by half of which later changes may come late.
+        hold_s: Seconds from now on in which nothing can change. Later changes are expected to be late by a part of it.
     """
     sizes = sorted(job.speed)
     if now + job.work / job.speed[sizes[-1]] > by_s:
