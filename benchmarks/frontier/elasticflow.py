@@ -45,9 +45,9 @@ WITH_A_QUARTER = {1: 0.85, 3: 0.60}
 """Part of all jobs that is asked for with a quarter of the GPUs."""
 BROKEN = 0.002
 EDF = {1: 0.715, 2: 0.888, 3: 0.378, 5: 0.864, 10: 0.981}
-"""The published parts of all jobs under EDF; ours are to come out the same, as rounded there."""
+"""Parts of all jobs under EDF, as the description of this world has them; ours are to come out the same."""
 ELASTICFLOW = {1: 0.788, 2: 0.822, 3: 0.455, 5: 0.832, 10: 0.981}
-"""Its part of all jobs, by the authors' charging."""
+"""Its part of all jobs, by its authors' code."""
 DRAWN_JOBS = 600
 NO_WORSE = 0.99
 """Of what EDF satisfies in each draw, if it gives up jobs that are late: a better baseline than the published."""
