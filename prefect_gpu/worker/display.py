@@ -143,8 +143,11 @@ class RunDisplay(Follower):
         elif phase == self._shown_phase:
             return
         if phase in _NAMES and not self._over.is_set():
-            await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words)
+            await show_phase(self._client, UUID(self._run.run_id), _NAMES[phase], words, self._goes_on)
             self._shown_phase, self._told = phase, told
+
+    def _goes_on(self) -> bool:
+        return self._run.phase in _NAMES and not self._over.is_set()
 
     def _say_drift(self) -> None:
         factor = None if self._drift_said else self._estimates.drift(self._run.run_id)

@@ -7,6 +7,7 @@ overwrote anything but what we believed to be there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from uuid import UUID
 
@@ -30,11 +31,21 @@ async def show_waiting(client: PrefectClient, run_id: UUID, reason: str, schedul
     return await _rename(client, run_id, state, StateType.SCHEDULED)
 
 
-async def show_phase(client: PrefectClient, run_id: UUID, name: str, message: str | None = None) -> bool:
+async def show_phase(
+    client: PrefectClient,
+    run_id: UUID,
+    name: str,
+    message: str | None = None,
+    still: Callable[[], bool] = lambda: True,
+) -> bool:
     """Give a running run the name of its phase: ``Preparing``, ``Prepared``, ``Training`` or ``Saving``.
 
     Prefect counts a run's entries into RUNNING, and its retries depend on that count. A run that is marked as
     resuming is not counted again, so that mark is set first; Prefect removes it as the state is set.
+
+    Args:
+        still: Whether the run goes on, as far as is known without Prefect. It is asked last of all: a run says that it
+            has finished before it tells Prefect its end.
 
     Returns:
         Whether the run is now shown so; False if it was no longer running.
@@ -49,7 +60,7 @@ async def show_phase(client: PrefectClient, run_id: UUID, name: str, message: st
         return False
     policy = flow_run.empirical_policy
     await client.update_flow_run(run_id, empirical_policy=policy.model_copy(update={"resuming": True}))
-    if await _rename(client, run_id, Running(name=name, message=message), StateType.RUNNING):
+    if still() and await _rename(client, run_id, Running(name=name, message=message), StateType.RUNNING):
         return True
     # The run left RUNNING in between (a retry within its process, say): its policy must be as that left it.
     current = await client.read_flow_run(run_id)
