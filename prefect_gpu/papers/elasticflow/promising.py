@@ -8,24 +8,34 @@ from prefect_gpu.papers.elasticflow.world import INTERVAL_S, Decided, Job, chang
 from prefect_gpu.scheduling.elastic.promises import Due, Promises
 
 
-class Promising:
-    """Decides as :class:`~prefect_gpu.scheduling.elastic.promises.Promises`."""
+EXPECTED_S = 2 * INTERVAL_S
+"""Between two decisions, where each costs those that run: chosen on clusters 1 and 3."""
 
-    def __init__(self) -> None:
+
+class Promising:
+    """Decides as :class:`~prefect_gpu.scheduling.elastic.promises.Promises`.
+
+    Args:
+        decision_s: Seconds that each decision costs every job that runs.
+    """
+
+    def __init__(self, *, decision_s: float = 0.0) -> None:
         self._promises: Promises | None = None
+        self._decision_s = decision_s
 
     def decide(self, now: float, jobs: Sequence[Job], gpus: int) -> Decided:
         """Decide."""
         promises = self._promises = self._promises or Promises(gpus, hold_s=INTERVAL_S)
+        pace = 1.0 - self._decision_s / EXPECTED_S
         due = {
             job.name: Due(
                 job.name,
                 job.work,
                 job.deadline_s,
-                job.speed,
-                {size: change_s(size) for size in job.speed},
+                {size: speed * pace for size, speed in job.speed.items()},
+                {size: change_s(size) + self._decision_s for size in job.speed},
                 job.gpus,
-                job.lost_s,
+                job.lost_s + self._decision_s,
             )
             for job in jobs
         }

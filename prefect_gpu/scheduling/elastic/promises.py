@@ -142,6 +142,8 @@ def _fill(
         may = most if there >= most else sizes[number - 1] if (number := bisect_right(sizes, there)) else 0
         if may != gpus:
             lasts_s = min(end, by_s) - start
+            if may and lasts_s == math.inf:
+                lasts_s = job.change_s[may] + work / job.speed[may]
             if gpus > may or (lasts_s - job.change_s[may]) * job.speed[may] > (lasts_s - lost_s) * speed:
                 if gpus:
                     pieces.append((begun, start, gpus))

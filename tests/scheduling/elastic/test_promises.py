@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,3 +192,25 @@ def whole(found: Promises, now: float) -> None:
 @given(courses())
 def test_plans_fit_and_are_in_time_and_come_out_alike_again(course: Course) -> None:
     assert played(course) == played(course)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    """From 0 on: taken in any pieces, also within the time in which nothing can change, and in the end all free."""
+    found, left = Profile(GPUS, 0.0), GPUS
+    for _ in range(draw(st.integers(0, 5))):
+        gpus = draw(st.integers(0, left))
+        left -= gpus
+        start = draw(st.sampled_from([0.0, 20.0, 60.0, 100.0]))
+        found.take([(start, start + draw(st.floats(1.0, 300.0)), gpus)])
+    return found
+
+
+@pytest.mark.property
+@given(profiles(), jobs("a", 0.0), st.sampled_from([0.0, 60.0]))
+def test_a_job_that_may_be_late_always_has_a_plan_among_what_is_free(profile: Profile, job: Due, hold_s: float) -> None:
+    pieces = plan(job, profile, 0.0, math.inf, hold_s)
+    assert pieces
+    assert all(start == 0.0 or start >= hold_s for start, _, _ in pieces)
+    profile.take(pieces)
+    assert min(profile.free) >= 0
