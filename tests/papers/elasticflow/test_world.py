@@ -130,6 +130,15 @@ def test_ours_keeps_two_promises_where_edf_keeps_one() -> None:
     assert (world.in_time(), world.refused) == ({"a", "b"}, set())
 
 
+def test_ours_knows_what_decisions_cost() -> None:
+    """Alone, it ends after 213 s. Two decisions cost 14 s more, and it was promised 220 s."""
+    told, untold = (
+        ran(policy, job("a", 0, 600, 220), *(job(f"b{n}", 70 * n, 3, 900) for n in (1, 2)), charging="event")
+        for policy in (Promising(decision_s=7.0), Promising())
+    )
+    assert ("a" in told.refused, "a" in untold.broken()) == (True, True)
+
+
 def test_ours_refuses_what_cannot_be_and_keeps_the_rest() -> None:
     world = ran(Promising(), *(job(f"j{n}", 0, 324, 212) for n in range(5)))
     assert len(world.in_time()) == 2 and len(world.refused) == 3 and not world.broken()
