@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from prefect_gpu.papers.elasticflow.world import INTERVAL_S, Decided, Job, change_s
 from prefect_gpu.scheduling.elastic.promises import Due, Promises
 
-
 EXPECTED_S = 2 * INTERVAL_S
 """Between two decisions, where each costs those that run: chosen on clusters 1 and 3."""
 
