@@ -94,6 +94,7 @@ class DockerDriver(Driver):
         self._contacts = contacts
         self._handles: set[ContainerHandle] = set()
         self._discovery: Discovery | None = None
+        self._said_root: set[str] = set()  # images of which that was said
         self._ours: set[str] = set()  # names of containers that are being started, or followed
 
     async def start(self) -> None:
@@ -338,10 +339,11 @@ class DockerDriver(Driver):
         how = spec.container or self._default
         if how is None:
             raise LaunchError("no image is given for it: set `image`")
-        if self._warm is None or self._ahead is None or not may_be_warm(spec, how):
-            return self._make_cold(spec, how, run_dir)
         with explained(self._endpoint, f"make a container of {how.image}"):
             image = containers.ensure_image(self._engine, how.image, how.pull)
+            self._warn_of_root(how, image)
+        if self._warm is None or self._ahead is None or not may_be_warm(spec, how):
+            return self._make_cold(spec, how, run_dir, image)
         kind = Kind.of(spec, how, image, self._ahead)
         name = containers.container_name(spec.run_id, run_dir)
         made = self._warm.launch(kind, spec, name, lambda made: self._note(made, run_dir), self._contacts)
@@ -349,9 +351,21 @@ class DockerDriver(Driver):
         self._warm.keep(kind)
         return made
 
-    def _make_cold(
-        self, spec: LaunchSpec, how: ContainerSpec, run_dir: Path, image: containers.Image | None = None
-    ) -> Made:
+    def _warn_of_root(self, how: ContainerSpec, image: containers.Image) -> None:
+        """Once of each image, on an Engine whose root is the node's."""
+        user = (how.user or image.user).partition(":")[0]
+        if user not in ("", "0", "root") or how.image in self._said_root:
+            return
+        self._said_root.add(how.image)
+        options = self._engine.info().get("SecurityOptions") or ()
+        if not any(name in option for option in options for name in ("name=userns", "name=rootless")):
+            self._logger.warning(
+                "Runs of the image %s are root in their containers. Give it a USER, or let all runs be one user, such "
+                "as 1000:1000: set PREFECT_INTEGRATIONS_GPU_CONTAINER_USER.",
+                how.image,
+            )
+
+    def _make_cold(self, spec: LaunchSpec, how: ContainerSpec, run_dir: Path, image: containers.Image) -> Made:
         client = self._engine
         name, mark = containers.container_name(spec.run_id, run_dir), f"prefect-gpu-{secrets.token_hex(8)}"
         with explained(self._endpoint, f"make a container of {how.image}"):

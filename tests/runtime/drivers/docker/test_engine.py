@@ -95,7 +95,7 @@ class TestOneEngine(DriverConformance):
         await handle.stop(0)
 
     async def test_it_has_no_privileges_and_need_not_be_root(
-        self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
+        self, driver: Driver, make_spec: MakeSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """As another user it trains, locks devices together with runs of root, and keeps its checkpoints."""
         code = """
@@ -107,7 +107,7 @@ open(sys.argv[1] + "/checkpoint", "w").close()
 print(json.dumps([os.getuid(), os.getgid(), int(status["NoNewPrivs"]), int(status["CapBnd"], 16)]))
 """
         share = tmp_path / "checkpoints-of-run"
-        for user, ids in (("", [0, 0]), ("65534:65534", [65534, 65534]), ("games", [5, 60])):
+        for user, ids in (("games", [5, 60]), ("65534:65534", [65534, 65534]), ("", [0, 0]), ("0:0", [0, 0])):
             how = ContainerSpec(IMAGE, user=user, pids=100)
             spec = make_spec(code, argv=("python3", "-c", code, str(share)))
             handle = await driver.launch(dataclasses.replace(spec, container=how, shares=(share,), cwd=Path()))
@@ -118,6 +118,10 @@ print(json.dumps([os.getuid(), os.getgid(), int(status["NoNewPrivs"]), int(statu
             assert ([uid, gid], no_new, bounds & (net_raw | mknod)) == (ids, 1, 0)
             assert (share.stat().st_uid, share.stat().st_gid) == tuple(ids)
             shutil.rmtree(share)
+            said = [
+                record.getMessage() for record in caplog.records if "are root in their containers" in record.message
+            ]
+            assert len(said) == (uid == 0), "once of each image"
 
     async def test_its_memory_limit_ends_it_and_is_said(
         self, driver: Driver, make_spec: MakeSpec, tmp_path: Path
