@@ -22,6 +22,8 @@ async def test_the_lead_is_lost_while_an_image_is_pulled(tmp_path: Path, monkeyp
         leads[0] = False
         return "made"
 
+    image = containers.Image("sha256:1", {}, "/", user="1000")
+    monkeypatch.setattr(containers, "ensure_image", lambda client, name, pull: image)
     monkeypatch.setattr(containers, "create", create)
     monkeypatch.setattr(containers, "remove", lambda client, container: removed.append(container))
     driver = DockerDriver(Endpoint("unix:///nowhere"), ContainerSpec("image"), logger=logging.getLogger("tests"))
