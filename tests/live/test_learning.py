@@ -15,10 +15,9 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 
-from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
-from tests.live.test_expected import seconds_from, until_expected
+from tests.live.test_expected import even, seconds_from, until_expected
 
 _END = re.compile(r"Now expected to end at \*\*(?:\S{10} )?(\d\d:\d\d(?::\d\d)?)\*\*")
 _HALF_A_DAY_S = 43200.0
@@ -54,30 +53,11 @@ async def until_logged(pool: LivePool, run_id: UUID, text: str) -> None:
     await eventually(logged, f"{text!r} in the log of {run_id}")
 
 
-def even(pace: str, steps: int, *, step_s: float) -> HistoryRow:
-    """A run of `paced` whose steps all took as long. On a busy machine one of six real ones may take many times as
-    long as the others; nothing that a later run needs is then beyond what may be expected."""
-    trained_s = steps * step_s
-    return HistoryRow(
-        f"even-{steps}",
-        "paced",
-        "completed",
-        ended_at=float(steps),
-        parameters={"pace": pace, "steps": steps, "trace": ""},
-        features={"features": {"steps": steps}},
-        prepared_s=1.0,
-        trained_s=trained_s,
-        saved_s=0.1,
-        steps_done=steps,
-        pace={str(mark): trained_s * mark / 100.0 for mark in MARKS},
-    )
-
-
 async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: LivePool, tmp_path: Path) -> None:
     pace = tmp_path / "pace"
     with pool.history_of_runs() as history:
         for steps in (10, 15, 20, 25, 30, 35):
-            history.record(even(str(pace), steps, step_s=0.1))
+            history.record(even("paced", {"pace": str(pace), "steps": steps, "trace": ""}, ended_at=steps, step_s=0.1))
     worker = pool.start_worker(virtual_devices="1")
     worker.wait_for_output("Learned from 6 finished runs of 1 program")
 
