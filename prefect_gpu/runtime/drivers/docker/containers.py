@@ -107,8 +107,8 @@ def create(
     mark: str,
     pool: str,
     network: str,
-    contacts: bytes = b"",
-    image: Image | None = None,
+    contacts: bytes,
+    image: Image,
 ) -> str:
     """Create the container, with everything that its first process needs in it.
 
@@ -119,7 +119,7 @@ def create(
         mark: See :mod:`.inside`.
         network: The one in which the instances of a gang meet.
         contacts: Whom it must be able to reach: see :mod:`.fencing`.
-        image: Its image, if that has been looked for.
+        image: What :func:`ensure_image` found.
 
     Returns:
         Its id.
@@ -127,7 +127,6 @@ def create(
     Raises:
         docker.errors.DockerException: The engine refuses it.
     """
-    image = image or ensure_image(client, how.image, how.pull)
     told = client.api.info()
     cores = _has_cores(told, spec.cpus)
     access = gpu_access(spec.gpus, told.get("Runtimes") or (), {**image.environment, **spec.env})

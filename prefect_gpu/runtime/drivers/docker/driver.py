@@ -356,8 +356,8 @@ class DockerDriver(Driver):
         user = (how.user or image.user).partition(":")[0]
         if user not in ("", "0", "root") or how.image in self._said_root:
             return
-        self._said_root.add(how.image)
         options = self._engine.info().get("SecurityOptions") or ()
+        self._said_root.add(how.image)
         if not any(name in option for option in options for name in ("name=userns", "name=rootless")):
             self._logger.warning(
                 "Runs of the image %s are root in their containers. Give it a USER, or let all runs be one user, such "
