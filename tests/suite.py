@@ -26,7 +26,7 @@ _PROCESSES = min(8, 1 + len(os.sched_getaffinity(0)))
 # The marks that each chooses, and what pytest is told beside.
 _SUITES = {
     "test": (("not full",),),
-    "test-all": (("full",), ("property and not full", "--hypothesis-profile=long", "--timeout=1200")),
+    "test-all": (("full and not property",), ("property", "--hypothesis-profile=long", "--timeout=1200")),
 }
 
 

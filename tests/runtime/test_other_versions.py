@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
@@ -30,10 +30,10 @@ from prefect_gpu.runtime.records import FIRST, RECORD, RecordStore
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.training.client import ChannelClient
+from tests.doors.nonsense import door
 from tests.runtime.stand_ins import until
 from tests.runtime.test_controller import running
 from tests.runtime.test_records import a_record
-from tests.support import examples
 
 VERSION_1 = Path(__file__).with_name("version1")
 LOGGER = logging.getLogger("test.versions")
@@ -134,7 +134,7 @@ _JSON = st.recursive(
 _FIELDS = [*of_version_1("record-plain.json"), "of_a_newer_version"]
 
 
-@settings(max_examples=examples(0.3))
+@door
 @given(changes=st.dictionaries(st.sampled_from(_FIELDS), _JSON, max_size=4), torn=st.none() | st.integers(0, 1200))
 def test_whatever_is_in_a_record_it_is_read_or_stood_in_for(
     tmp_path_factory: pytest.TempPathFactory, changes: dict[str, Any], torn: int | None
@@ -189,7 +189,7 @@ def test_the_files_of_a_container_of_version_1_are_read_and_those_of_a_newer_one
         assert read_report(tmp_path, pytest.fail) == report
 
 
-@settings(max_examples=examples(0.3))
+@door
 @given(content=st.binary(max_size=40) | _JSON.map(json.dumps).map(str.encode), value=_JSON)
 def test_whatever_is_in_the_files_of_a_launch_it_is_read_or_named(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, value: Any

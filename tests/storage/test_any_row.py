@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import count
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.storage.spool import Spool
-from tests.support import examples
+from tests.doors.nonsense import door
 
 # With what Hypothesis does not find soon: what JSON, PostgreSQL or SQLite alone refuse.
 TEXT = st.one_of(st.text(max_size=8), st.sampled_from(["a\x00b", "\ud800", "\udc80x", "NaN", "1e999", "ß\u2028"]))
@@ -37,24 +39,33 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def test_any_row_gets_through_the_spool_into_the_history_once(history_url: str, tmp_path: Path) -> None:
-    spool, number = Spool(tmp_path / "spool"), count()
+@dataclass
+class Way:
+    """From where rows are put to where they can be read."""
 
+    spool: Spool
+    history: History
+    taken: int = 0
+
+
+@pytest.fixture
+def way(history_url: str, tmp_path: Path) -> Iterator[Way]:
     with History(history_url) as history:
+        yield Way(Spool(tmp_path / "spool"), history)
 
-        @settings(max_examples=examples(0.5), deadline=None)
-        @given(st.fixed_dictionaries({}, optional=FIELDS), TEXT)
-        def check(values: dict[str, Any], flow_name: str) -> None:
-            run_id = f"run-{next(number)}"
-            row = HistoryRow(run_id, flow_name, "completed", ended_at=float(run_id[4:]), launch=run_id, **values)
-            spool.put(row)
-            spool.put(row)
-            assert spool.write_to(history) == 2 and len(spool) == 0
-            [found, *_] = history.rows(limit=1)
-            assert found.run_id == run_id and history.count() == int(run_id[4:]) + 1
-            json.dumps(found.as_columns(), allow_nan=False)
-            for name in ("granted_at", "final_loss", "steps_done"):
-                was, now = values.get(name), getattr(found, name)
-                assert now is None or (was is not None and math.isclose(now, was, rel_tol=1e-9))
 
-        check()
+@door
+@given(values=st.fixed_dictionaries({}, optional=FIELDS), flow_name=TEXT)
+def test_any_row_gets_through_the_spool_into_the_history_once(way: Way, values: dict[str, Any], flow_name: str) -> None:
+    run_id, ended_at = f"run-{way.taken}", float(way.taken)
+    way.taken += 1
+    row = HistoryRow(run_id, flow_name, "completed", ended_at=ended_at, launch=run_id, **values)
+    way.spool.put(row)
+    way.spool.put(row)
+    assert way.spool.write_to(way.history) == 2 and len(way.spool) == 0
+    [found, *_] = way.history.rows(limit=1)
+    assert found.run_id == run_id and way.history.count() == way.taken
+    json.dumps(found.as_columns(), allow_nan=False)
+    for name in ("granted_at", "final_loss", "steps_done"):
+        was, now = values.get(name), getattr(found, name)
+        assert now is None or (was is not None and math.isclose(now, was, rel_tol=1e-9))
