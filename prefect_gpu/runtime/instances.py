@@ -78,17 +78,20 @@ class Instances:
         return await launch_together(self._driver, self._specify(launch, spec), self._logger)
 
     async def adopt(self, launch: Launch) -> RunHandle | None:
-        """Find what an earlier worker started; see :func:`.adopt_together`."""
+        """Find what an earlier worker started; see :func:`.adopt_together`.
+
+        Even if that fails, the run is heard: a process that nobody knows would end itself.
+        """
         run_id = launch.run_id
+        if launch.record.token:
+            self._channel.admit(run_id, launch.record.token, session=launch.record.session)
+        else:
+            self._channel.put_off(run_id)
         count = max(len(launch.record.placement.parts), instances_in(launch.folder))
         launched = [(instance_id(run_id, rank), instance_folder(launch.folder, rank)) for rank in range(count)]
         handle = await adopt_together(self._driver, launched, self._logger)
         if handle is not None:
             await handle.give(CHANNEL_FILE, self._address)
-            if launch.record.token:
-                self._channel.admit(run_id, launch.record.token, session=launch.record.session)
-            else:
-                self._channel.put_off(run_id)
         return handle
 
     async def give_credentials(self, launch: Launch, credentials: str) -> None:

@@ -238,6 +238,9 @@ class Launches:
                 await self._return_unlaunched(launch)
                 return
         self.logger.info("Found run %s running (pid %s) and adopted it", launch.record.name, handle.pid)
+        eviction = launch.attached(Eviction)
+        if launch.eviction is not None and eviction is not None:  # that came while nobody could stop it
+            eviction.begin(launch, launch.eviction)
         await self._follow_adopted(launch, handle)
 
     async def _follow_adopted(self, launch: Launch, handle: RunHandle) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 from collections.abc import Callable
@@ -305,8 +306,14 @@ class _Records(RecordStore):
 
     def write(self, folder: Path, record: RunRecord) -> None:
         self.worker.spark()
+        self.worker.world.fill("write")
         super().write(folder, record)
         self.worker.spark()
+
+    def sync(self, folder: Path) -> None:
+        self.worker.spark()
+        self.worker.world.fill("sync")
+        super().sync(folder)
 
     def remove(self, folder: Path) -> None:
         self.worker.spark()
@@ -331,6 +338,10 @@ class _Driver(Driver):
         self.worker.spark()
         if world.refusals.pop("launch", None):
             raise LaunchError("the driver refuses")
+        if world.refusals.pop("room", None):
+            full = LaunchError("No space left on device")
+            full.no_room = True
+            raise full
         process = world.begin(spec)
         self.worker.spark()
         await world.dawdle("answer")
@@ -338,6 +349,7 @@ class _Driver(Driver):
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
         self.worker.spark()
+        self.worker.world.fill("adopt")
         process = self.worker.world.processes.get(run_dir)
         return None if process is None else self._handle(process)
 
@@ -370,8 +382,12 @@ class _Host:
         if self.world.refusals.pop("claim", None) or run.run_id in self.world.over:
             self.world.over.setdefault(run.run_id, "taken by another worker")
             raise NotOursError("another worker has it")
+        if run.run_id in self.world.cancelling:
+            self.world.over[run.run_id] = "cancelled"
+            raise NotOursError("it is cancelled")
         self.world.claimed.add(run.run_id)
         self.worker.spark()
+        self.world.fill("work folder")
         return LaunchSpec(run.run_id, run.folder, ("python",), {}, run.folder)
 
     async def launched(self, run: Launch) -> None:
@@ -395,7 +411,7 @@ class _Host:
     async def give_way(self, run: Launch, reason: str) -> bool:
         await self.world.dawdle("finalise")
         self.worker.spark()
-        if run.run_id in self.world.over:
+        if run.run_id in self.world.over or run.run_id in self.world.cancelling:
             return False
         self.world.claimed.discard(run.run_id)
         self.world.left.add(run.run_id)
@@ -472,6 +488,8 @@ class Worker:
                 self.controller.handle(ev.QuotasChanged(self.world.quotas))
             for run_id, (_, _, estimate) in self.world.submitted.items():
                 self.offer(run_id)
+                if run_id in self.world.cancelling and run_id in self.controller.runs:
+                    await self.controller.stop(run_id, 5.0)
                 if run_id in self.controller.runs:
                     self.controller.handle(ev.JobEstimated(run_id, estimate))
 
@@ -484,6 +502,10 @@ class Worker:
         """Prefect says that a run waits, if it does."""
         controller = self.controller
         if run_id in self.world.over or run_id in self.world.claimed or run_id in controller.runs:
+            return
+        if run_id in self.world.cancelling:
+            self.world.over[run_id] = "cancelled"
+            controller.handle(ev.JobWithdrawn(run_id, "cancelled"))
             return
         request, queue, estimate = self.world.submitted[run_id]
         controller.handle(ev.JobSubmitted(run_id, request, queue, 0.0, 0.0, run_id, estimate))
@@ -552,6 +574,7 @@ class World:
         self.now = 1_000_000.0
         self.submitted: dict[str, tuple[Request, str, Estimate]] = {}
         self.claimed: set[str] = set()
+        self.cancelling: set[str] = set()
         self.over: dict[str, str] = {}
         self.orders: list[tuple[str, str]] = []  # runs that are to leave, and how
         self.left: set[str] = set()  # runs that left once
@@ -606,6 +629,11 @@ class World:
             self._nobody_trains_beside(process)
         return process
 
+    def fill(self, what: str) -> None:
+        """Raise an error if the disk is full for that now."""
+        if self.refusals.pop(what, None):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     async def dawdle(self, what: str) -> None:
         """Wait if that takes long now."""
         if what in self.slow:
@@ -654,11 +682,17 @@ class World:
             assert sum(places) == 1, f"{run_id}: launched, waiting, over = {places}"
         for process in self.processes.values():
             self._check_process(process)
+            run = controller.runs.get(process.run_id)
+            if process.run_id in self.cancelling and run is not None and run.handle is not None:
+                assert process.stage == "gone", f"{process.run_id} goes on although it is cancelled"
 
     def _check_process(self, process: Process) -> None:
         """What the worker owes a process that it is connected to, when it has nothing more to do."""
         run = self.worker.controller.runs.get(process.run_id)
-        if run is None or process.cut or process.stage not in ("gate", "training"):
+        if process.cut or process.stage in ("starting", "gone"):
+            return
+        assert process.run_id in self.worker.channel.runs, f"{process.run_id} is told that nobody knows it"
+        if run is None or process.stage not in ("gate", "training"):
             return
         if process.stage == "training":
             assert run.record.behind is None, f"{process.run_id} trains, and its record says that it waits"
@@ -668,7 +702,10 @@ class World:
             done = ("saving", "finished", "gone")
             others = [p for p in self.processes.values() if p is not process and (p.stage not in done or p.cut)]
             ahead = [p.run_id for p in others if set(p.devices).intersection(process.devices)]
-            assert ahead, f"{process.run_id} waits at its gate for nobody"
+            before = self.worker.controller.runs.get(run.record.behind or "")
+            # Who takes over does not tell the scheduler that a run was being stopped, until Prefect says it waits.
+            stopped = before is not None and bool(before.record.leaving) and "finalise" in self.slow
+            assert ahead or stopped, f"{process.run_id} waits at its gate for nobody"
             assert run.waiting
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -712,6 +749,7 @@ class World:
         controller = self.worker.controller
         if run_id in self.over:
             return
+        self.cancelling.add(run_id)
         if run_id in controller.runs:
 
             def begin() -> None:

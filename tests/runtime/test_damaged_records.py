@@ -102,6 +102,7 @@ async def test_a_run_that_cannot_be_looked_for_has_its_place_and_is_looked_for_a
 ) -> None:
     async with running(tmp_path) as bench:
         handle, other = await bench.launch("a"), await bench.launch("b")
+        token = bench.controller.runs["a"].record.token
     second = Bench(tmp_path, bench.driver.world)
     adopt, broken = second.driver.adopt, [True]
 
@@ -113,6 +114,7 @@ async def test_a_run_that_cannot_be_looked_for_has_its_place_and_is_looked_for_a
     monkeypatch.setattr(second.driver, "adopt", failing)
     await second.controller.start()
     assert set(second.places) == {"a", "b"} and second.controller.runs["b"].handle is other
+    assert await say_hello(second.controller._channel.url, "a", token) is None, "else it would end itself"
     broken.clear()
     await until(lambda: second.controller.runs["a"].handle is not None)
     handle.end()

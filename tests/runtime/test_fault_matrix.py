@@ -120,6 +120,20 @@ class Faults(RuleBasedStateMachine):
             process.prepare()
             self.world.do(lambda: None)
 
+    @rule(number=st.integers(0, 7), again=st.booleans())
+    def a_run_is_out_of_memory(self, number: int, again: bool) -> None:
+        process = self.one(number, "preparing", "training")
+        if process is not None:
+            process.post(protocol.OUT_OF_MEMORY, {})
+            process.prepare() if again else process.end(1)
+            self.world.do(lambda: None)
+
+    @rule(how=st.sampled_from(["wait", "move"]))
+    def all_runs_are_to_leave(self, how: str) -> None:
+        for process in list(self.world.processes.values()):
+            if process.stage != "gone":
+                self.world.order(process.run_id, how)
+
     @rule(number=st.integers(0, 7), how=st.sampled_from(["wait", "move"]))
     def a_run_is_to_leave(self, number: int, how: str) -> None:
         process = self.one(number)
@@ -132,7 +146,7 @@ class Faults(RuleBasedStateMachine):
 
     # -- faults of launches -----------------------------------------------------------------------------------------
 
-    @rule(what=st.sampled_from(["launch", "prepare", "claim"]))
+    @rule(what=st.sampled_from(["launch", "prepare", "claim", "room", "work folder", "sync", "write", "adopt"]))
     def a_launch_will_fail(self, what: str) -> None:
         self.world.refusals[what] = True
 
@@ -370,6 +384,26 @@ def test_a_run_that_saved_and_tries_again_leaves_all_the_same(tmp_path: Path) ->
     world.pass_time(0.0)
     assert process.stage == "gone"
     world.check()
+    world.recover()
+
+
+def test_a_run_that_cannot_be_looked_for_leaves_once_it_is_found(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    world.set_quota(None)
+    run = world.submit(Request(preemptible=True), "q", ESTIMATE)
+    [process] = world.processes.values()
+    for _ in range(2):
+        process.go()
+        world.pass_time(0.0)
+    world.refusals["adopt"] = True
+    world.kill_worker()
+    world.check()
+    world.order(run, "wait")
+    world.pass_time(3.0)
+    assert process.stage == "training" and process.save_asked
+    process.go()
+    world.pass_time(0.0)
+    assert process.stage == "gone" and run not in world.over
     world.recover()
 
 
