@@ -31,7 +31,8 @@ _POLL_S = 0.05
 SHOWS_AT_ONCE = {"TESTS_SHOWS_AT_ONCE": "1"}
 """Variables of a worker that does not wait for a pause between submissions, nor for a small part of the time, to do so.
 
-A test submits several runs, looks at what is shown, and would wait for six seconds each time.
+A test submits several runs, looks at what is shown, and would wait for six seconds each time; and for twenty until what
+is expected of a run is shown anew.
 """
 SHORT_LEASE = {"TESTS_SHORT_LEASE": "1"}
 """Variables of a worker that leads for six seconds without a renewal, and not for 18: another one takes over sooner."""
@@ -176,11 +177,14 @@ def become(job: dict[str, Any]) -> None:
 def show_at_once(env: Mapping[str, str]) -> None:
     """Be such a worker if these variables say so."""
     if SHOWS_AT_ONCE.items() <= env.items():
-        from prefect_gpu.worker import lane
+        from prefect_gpu.worker import display, expectations, lane
 
         assert lane.QUIET_AFTER_SEVERAL_S >= lane.QUIET_S > 0.0 and lane.SHARE > 0.0
         lane.QUIET_AFTER_SEVERAL_S = lane.QUIET_S = 0.0
         lane.SHARE = 0.5
+        expectations._LEAST_S, display._AT_GATE_AGAIN_S = (
+            min(3.0, often) for often in (expectations._LEAST_S, display._AT_GATE_AGAIN_S)
+        )
 
 
 def shorten_lease() -> None:
