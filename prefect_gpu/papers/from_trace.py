@@ -206,11 +206,12 @@ def simulate(
     by_name = {job.job_id: job for job in jobs}
 
     def estimate(model: JobModel) -> Estimate:
-        return Estimate(service_s=known.submitted(model.id, by_name[model.id], model.service_s))
+        service_s = known.submitted(model.id, by_name[model.id], model.service_s)
+        return Estimate(service_s=service_s, restart_s=restart_cost_s)
 
     def finished(model: JobModel) -> Iterator[tuple[str, Estimate]]:
         for name, service_s in known.finished(model.id, model.service_s):
-            yield name, Estimate(service_s=service_s)
+            yield name, Estimate(service_s=service_s, restart_s=restart_cost_s)
 
     return World(
         hardware,

@@ -104,6 +104,7 @@ class Scheduler:
         for one in event.events if isinstance(event, ev.Together) else (event,):
             applied, decisive = self._apply(one, decision)
             changed |= decisive
+            self.state.changes += decisive and not isinstance(one, ev.JobSubmitted | ev.TimePassed)
             if applied:
                 for reaction in self.profile.reactions:
                     changed |= reaction.react(one, decision)

@@ -59,7 +59,7 @@ ALLOCATIONS = {
     "easy": lambda: (Backfill(reserve_first=True),),
     "strict": lambda: (Strict(),),
     "make room": lambda: (Backfill(MakeRoom()),),
-    "guard": lambda: (Backfill(MakeRoom(0.5, grace=True), InterferenceGuard()),),
+    "guard": lambda: (Backfill(MakeRoom(urgent=True), InterferenceGuard()),),
     "batch": lambda: (Window(), Batch(), Backfill()),
     "resize": lambda: (Resize(), Backfill()),
     "adaptive": lambda: adaptive().allocation,

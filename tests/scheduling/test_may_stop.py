@@ -211,7 +211,8 @@ def test_nobody_is_stopped_in_vain() -> None:
 
 def test_a_run_that_fits_nowhere_has_devices_kept_for_it_though_others_may_be_stopped() -> None:
     world = live(8, 8)
-    world.submit("a", "b", request=STOPS, queue="usual")
+    world.submit("a", request=STOPS, queue="usual")
+    world.submit("b", queue="usual")
     world.train("a", "b")
     world.submit("large", request=Request(gpus=2), queue="usual")
     patience_s = world.scheduler.profile.patience_s

@@ -36,6 +36,7 @@ class Backfill(Action):
         make_room: Stops running jobs for one that finds no place; None: nobody is stopped.
         guard: Asked before a job starts; None: whatever fits starts.
         reserve_first: Reserve for the first job that does not fit, patient or not (EASY backfilling).
+        why: Says why no node can hold the first of a line; see :func:`.why_not`.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class Backfill(Action):
         guard: InterferenceGuard | None = None,
         *,
         reserve_first: bool = False,
+        why: Callable[[Decision, Line], tuple[str, Callable[[], str]]] = why_not,
     ) -> None:
+        self._why = why
         self.make_room, self._guard = make_room, guard
         self.ranks_running = make_room is not None
         self._reserve_first = reserve_first
@@ -133,7 +136,7 @@ class Backfill(Action):
         state, job = decision.state, line.entries[0][1]
         code: str
         reason: str | Callable[[], str]
-        code, reason = why_not(decision, line)
+        code, reason = self._why(decision, line)
         if code != "never":
             if reservations and decision.placement.place(job, state, decision.sharing) is not None:
                 code, reason = "reserved", f"its devices are kept for {reservations.keeper().label}"

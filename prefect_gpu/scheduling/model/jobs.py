@@ -98,6 +98,7 @@ class Estimate:
         sent_bps: Bytes per second that each instance of a gang sends to the others while it trains, and receives of
             them; None: unknown.
         waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
+        restart_s: Seconds that a stop costs the run beside a new launch: to save its progress, and to load it again.
     """
 
     service_s: float | None = None
@@ -110,6 +111,7 @@ class Estimate:
     iteration_s: float = 0.0
     sent_bps: float | None = None
     waits: bool = True
+    restart_s: float = 0.0
 
 
 UNKNOWN = Estimate()

@@ -27,16 +27,12 @@ class MakeRoom:
     that has lost patience has devices kept for it, and stops nobody by that.
 
     Args:
-        advantage: A job makes room only for one whose key is smaller by this factor (less than 1: it must be clearly
-            better, so that two jobs that are nearly equal do not take turns).
-        grace: Whether jobs are left alone for a while after each launch, where stopping them takes time
-            (:func:`.left_alone_until`). One of a queue with a better priority need not wait for that until a job has
-            been stopped before.
+        urgent: Only for a job of a queue with a better priority than theirs. Where stopping takes time, those that
+            were stopped before are left alone for a while after each launch (:func:`.left_alone_until`).
     """
 
-    def __init__(self, advantage: float = 1.0, *, grace: bool = False) -> None:
-        self._advantage = advantage
-        self._grace = grace
+    def __init__(self, *, urgent: bool = False) -> None:
+        self._urgent = urgent
 
     def start(self, decision: Decision, job: Job, kept: Container[str] = ()) -> bool:
         """Stop others for a job that finds no place, and start it there; whether it did: the order has changed then.
@@ -105,25 +101,17 @@ class MakeRoom:
         def from_the_last(ranked: list[tuple[float, str, Job]]) -> Iterator[tuple[Key, Job]]:
             for _, _, job in reversed(ranked):
                 own = (state.queue(job.queue).priority, 1, *order.key(job, state, now))
-                if not (own > key and self._clearly(key, own)):
+                if own <= key or (self._urgent and own[0] == key[0]):
                     return
-                if decision.may_give_way(job) and not self._spared(job, key, own, decision):
+                if decision.may_give_way(job) and not self._spared(job, decision):
                     yield own, job
 
         alike = map(from_the_last, state.ranking.alike.values())
         return (job for _, job in merge(*alike, key=itemgetter(0), reverse=True))
 
-    def _clearly(self, key: Key, other: Key) -> bool:
-        if self._advantage >= 1.0 or key[:2] != other[:2]:
-            return True
-        mine, theirs = key[2], other[2]
-        return isinstance(mine, float) and isinstance(theirs, float) and mine < self._advantage * theirs
-
-    def _spared(self, victim: Job, key: Key, own: Key, decision: Decision) -> bool:
+    def _spared(self, victim: Job, decision: Decision) -> bool:
         """Whether the job is left alone for a while yet. Asks to look again when that is over."""
-        if not self._grace or decision.abilities.preemption is Preemption.INSTANT:
-            return False
-        if key[0] != own[0] and not victim.stops:
+        if not self._urgent or decision.abilities.preemption is Preemption.INSTANT or not victim.stops:
             return False
         until = left_alone_until(victim)
         if until > decision.now:

@@ -75,12 +75,16 @@ class Prescheduling(Reaction):
     there. Does nothing where there are no gates, where moving costs nothing, or where no service is estimated. Nobody
     is prepared to be on several nodes if it was learned how its program and others slow each other down there.
 
+    Args:
+        returns: Such a job is stopped in any case: it waits again, for an allocation that lets others make room.
+
     Attributes:
         margin: See :class:`Margin`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, returns: bool = False) -> None:
         self.margin = Margin()
+        self._returns = returns
         self._paces: dict[str, tuple[float, float]] = {}  # since when, and from which done_s on, a pace is counted
         self._launched: dict[str, _Launched] = {}
         self._longest_s = 0.0  # launching time of any job seen
@@ -219,16 +223,18 @@ class Prescheduling(Reaction):
     def _rescue(self, decision: Decision) -> None:
         """Whoever is prepared behind a run that does not end, while there is a place free, starts anew there."""
         state = decision.state
-        if not state.free_count:
+        if not (state.free_count or self._returns):
             return
         for job_id, launched in list(self._launched.items()):
             job = state.jobs.get(job_id)
             late = decision.now > launched.ends_at + _PATIENCE * (launched.launching_s + self.margin.seconds)
             if job is None or job.behind is None or not late or not decision.can_stop(job):
                 continue
-            if decision.placement.place(job, state, decision.sharing) is not None:
+            free = decision.placement.place(job, state, decision.sharing) is not None
+            if free or self._returns:
                 del self._launched[job_id]
-                decision.preempt(job, "its predecessor takes longer than expected, and other devices are free")
+                there = "other devices are free" if free else "others may make room for it"
+                decision.preempt(job, f"its predecessor takes longer than expected, and {there}")
                 decision.look_again_at(decision.now)
 
     # -- what went wrong --------------------------------------------------------------------------------------------

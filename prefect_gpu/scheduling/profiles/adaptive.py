@@ -18,6 +18,7 @@ from prefect_gpu.scheduling.order.orders import LeastService
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
+from prefect_gpu.scheduling.preemption.whole_set import WholeSet, why_it_waits
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.profile import Profile
 from prefect_gpu.scheduling.sharing.demotion import Demotion
@@ -36,14 +37,15 @@ def adaptive() -> Profile:
         allocation=(
             Resize(),
             When(_stay_where_they_start, Batch()),
-            Backfill(MakeRoom(0.5, grace=True), InterferenceGuard()),
+            WholeSet(),
+            Backfill(MakeRoom(urgent=True), InterferenceGuard(), why=why_it_waits),
         ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
         reactions=(
             Protection(),
             MinimumRuntime(),
-            Prescheduling(),
+            Prescheduling(returns=True),
             Speculation(),
             TakeTurns(),
             Demotion(),

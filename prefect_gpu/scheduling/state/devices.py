@@ -47,6 +47,7 @@ class DeviceBooks:
         self.device_sizes: tuple[int, ...] = ()  # bytes, each size once, ascending
         self.all_uniform = True  # each node's devices are all of one kind
         self.version = 0  # of the nodes: whoever remembers something about them sees when it is stale
+        self.changes = 0  # what happened that a decision about running jobs could depend on; a submission is none
         self._shareable: dict[str, None] = {}  # devices whose occupants all share; a dict for its order
 
     # -- questions ------------------------------------------------------------------------------------------------

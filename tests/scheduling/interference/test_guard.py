@@ -20,6 +20,7 @@ from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.instructions import Hold, Launch, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.preemption.whole_set import why_it_waits
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from tests.scheduling.placement.test_gangs import Play, nodes
@@ -36,7 +37,7 @@ def inconsiderate() -> Profile:
     found = adaptive()
     *others, last = found.allocation
     assert isinstance(last, Backfill)
-    allocation = (*others, Backfill(MakeRoom(0.5, grace=True)))
+    allocation = (*others, Backfill(MakeRoom(urgent=True), why=why_it_waits))
     reactions = tuple(one for one in found.reactions if not isinstance(one, PreemptOnSlowdown))
     assert len(reactions) == len(found.reactions) - 1
     return replace(found, allocation=allocation, reactions=reactions)

@@ -1,0 +1,117 @@
+"""Nodes that are alike, and what a job needs of such nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from prefect_gpu.scheduling.model.jobs import Job, Request
+from prefect_gpu.scheduling.preemption.best_set import level_of
+from prefect_gpu.scheduling.state.state import State
+
+WINDOW = 64
+"""Nodes among which a set is chosen in one decision, of those that have most to give."""
+
+
+class Shape(NamedTuple):
+    """What a job needs of equal nodes: so many with so many devices each, and one with the rest.
+
+    Attributes:
+        level: The exponent of the power of two that it counts as when a set is chosen.
+    """
+
+    level: int
+    nodes: int
+    devices: int
+    rest: int = 0
+
+    @classmethod
+    def on_one_node(cls, devices: int, size: int) -> Shape:
+        """Of a job on one node of so many devices."""
+        return cls(min(level_of(devices), size.bit_length() - 1), 1, devices)
+
+
+def shape_of(request: Request, size: int, nodes: int) -> Shape | None:
+    """What a request needs on so many nodes of so many devices; None: they could not hold it."""
+    total = request.total_gpus
+    if total <= size:
+        return Shape.on_one_node(total, size)
+    if request.is_gang and request.gpus <= size:
+        each = size // request.gpus
+        whole, rest = divmod(request.workers, each)
+        devices, rest = each * request.gpus, rest * request.gpus
+    elif request.spans:
+        devices = size
+        whole, rest = divmod(total, size)
+    else:
+        return None
+    count = whole + (rest > 0)
+    return Shape(size.bit_length() - 1 + level_of(count), whole, devices, rest) if count <= nodes else None
+
+
+class Pool:
+    """Nodes of one domain and one size, whose smallest devices have the same memory."""
+
+    def __init__(self, size: int, least_bytes: int) -> None:
+        self.size = size
+        self.least_bytes = least_bytes
+        self.numbers: list[int] = []
+        self.at: dict[int, int] = {}
+        self._all: dict[int, None] = {}
+
+    def add(self, number: int) -> None:
+        """The node of that number belongs to it."""
+        self.at[number] = len(self.numbers)
+        self._all[len(self.numbers)] = None
+        self.numbers.append(number)
+
+    def window(self, state: State, nodes: int, worth: Callable[[Job], float]) -> dict[int, None]:
+        """The nodes that are looked at now: all of them or, of many, those with most free devices and the worst jobs.
+
+        Args:
+            nodes: How many some waiting job needs.
+            worth: What it is worth to let a running job go on, for each of its devices.
+        """
+        most = max(WINDOW, 2 * nodes)
+        if len(self.numbers) <= most:
+            return self._all
+        found: dict[int, None] = {}
+        for _, _, numbers in sorted(state.groups_with_free(1), key=lambda group: -group[1]):
+            for number in numbers:
+                if number in self.at:
+                    found[self.at[number]] = None
+                    if len(found) >= most // 2:
+                        break
+        assert state.ranking is not None
+        last = [job for ranked in state.ranking.alike.values() for _, _, job in ranked[-most // 4 :]]
+        for job in sorted(last, key=worth):
+            for part in job.placement.parts if job.placement is not None else ():
+                if part.devices and state.has_node(part.devices[0]):
+                    number = state.number_of(part.devices[0])
+                    if number in self.at:
+                        found[self.at[number]] = None
+            if len(found) >= most:
+                break
+        return found
+
+    def running(self, window: dict[int, None], state: State) -> Iterable[Job]:
+        """The jobs on those nodes, and perhaps others."""
+        if window is self._all:
+            return state.running.values()
+        jobs: dict[str, Job] = {}
+        for node in window:
+            for device in state.numbered[self.numbers[node]].node.devices:
+                for job in state.occupants(device.id):
+                    jobs[job.id] = job
+        return jobs.values()
+
+
+def pools_of(state: State) -> list[Pool]:
+    """All nodes that have devices, those with the least memory first."""
+    pools: dict[tuple[str, int, int], Pool] = {}
+    for books in state.numbered:
+        node, size = books.node, len(books.node.devices)
+        if size:
+            key = (node.domain, size, node.least_memory_bytes)
+            pools.setdefault(key, Pool(size, node.least_memory_bytes)).add(books.number)
+    return sorted(pools.values(), key=lambda pool: pool.least_bytes)

@@ -1,0 +1,389 @@
+"""Choose as a whole which jobs run next, where stopping a job costs something."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter, itemgetter
+
+from prefect_gpu.scheduling.allocation.base import Action, why_not
+from prefect_gpu.scheduling.allocation.reservations import Reservations, expected_start
+from prefect_gpu.scheduling.decision import Decision, names
+from prefect_gpu.scheduling.interference.guard import contention_known
+from prefect_gpu.scheduling.model.abilities import Preemption
+from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.order.orders import FACTOR, FIRST_LIMIT
+from prefect_gpu.scheduling.placement.granting import grant, granted_gang, joined
+from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_of, value
+from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
+from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
+from prefect_gpu.scheduling.preemption.seating import Seating, Seats, Spots
+from prefect_gpu.scheduling.state.waiting import Key, Line
+
+_MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
+_MOST_IMPATIENT = 8
+_AHEAD = 4
+_FIRST_OVERRUN_S = 60.0
+_TIE = 1.0 + 1e-9  # of equals, those that run go on
+_ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
+_entry_key = itemgetter(0)
+_worth = attrgetter("worth")
+
+
+class _Unit:
+    """A job, or those that share one device, which all go or all stay."""
+
+    __slots__ = ("home", "jobs", "placement", "rank", "shape", "spots", "width", "worth")
+
+    def __init__(self, jobs: tuple[Job, ...], shape: Shape, width: int, spots: Spots = ()) -> None:  # type: ignore[assignment]
+        self.jobs = jobs
+        self.shape = shape
+        self.width = width
+        self.spots = spots
+        self.placement = jobs[0].placement
+        self.worth = 0.0
+        self.rank: tuple[int, int] = (0, 0)
+
+    @property
+    def job(self) -> Job:
+        """The (first) job."""
+        return self.jobs[0]
+
+
+class WholeSet(Action):
+    """Stops, moves and starts jobs, so that those run together which are worth most.
+
+    A job's value is :func:`.value` of its devices and the seconds that it still needs: what remains, and what a restart
+    costs if it waits and has run before; a running job is taken to need :data:`.STAYS` restarts less. Jobs that wait
+    compete with those that run for the devices that these have and those that are free. Nobody takes part who may not
+    be stopped, is left alone for a while (:func:`.left_alone_until`), is about to end, or is followed by a prepared
+    job. A job of a queue with a better priority is worth more than all others together.
+
+    The chosen ones that run stay where they are; the others start, the widest first, and where one only fits if smaller
+    jobs move, those move. Only then it is decided who is stopped: whoever is not in the way goes on. What is left is
+    for the actions after it, which stop nobody.
+
+    For a job that has lost patience, devices are kept, as :class:`.Backfill` does it: nobody is stopped or started on
+    those for any other, and nobody is stopped for it because it has waited long.
+
+    Where no running job may be stopped it does nothing. Runs that share start beside others where there is room, which
+    is not decided here; one that has no room competes for a whole device. Jobs whose effect on others over the network
+    is known are the guard's.
+    """
+
+    ranks_running = True
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._pools: list[Pool] = []
+        self._known: dict[tuple[Pool, str], _Unit] = {}
+        self._seen: tuple[object, ...] = ()
+        self._again_at = math.inf
+
+    def act(self, decision: Decision) -> bool:
+        """See the class."""
+        state = decision.state
+        if state.ranking is None or not state.ranking.alike:
+            return False
+        lines = [
+            line for line in state.queue_of_waiting.lines() if line.request.total_gpus and self._suits(decision, line)
+        ]
+        # Whoever comes behind several others that need the same, and were left waiting, changes nothing.
+        firsts = [job.id for line in lines for _, job in line.entries[:_AHEAD]]
+        seen = (state.version, state.changes, *firsts)
+        if not lines or (seen == self._seen and decision.now < self._again_at):
+            return False
+        self._seen, self._again_at = seen, math.inf
+        if self._version != state.version:
+            self._pools, self._version, self._known = pools_of(state), state.version, {}
+        reservations = self._first_the_impatient(decision, lines)
+        if len(self._known) > 2 * len(state.running) + 64:
+            self._known = {key: unit for key, unit in self._known.items() if key[1] in state.running}
+        patient = [line for line in lines if line.entries and not line.entries[-1][1].impatient]
+        if patient:
+            kept = reservations.devices() if reservations else frozenset()
+            for pool in self._pools:
+                self._decide(decision, pool, patient, kept)
+        return False
+
+    @staticmethod
+    def _suits(decision: Decision, line: Line) -> bool:
+        state, request = decision.state, line.request
+        return (
+            state.limit_on(line.queue) is None
+            and state.capability.possible(request)
+            and not contention_known(line.entries[0][1], state)
+            and (not request.shareable or decision.placement.place(line.entries[0][1], state, decision.sharing) is None)
+        )
+
+    def _first_the_impatient(self, decision: Decision, lines: Sequence[Line]) -> Reservations:
+        """Those that have waited too long, one by one; what is kept for those that still wait then."""
+        state, reservations = decision.state, Reservations()
+        impatient = [(line.entries[0][0], line) for line in lines if line.entries[0][1].impatient]
+        for _, line in heapq.nsmallest(_MOST_IMPATIENT, impatient, key=_entry_key):
+            job = line.entries[0][1]
+            for pool in self._pools:
+                if job.status is Status.WAITING:
+                    self._decide(decision, pool, [line], reservations.devices(), alone=True)
+            if job.status is Status.WAITING:
+                usable = state.capability.usable(job.request, job.room_bytes)
+                devices, start = expected_start(job, state, usable, reservations.devices(), decision.now)
+                reservations.keep(job, devices, start)
+        return reservations
+
+    # -- the choice -----------------------------------------------------------------------------------------------
+
+    def _decide(
+        self, decision: Decision, pool: Pool, lines: Sequence[Line], kept: Container[str], *, alone: bool = False
+    ) -> None:
+        state, now = decision.state, decision.now
+        size, count = pool.size, len(pool.numbers)
+        shapes = {line: shape_of(line.request, size, count) for line in lines if line.entries}
+        if not any(shapes.values()):
+            return
+        widest = max(shape.nodes + (shape.rest > 0) for shape in shapes.values() if shape is not None)
+        window = pool.window(state, widest, lambda job: value(1, expected_left(job, now)))
+        best = min(state.queue(line.queue).priority for line in lines)
+        running = self._running(decision, pool, window, kept, best)
+        free = {node: len(state.numbered[pool.numbers[node]].free) for node in window}
+        if kept:
+            for node in window:
+                own = state.free_devices(state.numbered[pool.numbers[node]].node.id)
+                free[node] = sum(device.id not in kept for device in own)
+        room = dict(free)
+        for unit in running:
+            for node, devices in unit.spots:
+                room[node] += devices
+        blocks = blocks_of(room.values(), size)
+        top = len(blocks) - 1
+        if top < 0:
+            return
+        waiting = self._waiting(decision, pool, shapes, sum(room.values()), alone=alone)
+        if not waiting:
+            return
+        ranks = sorted({unit.rank for unit in running} | {unit.rank for unit in waiting}, reverse=True)
+        if len(ranks) > 1:
+            above = {rank: _ABOVE**place for place, rank in enumerate(ranks)}
+            for unit in (*running, *waiting):
+                unit.worth *= above[unit.rank]
+        table: list[list[tuple[float, _Unit]]] = [[] for _ in blocks]
+        for unit in (*running, *waiting):
+            level = unit.shape.level
+            table[level if level < top else top].append((unit.worth, unit))
+        for entries in table:
+            entries.sort(key=_entry_key, reverse=True)
+        chosen = set(best_set(table, blocks))
+        starts = [unit for unit in waiting if unit in chosen]
+        if not starts:
+            return
+        stays = {unit: unit.spots for unit in running if unit in chosen}
+        leaves = sorted((unit for unit in running if unit not in chosen), key=lambda unit: (unit.worth, unit.job.id))
+        movable = {unit for unit in stays if len(unit.spots) == 1 and not unit.job.request.shareable}
+        seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
+        counts: Counter[str] = Counter()
+        for unit in sorted(starts, key=lambda unit: (-unit.width, -unit.worth, unit.job.id)):
+            queue, shape = unit.job.queue, unit.shape
+            if state.limit_on(queue, counts) is None and seating.start(unit, shape.nodes, shape.devices, shape.rest):
+                counts[queue] += 1
+        _carry_out(decision, pool, seating.finish())
+
+    def _running(
+        self, decision: Decision, pool: Pool, window: dict[int, None], kept: Container[str], best: int
+    ) -> list[_Unit]:
+        """Those that may be stopped, with what they are worth."""
+        state, now, known = decision.state, decision.now, self._known
+        graceful = decision.abilities.preemption is Preemption.GRACEFUL
+        found = []
+        for job in pool.running(window, state):
+            if not decision.may_stop(job) or job.status is Status.SAVING:
+                continue
+            unit = known.get((pool, job.id))
+            if unit is None or unit.placement is not job.placement or len(unit.jobs) > 1 or job.request.shareable:
+                made = _unit_of(job, pool, decision)
+                if made is None:
+                    continue
+                unit = known[pool, job.id] = made
+            spots = unit.spots
+            if any(node not in window for node, _ in spots):
+                continue
+            if kept and any(device in kept for device in unit.placement.all_devices):  # type: ignore[union-attr]
+                continue
+            if job.estimate.service_s is None or job.done(now) > job.estimate.service_s:
+                self._again_at = now  # what is expected of it changes while it runs
+            rank = (state.queue(job.queue).priority, 1)
+            if graceful:
+                until = max(map(left_alone_until, unit.jobs))
+                if until > now:
+                    self._again_at = min(self._again_at, until)
+                    decision.look_again_at(until)
+                    if rank[0] <= best or any(one.stops for one in unit.jobs):
+                        continue
+                    rank = (rank[0], 0)  # only one of a better queue need not wait for that
+            unit.rank = rank
+            unit.worth = _TIE * sum(
+                value(unit.width, expected_left(one, now) - STAYS * restart_s(one)) for one in unit.jobs
+            )
+            found.append(unit)
+        return found
+
+    @staticmethod
+    def _waiting(
+        decision: Decision, pool: Pool, shapes: Mapping[Line, Shape | None], devices: int, *, alone: bool
+    ) -> list[_Unit]:
+        """The first of each width that could fit, with what they are worth."""
+        state, now = decision.state, decision.now
+        by_shape: dict[tuple[int, Shape], list[list[tuple[Key, Job]]]] = {}
+        for line, shape in shapes.items():
+            request = line.request
+            least = max(line.room_bytes, request.gpu_memory_bytes or 0)
+            if shape is not None and request.total_gpus <= devices and least <= pool.least_bytes:
+                by_shape.setdefault((request.total_gpus, shape), []).append(line.entries)
+        found = []
+        for (width, shape), queues in by_shape.items():
+            merged: Iterable[tuple[Key, Job]] = queues[0] if len(queues) == 1 else heapq.merge(*queues, key=_entry_key)
+            for _, job in islice(merged, 1 if alone else min(_MOST_WAITING, max(1, devices // width))):
+                left = expected_left(job, now) + (restart_s(job) if job.attained_s else 0.0)
+                unit = _Unit((job,), shape, width)
+                unit.rank = (state.queue(job.queue).priority, 1)
+                unit.worth = value(width, left)
+                found.append(unit)
+        return found
+
+
+def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit | None:
+    """A running job, with those that share its device if there are any; None if they cannot all be stopped."""
+    state, placement = decision.state, job.placement
+    assert placement is not None
+    spots: dict[int, int] = {}
+    for part in placement.parts:
+        if part.devices:
+            if not state.has_node(part.devices[0]):
+                return None
+            node = pool.at.get(state.number_of(part.devices[0]))
+            if node is None:
+                return None
+            spots[node] = spots.get(node, 0) + len(part.devices)
+    if not spots:
+        return None
+    jobs: tuple[Job, ...] = (job,)
+    if job.request.shareable:
+        on_it = [state.occupants(device) for device in placement.all_devices]
+        if any(len(company) > 1 for company in on_it):
+            if len(on_it) > 1 or on_it[0][0] is not job:
+                return None
+            if not all(len(one.placement.all_devices) == 1 and decision.may_stop(one) for one in on_it[0]):  # type: ignore[union-attr]
+                return None
+            jobs = tuple(on_it[0])
+    width = sum(spots.values())
+    if len(spots) == 1:
+        shape: Shape | None = Shape.on_one_node(width, pool.size)
+    else:
+        shape = shape_of(job.request, pool.size, len(pool.numbers))
+    return None if shape is None else _Unit(jobs, shape, width, list(spots.items()))
+
+
+def expected_left(job: Job, now: float) -> float:
+    """Seconds that a job is expected to train yet.
+
+    Of a job that has outlived its estimate, and of one without any, a longer past means a longer future. Both go by
+    steps that grow, so that equals do not take turns.
+    """
+    service_s = job.estimate.service_s
+    if service_s is None:
+        devices = max(1, job.request.total_gpus)
+        return _step(max(job.attained(now) * devices, FIRST_LIMIT), FIRST_LIMIT) / devices
+    left = service_s - job.done(now)
+    return left if left >= 0.0 else _step(-left, _FIRST_OVERRUN_S)
+
+
+def _step(at: float, first: float) -> float:
+    """The last of the limits ``first``, ``first`` × 4, … that was reached; 0 if none was."""
+    if at < first:
+        return 0.0
+    return first * FACTOR ** int(math.log(at / first, FACTOR) + 1e-9)
+
+
+def restart_s(job: Job) -> float:
+    """Seconds that it costs to stop a job and to start it anew: as measured, if its last launch took longer."""
+    expected_s = job.estimate.launching_s + job.estimate.restart_s
+    if job.trains_since is None or job.launched_at is None:
+        return expected_s
+    return max(expected_s, job.trains_since - job.launched_at)
+
+
+# -- carrying it out ----------------------------------------------------------------------------------------------
+
+
+def _carry_out(decision: Decision, pool: Pool, seats: Seats[_Unit]) -> None:
+    """Stops, then moves, then starts."""
+    state = decision.state
+    if not seats.starts:
+        return
+    labels = tuple(unit.job.label for unit in seats.starts)
+    for unit in seats.stops:
+        for job in unit.jobs:
+            decision.preempt(job, f"its devices are worth more now to {names(labels)}")
+    free: dict[int, list[str]] = {}
+
+    def take(node: int, count: int) -> list[str]:
+        left = devices_of(node)
+        free[node] = left[count:]
+        return left[:count]
+
+    def devices_of(node: int) -> list[str]:
+        if node not in free:
+            free[node] = [device.id for device in state.free_devices(state.numbered[pool.numbers[node]].node.id)]
+        return free[node]
+
+    for unit in seats.moves:
+        devices_of(unit.spots[0][0]).extend(unit.placement.devices)  # type: ignore[union-attr]
+    moves = [
+        (unit.job, _placed(decision, unit.job, pool, [(node, take(node, unit.width))]))
+        for unit, node in seats.moves.items()
+    ]
+    if moves:
+        decision.rearrange(moves, f"{names(labels)} would not fit otherwise")
+    for unit, spots in seats.starts.items():
+        place = _placed(decision, unit.job, pool, [(node, take(node, count)) for node, count in spots])
+        if seats.stops or seats.moves:
+            words = "it is worth most to run it now: others made room"
+        else:
+            words = f"{names(place.all_devices)} {'are' if len(place.all_devices) > 1 else 'is'} free"
+        decision.launch(unit.job, place, words)
+
+
+def _placed(decision: Decision, job: Job, pool: Pool, parts: Sequence[tuple[int, Sequence[str]]]) -> Placement:
+    state, sharing, request = decision.state, decision.sharing, job.request
+    chosen = []
+    for at, devices in parts:
+        node = state.numbered[pool.numbers[at]].node
+        own = set(devices)
+        chosen.append((node, tuple(device.id for device in node.devices if device.id in own)))
+    if not request.is_gang:
+        return joined([grant(job, node, devices, state, sharing) for node, devices in chosen])
+    workers = [
+        (node, devices[at : at + request.gpus])
+        for node, devices in chosen
+        for at in range(0, len(devices), request.gpus)
+    ]
+    return granted_gang(job, workers, [chosen[0][0]] * request.servers, state, sharing)
+
+
+def why_it_waits(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
+    """As :func:`.why_not`; where others could be stopped, also which run it waits for."""
+    code, words = why_not(decision, line)
+    ranking = decision.state.ranking
+    if code != "devices" or ranking is None:
+        return code, words
+
+    def longer() -> str:
+        ends = [ranked[0] for (_, _, unknown), ranked in ranking.alike.items() if not unknown]
+        if not ends:
+            return words()
+        return f"{words()} by runs that are worth more there now; it waits for {min(ends)[2].label} or another to end"
+
+    return code, longer
