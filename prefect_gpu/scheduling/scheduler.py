@@ -293,6 +293,8 @@ class Scheduler:
             return False
         job.story.append((decision.now, f"ended: {outcome}"))
         self._free(job, decision)
+        if job.request.total_gpus and job.attained_s:
+            self.state.learned.lengths.ended(job.request.total_gpus, job.attained_s)
         self.state.forget(job)
         return True
 

@@ -22,11 +22,13 @@ from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_o
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Seats, Spots
+from prefect_gpu.scheduling.state.lengths import Lengths
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
 _MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
 _MOST_IMPATIENT = 8
 _AHEAD = 4
+PAID_BACK = 10.0
 _FIRST_OVERRUN_S = 60.0
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
@@ -146,7 +148,7 @@ class WholeSet(Action):
         if not any(shapes.values()):
             return
         widest = max(shape.nodes + (shape.rest > 0) for shape in shapes.values() if shape is not None)
-        window = pool.window(state, widest, lambda job: value(1, expected_left(job, now)))
+        window = pool.window(state, widest, lambda job: value(1, expected_left(job, now, state.learned.lengths)))
         best = min(state.queue(line.queue).priority for line in lines)
         running = self._running(decision, pool, window, kept, best)
         free = {node: len(state.numbered[pool.numbers[node]].free) for node in window}
@@ -225,7 +227,7 @@ class WholeSet(Action):
                     rank = (rank[0], 0)  # only one of a better queue need not wait for that
             unit.rank = rank
             unit.worth = _TIE * sum(
-                value(unit.width, expected_left(one, now) - STAYS * restart_s(one)) for one in unit.jobs
+                value(unit.width, expected_left(one, now, state.learned.lengths) - _credit_s(one, now)) for one in unit.jobs
             )
             found.append(unit)
         return found
@@ -246,7 +248,7 @@ class WholeSet(Action):
         for (width, shape), queues in by_shape.items():
             merged: Iterable[tuple[Key, Job]] = queues[0] if len(queues) == 1 else heapq.merge(*queues, key=_entry_key)
             for _, job in islice(merged, 1 if alone else min(_MOST_WAITING, max(1, devices // width))):
-                left = expected_left(job, now) + (restart_s(job) if job.attained_s else 0.0)
+                left = expected_left(job, now, state.learned.lengths) + (restart_s(job) if job.attained_s else 0.0)
                 unit = _Unit((job,), shape, width)
                 unit.rank = (state.queue(job.queue).priority, 1)
                 unit.worth = value(width, left)
@@ -286,7 +288,7 @@ def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit | None:
     return None if shape is None else _Unit(jobs, shape, width, list(spots.items()))
 
 
-def expected_left(job: Job, now: float) -> float:
+def expected_left(job: Job, now: float, lengths: Lengths) -> float:
     """Seconds that a job is expected to train yet.
 
     Of a job that has outlived its estimate, and of one without any, a longer past means a longer future. Both go by
@@ -295,7 +297,7 @@ def expected_left(job: Job, now: float) -> float:
     service_s = job.estimate.service_s
     if service_s is None:
         devices = max(1, job.request.total_gpus)
-        return _step(max(job.attained(now) * devices, FIRST_LIMIT), FIRST_LIMIT) / devices
+        return lengths.expected_s(devices, job.attained(now))
     left = service_s - job.done(now)
     return left if left >= 0.0 else _step(-left, _FIRST_OVERRUN_S)
 
@@ -313,6 +315,15 @@ def restart_s(job: Job) -> float:
     if job.trains_since is None or job.launched_at is None:
         return expected_s
     return max(expected_s, job.trains_since - job.launched_at)
+
+
+def _credit_s(job: Job, now: float) -> float:
+    """So many seconds is a running job treated as shorter than it is."""
+    cost_s = restart_s(job)
+    if not cost_s:
+        return 0.0
+    unpaid = job.stops - job.attained(now) / (PAID_BACK * cost_s)
+    return STAYS * cost_s * 2.0 ** max(0.0, unpaid)
 
 
 # -- carrying it out ----------------------------------------------------------------------------------------------

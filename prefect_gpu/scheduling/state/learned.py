@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from prefect_gpu.scheduling.cores.search import CoreHistory
 from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
+from prefect_gpu.scheduling.state.lengths import Lengths
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
 
 
@@ -22,12 +23,14 @@ class Learned:
         anti_affinity: Which jobs were stopped because of which.
         incompatible: Which programs never share a device again.
         cores: How many cores jobs needed.
+        lengths: How long jobs held their devices; filled by the scheduler itself.
     """
 
     sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
     anti_affinity: AntiAffinity = field(default_factory=AntiAffinity)
     incompatible: Incompatible = field(default_factory=Incompatible)
     cores: CoreHistory = field(default_factory=CoreHistory)
+    lengths: Lengths = field(default_factory=Lengths)
 
     def copy(self) -> Learned:
         """The same knowledge, which learns on its own from now on."""

@@ -1,0 +1,84 @@
+"""How long a run of unknown length is expected to go on, from those of its width that have ended here.
+
+Of those that had come as far, how many ended until a later moment, and how long did all of them run until then? The time
+for each that ended, for the moment at which it is least, is what the run is expected to need: the inverse of Gittins'
+index. It is seldom the mean: where most runs end at once and a few go on for days, that of a newcomer is short.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from itertools import accumulate
+
+FIRST_S = float(os.environ.get("F", "30"))
+RATIO = float(os.environ.get("Q", "1.5"))
+"""Limits of age: each step between two is longer than the one before by this much."""
+
+LIMITS = int(math.log(1e9*(RATIO-1)/FIRST_S+1, RATIO))
+PRIOR_HAZARD = float(os.environ.get("H",".3"))
+"""Which part ends from one limit to the next, before anything has been seen: the older, the longer yet."""
+
+PRIOR_RUNS = float(os.environ.get("PR","10"))
+WIDTH_RUNS = float(os.environ.get("WR","5"))
+"""As many runs' worth as the prior weighs against all, and all against those of one width."""
+
+_RENEWED = 1.05  # a table is made anew when so many times as many have ended
+
+_EDGES = [FIRST_S * (RATIO**step - 1) / (RATIO - 1) for step in range(LIMITS + 1)]
+
+
+def interval(age_s: float) -> int:
+    """Between which limits an age lies."""
+    return min(int(math.log(age_s * (RATIO - 1) / FIRST_S + 1, RATIO) + 1e-9), LIMITS - 1)
+
+
+class Lengths:
+    """Counts runs that have ended, by width and age."""
+
+    def __init__(self) -> None:
+        self._ended: dict[tuple[int, int], int] = {}
+        self._count = 0
+        self._tables: dict[int, tuple[int, list[float]]] = {}
+
+    def ended(self, devices: int, age_s: float) -> None:
+        """A run on so many devices has ended, after it held them for so many seconds."""
+        key = ((devices - 1).bit_length(), interval(age_s))
+        self._ended[key] = self._ended.get(key, 0) + 1
+        self._count += 1
+
+    def expected_s(self, devices: int, age_s: float) -> float:
+        """Seconds that a run on so many devices is expected to need yet; the same between two limits of its age."""
+        width = (devices - 1).bit_length()
+        made, table = self._tables.get(width, (-1, []))
+        if made < 0 or self._count > made * _RENEWED:
+            table = self._table(width)
+            self._tables[width] = (self._count, table)
+        return table[interval(age_s)]
+
+    def _table(self, width: int) -> list[float]:
+        own, everyone = [0.0] * LIMITS, [0.0] * LIMITS
+        for (at, step), count in self._ended.items():
+            everyone[step] += count
+            if at == width:
+                own[step] += count
+        hazards = []
+        for mine, reached, all_, all_reached in zip(own, _from_the_end(own), everyone, _from_the_end(everyone), strict=True):
+            common = (all_ + PRIOR_RUNS * PRIOR_HAZARD) / (all_reached + PRIOR_RUNS)
+            hazards.append((mine + WIDTH_RUNS * common) / (reached + WIDTH_RUNS))
+        table = []
+        for first in range(LIMITS):
+            alive, spent, best = 1.0, 0.0, math.inf
+            for step in range(first, LIMITS):
+                length = _EDGES[step + 1] - _EDGES[step]
+                ends = alive * hazards[step]
+                spent += length * (alive - ends / 2)
+                alive -= ends
+                best = min(best, spent / (1 - alive))
+                if alive < 1e-3: break
+            table.append(best)
+        return table
+
+
+def _from_the_end(counts: list[float]) -> list[float]:
+    return list(accumulate(reversed(counts)))[::-1]
