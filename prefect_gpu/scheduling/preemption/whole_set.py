@@ -16,9 +16,9 @@ from prefect_gpu.scheduling.interference.guard import contention_known
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.order.orders import FACTOR, FIRST_LIMIT
+from prefect_gpu.scheduling.order.orders import FACTOR
 from prefect_gpu.scheduling.placement.granting import grant, granted_gang, joined
-from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_of, value
+from prefect_gpu.scheduling.preemption.best_set import PAID_BACK, STAYS, best_set, blocks_of, value
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Seats, Spots
@@ -28,7 +28,7 @@ from prefect_gpu.scheduling.state.waiting import Key, Line
 _MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
 _MOST_IMPATIENT = 8
 _AHEAD = 4
-PAID_BACK = 10.0
+_MOST_DOUBLINGS = 64.0
 _FIRST_OVERRUN_S = 60.0
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
@@ -198,6 +198,7 @@ class WholeSet(Action):
     ) -> list[_Unit]:
         """Those that may be stopped, with what they are worth."""
         state, now, known = decision.state, decision.now, self._known
+        lengths = state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
         found = []
         for job in pool.running(window, state):
@@ -225,10 +226,11 @@ class WholeSet(Action):
                     if rank[0] <= best or any(one.stops for one in unit.jobs):
                         continue
                     rank = (rank[0], 0)  # only one of a better queue need not wait for that
+            left = [(expected_left(one, now, lengths), *_credit_s(one, now)) for one in unit.jobs]
+            if any(unpaid > 0.0 and left_s <= credit_s for left_s, credit_s, unpaid in left):
+                continue
             unit.rank = rank
-            unit.worth = _TIE * sum(
-                value(unit.width, expected_left(one, now, state.learned.lengths) - _credit_s(one, now)) for one in unit.jobs
-            )
+            unit.worth = _TIE * sum(value(unit.width, left_s - credit_s) for left_s, credit_s, _ in left)
             found.append(unit)
         return found
 
@@ -291,13 +293,12 @@ def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit | None:
 def expected_left(job: Job, now: float, lengths: Lengths) -> float:
     """Seconds that a job is expected to train yet.
 
-    Of a job that has outlived its estimate, and of one without any, a longer past means a longer future. Both go by
-    steps that grow, so that equals do not take turns.
+    Of a job without an estimate, what those that ended here say. Of one that has outlived its estimate, a longer past
+    means a longer future. Both go by steps that grow, so that equals do not take turns.
     """
     service_s = job.estimate.service_s
     if service_s is None:
-        devices = max(1, job.request.total_gpus)
-        return lengths.expected_s(devices, job.attained(now))
+        return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now))
     left = service_s - job.done(now)
     return left if left >= 0.0 else _step(-left, _FIRST_OVERRUN_S)
 
@@ -317,13 +318,18 @@ def restart_s(job: Job) -> float:
     return max(expected_s, job.trains_since - job.launched_at)
 
 
-def _credit_s(job: Job, now: float) -> float:
-    """So many seconds is a running job treated as shorter than it is."""
+def _credit_s(job: Job, now: float) -> tuple[float, float]:
+    """So many seconds is a running job treated as shorter than it is, and its stops that it has not paid back.
+
+    Each of those doubles the credit. Whoever has less left than that is not stopped any more, so a job that holds its
+    devices for `t` seconds in all, and never expects more than `u` seconds, is stopped at most
+    `t / (PAID_BACK * R) + log2(u / (STAYS * R)) + 1` times, where R is what a restart costs.
+    """
     cost_s = restart_s(job)
     if not cost_s:
-        return 0.0
+        return 0.0, 0.0
     unpaid = job.stops - job.attained(now) / (PAID_BACK * cost_s)
-    return STAYS * cost_s * 2.0 ** max(0.0, unpaid)
+    return STAYS * cost_s * 2.0 ** min(max(0.0, unpaid), _MOST_DOUBLINGS), unpaid
 
 
 # -- carrying it out ----------------------------------------------------------------------------------------------
@@ -352,6 +358,9 @@ def _carry_out(decision: Decision, pool: Pool, seats: Seats[_Unit]) -> None:
 
     for unit in seats.moves:
         devices_of(unit.spots[0][0]).extend(unit.placement.devices)  # type: ignore[union-attr]
+    for unit in seats.moves:
+        if not decision.abilities.free_moves:
+            unit.job.stops += 1
     moves = [
         (unit.job, _placed(decision, unit.job, pool, [(node, take(node, unit.width))]))
         for unit, node in seats.moves.items()

@@ -8,21 +8,18 @@ index. It is seldom the mean: where most runs end at once and a few go on for da
 from __future__ import annotations
 
 import math
-import os
 from itertools import accumulate
 
-FIRST_S = float(os.environ.get("F", "30"))
-RATIO = float(os.environ.get("Q", "1.5"))
-"""Limits of age: each step between two is longer than the one before by this much."""
+FIRST_S, RATIO, LIMITS = 30.0, 1.5, 42
+"""The first limit of age; each step between two is longer than the one before by so much; the last lies at 47 years."""
 
-LIMITS = int(math.log(1e9*(RATIO-1)/FIRST_S+1, RATIO))
-PRIOR_HAZARD = float(os.environ.get("H",".3"))
+PRIOR_HAZARD = 0.3
 """Which part ends from one limit to the next, before anything has been seen: the older, the longer yet."""
 
-PRIOR_RUNS = float(os.environ.get("PR","10"))
-WIDTH_RUNS = float(os.environ.get("WR","5"))
-"""As many runs' worth as the prior weighs against all, and all against those of one width."""
+PRIOR_RUNS, WIDTH_RUNS = 10.0, 5.0
+"""As many runs' worth as that weighs against all, and all against those of one width."""
 
+_FEW = 1e-3
 _RENEWED = 1.05  # a table is made anew when so many times as many have ended
 
 _EDGES = [FIRST_S * (RATIO**step - 1) / (RATIO - 1) for step in range(LIMITS + 1)]
@@ -63,7 +60,8 @@ class Lengths:
             if at == width:
                 own[step] += count
         hazards = []
-        for mine, reached, all_, all_reached in zip(own, _from_the_end(own), everyone, _from_the_end(everyone), strict=True):
+        columns = zip(own, _from_the_end(own), everyone, _from_the_end(everyone), strict=True)
+        for mine, reached, all_, all_reached in columns:
             common = (all_ + PRIOR_RUNS * PRIOR_HAZARD) / (all_reached + PRIOR_RUNS)
             hazards.append((mine + WIDTH_RUNS * common) / (reached + WIDTH_RUNS))
         table = []
@@ -75,7 +73,8 @@ class Lengths:
                 spent += length * (alive - ends / 2)
                 alive -= ends
                 best = min(best, spent / (1 - alive))
-                if alive < 1e-3: break
+                if alive < _FEW:
+                    break
             table.append(best)
         return table
 
