@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from prefect_gpu.scheduling.cores.search import CoreHistory
 from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
-from prefect_gpu.scheduling.state.lengths import Lengths
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
+from prefect_gpu.scheduling.state.lengths import Lengths
 
 
 @dataclass(frozen=True)

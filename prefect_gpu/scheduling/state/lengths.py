@@ -1,8 +1,8 @@
 """How long a run of unknown length is expected to go on, from those of its width that have ended here.
 
-Of those that had come as far, how many ended until a later moment, and how long did all of them run until then? The time
-for each that ended, for the moment at which it is least, is what the run is expected to need: the inverse of Gittins'
-index. It is seldom the mean: where most runs end at once and a few go on for days, that of a newcomer is short.
+Of those that had come as far, how many ended until a later moment, and how long did all of them run until then? The
+time for each that ended, for the moment at which it is least, is what the run is expected to need: the inverse of
+Gittins' index. It is seldom the mean: where most end at once and a few go on for days, that of a newcomer is short.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -12,7 +13,9 @@ from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Queue
 from prefect_gpu.scheduling.model.instructions import Launch, Move, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.preemption.best_set import PAID_BACK, STAYS
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
+from prefect_gpu.scheduling.preemption.whole_set import expected_left
 from tests.scheduling.world import GIB, World, asks, node
 from tests.support import examples
 
@@ -61,17 +64,57 @@ def test_what_a_restart_costs_keeps_a_run_that_is_hardly_longer() -> None:
         assert world.stopped == stopped
 
 
-def test_a_run_without_an_estimate_is_not_stopped_for_another_of_which_nothing_is_known() -> None:
+def test_two_runs_of_which_nothing_is_known_do_not_take_turns() -> None:
     world = four()
-    world.submit("one", request=wide(4))
+    world.submit("one", request=wide(4), estimate=Estimate(restart_s=30.0))
     world.train("one")
-    world.wait(800.0)
-    world.submit("other", request=wide(4))
+    world.wait(20.0)
+    world.submit("other", request=wide(4), estimate=Estimate(restart_s=30.0))
     assert not world.stopped
     world.wait(40_000.0)
     assert world.stopped == ["one"], "by now it is expected to need far more"
     world.wait(10.0)
-    assert world.stopped == ["one"], "and they do not take turns"
+    assert world.stopped == ["one"]
+
+
+def test_where_all_runs_have_been_equally_long_nobody_who_is_nearly_done_is_stopped_for_a_newcomer() -> None:
+    world = four()
+    for number in range(40):
+        world.submit(f"{number}", request=wide(4))
+        world.train(f"{number}")
+        world.wait(5_000.0)
+        world.end(f"{number}")
+    world.submit("old", request=wide(4))
+    world.train("old")
+    world.wait(4_000.0)
+    world.submit("new", request=wide(4))
+    assert not world.stopped, "least attained service would have stopped it"
+
+
+@settings(max_examples=examples(0.5), deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(1.0, 300.0), st.sampled_from([1, 2, 4])), min_size=1, max_size=60),
+    st.floats(1.0, 100.0),
+    st.sampled_from([None, 10.0, 3_600.0]),
+)
+def test_a_run_is_stopped_the_more_seldom_the_less_it_could_train(
+    newcomers: list[tuple[float, int]], cost_s: float, told_s: float | None
+) -> None:
+    """However wrong its estimate is, and whoever comes: shorter ones come again and again, and go."""
+    world = four()
+    world.submit("long", request=wide(4), estimate=Estimate(told_s, restart_s=cost_s))
+    world.train("long")
+    most_expected_s = 1.0
+    for number, (passes_s, gpus) in enumerate(newcomers):
+        world.wait(passes_s)
+        long = world.state.jobs["long"]
+        most_expected_s = max(most_expected_s, expected_left(long, world.now, world.state.learned.lengths))
+        world.submit(f"{number}", request=wide(gpus), estimate=Estimate(1.0, restart_s=cost_s))
+        world.end(f"{number}")
+        world.train("long")
+    held_s = world.state.jobs["long"].attained(world.now)
+    free = held_s / (PAID_BACK * cost_s)
+    assert world.stopped.count("long") <= free + max(0.0, math.log2(most_expected_s / (STAYS * cost_s))) + 2
 
 
 def test_whoever_waits_is_told_for_whom() -> None:
