@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.preemption.best_set import level_of
@@ -58,6 +58,7 @@ class Pool:
         self.numbers: list[int] = []
         self.at: dict[int, int] = {}
         self._all: dict[int, None] = {}
+        self.units: dict[str, Any] = {}  # by job: what its caller remembers of those that run here
 
     def add(self, number: int) -> None:
         """The node of that number belongs to it."""
@@ -93,6 +94,10 @@ class Pool:
             if len(found) >= most:
                 break
         return found
+
+    def has_all(self, window: dict[int, None]) -> bool:
+        """Whether a window is the whole pool."""
+        return window is self._all
 
     def running(self, window: dict[int, None], state: State) -> Iterable[Job]:
         """The jobs on those nodes, and perhaps others."""

@@ -39,7 +39,7 @@ _worth = attrgetter("worth")
 class _Unit:
     """A job, or those that share one device, which all go or all stay."""
 
-    __slots__ = ("home", "jobs", "placement", "rank", "shape", "spots", "width", "worth")
+    __slots__ = ("jobs", "placement", "rank", "shape", "shares", "spots", "width", "worth")
 
     def __init__(self, jobs: tuple[Job, ...], shape: Shape, width: int, spots: Spots = ()) -> None:  # type: ignore[assignment]
         self.jobs = jobs
@@ -47,6 +47,7 @@ class _Unit:
         self.width = width
         self.spots = spots
         self.placement = jobs[0].placement
+        self.shares = jobs[0].request.shareable
         self.worth = 0.0
         self.rank: tuple[int, int] = (0, 0)
 
@@ -82,7 +83,6 @@ class WholeSet(Action):
     def __init__(self) -> None:
         self._version = -1
         self._pools: list[Pool] = []
-        self._known: dict[tuple[Pool, str], _Unit] = {}
         self._seen: tuple[object, ...] = ()
         self._again_at = math.inf
 
@@ -101,15 +101,16 @@ class WholeSet(Action):
             return False
         self._seen, self._again_at = seen, math.inf
         if self._version != state.version:
-            self._pools, self._version, self._known = pools_of(state), state.version, {}
+            self._pools, self._version = pools_of(state), state.version
         reservations = self._first_the_impatient(decision, lines)
-        if len(self._known) > 2 * len(state.running) + 64:
-            self._known = {key: unit for key, unit in self._known.items() if key[1] in state.running}
         patient = [line for line in lines if line.entries and not line.entries[-1][1].impatient]
         if patient:
             kept = reservations.devices() if reservations else frozenset()
             for pool in self._pools:
                 self._decide(decision, pool, patient, kept)
+        for pool in self._pools:
+            if len(pool.units) > 2 * len(state.running) + 64:
+                pool.units = {job: unit for job, unit in pool.units.items() if job in state.running}
         return False
 
     @staticmethod
@@ -148,7 +149,7 @@ class WholeSet(Action):
         if not any(shapes.values()):
             return
         widest = max(shape.nodes + (shape.rest > 0) for shape in shapes.values() if shape is not None)
-        window = pool.window(state, widest, lambda job: value(1, expected_left(job, now, state.learned.lengths)))
+        window = pool.window(state, widest, lambda job: value(1, expected_left(job, now, state.learned.lengths)[0]))
         best = min(state.queue(line.queue).priority for line in lines)
         running = self._running(decision, pool, window, kept, best)
         free = {node: len(state.numbered[pool.numbers[node]].free) for node in window}
@@ -197,41 +198,46 @@ class WholeSet(Action):
         self, decision: Decision, pool: Pool, window: dict[int, None], kept: Container[str], best: int
     ) -> list[_Unit]:
         """Those that may be stopped, with what they are worth."""
-        state, now, known = decision.state, decision.now, self._known
-        lengths = state.learned.lengths
+        state, now, known, lengths = decision.state, decision.now, pool.units, decision.state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
+        priorities: dict[str, int] = {}
         found = []
         for job in pool.running(window, state):
-            if not decision.may_stop(job) or job.status is Status.SAVING:
+            if job.status is Status.SAVING or not decision.may_stop(job):
                 continue
-            unit = known.get((pool, job.id))
-            if unit is None or unit.placement is not job.placement or len(unit.jobs) > 1 or job.request.shareable:
-                made = _unit_of(job, pool, decision)
-                if made is None:
-                    continue
-                unit = known[pool, job.id] = made
-            spots = unit.spots
-            if any(node not in window for node, _ in spots):
+            unit = known.get(job.id)
+            if unit is None or unit.placement is not job.placement or unit.shares:
+                unit = known[job.id] = _unit_of(job, pool, decision)
+            if not unit.width:
+                continue
+            if not pool.has_all(window) and any(node not in window for node, _ in unit.spots):
                 continue
             if kept and any(device in kept for device in unit.placement.all_devices):  # type: ignore[union-attr]
                 continue
-            if job.estimate.service_s is None or job.done(now) > job.estimate.service_s:
-                self._again_at = now  # what is expected of it changes while it runs
-            rank = (state.queue(job.queue).priority, 1)
+            priority = priorities.get(job.queue)
+            if priority is None:
+                priority = priorities[job.queue] = state.queue(job.queue).priority
+            unit.rank = (priority, 1)
             if graceful:
                 until = max(map(left_alone_until, unit.jobs))
                 if until > now:
                     self._again_at = min(self._again_at, until)
                     decision.look_again_at(until)
-                    if rank[0] <= best or any(one.stops for one in unit.jobs):
+                    if priority <= best or any(one.stops for one in unit.jobs):
                         continue
-                    rank = (rank[0], 0)  # only one of a better queue need not wait for that
-            left = [(expected_left(one, now, lengths), *_credit_s(one, now)) for one in unit.jobs]
-            if any(unpaid > 0.0 and left_s <= credit_s for left_s, credit_s, unpaid in left):
-                continue
-            unit.rank = rank
-            unit.worth = _TIE * sum(value(unit.width, left_s - credit_s) for left_s, credit_s, _ in left)
-            found.append(unit)
+                    unit.rank = (priority, 0)  # only one of a better queue need not wait for that
+            worth = 0.0
+            for one in unit.jobs:
+                left_s, certain = expected_left(one, now, lengths)
+                if not certain:
+                    self._again_at = now  # what is expected of it changes while it runs
+                credit_s, unpaid = _credit_s(one, now)
+                if unpaid > 0.0 and left_s <= credit_s:
+                    break
+                worth += value(unit.width, left_s - credit_s)
+            else:
+                unit.worth = _TIE * worth
+                found.append(unit)
         return found
 
     @staticmethod
@@ -250,7 +256,8 @@ class WholeSet(Action):
         for (width, shape), queues in by_shape.items():
             merged: Iterable[tuple[Key, Job]] = queues[0] if len(queues) == 1 else heapq.merge(*queues, key=_entry_key)
             for _, job in islice(merged, 1 if alone else min(_MOST_WAITING, max(1, devices // width))):
-                left = expected_left(job, now, state.learned.lengths) + (restart_s(job) if job.attained_s else 0.0)
+                left, _ = expected_left(job, now, state.learned.lengths)
+                left += restart_s(job) if job.attained_s else 0.0
                 unit = _Unit((job,), shape, width)
                 unit.rank = (state.queue(job.queue).priority, 1)
                 unit.worth = value(width, left)
@@ -258,49 +265,49 @@ class WholeSet(Action):
         return found
 
 
-def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit | None:
-    """A running job, with those that share its device if there are any; None if they cannot all be stopped."""
-    state, placement = decision.state, job.placement
+def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit:
+    """A running job, with those that share its device if there are any; of no width if they cannot all be stopped."""
+    state, placement, none = decision.state, job.placement, _Unit((job,), Shape(0, 0, 0), 0)
     assert placement is not None
     spots: dict[int, int] = {}
     for part in placement.parts:
         if part.devices:
             if not state.has_node(part.devices[0]):
-                return None
+                return none
             node = pool.at.get(state.number_of(part.devices[0]))
             if node is None:
-                return None
+                return none
             spots[node] = spots.get(node, 0) + len(part.devices)
     if not spots:
-        return None
+        return none
     jobs: tuple[Job, ...] = (job,)
     if job.request.shareable:
         on_it = [state.occupants(device) for device in placement.all_devices]
         if any(len(company) > 1 for company in on_it):
             if len(on_it) > 1 or on_it[0][0] is not job:
-                return None
+                return none
             if not all(len(one.placement.all_devices) == 1 and decision.may_stop(one) for one in on_it[0]):  # type: ignore[union-attr]
-                return None
+                return none
             jobs = tuple(on_it[0])
     width = sum(spots.values())
     if len(spots) == 1:
         shape: Shape | None = Shape.on_one_node(width, pool.size)
     else:
         shape = shape_of(job.request, pool.size, len(pool.numbers))
-    return None if shape is None else _Unit(jobs, shape, width, list(spots.items()))
+    return none if shape is None else _Unit(jobs, shape, width, list(spots.items()))
 
 
-def expected_left(job: Job, now: float, lengths: Lengths) -> float:
-    """Seconds that a job is expected to train yet.
+def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
+    """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
 
     Of a job without an estimate, what those that ended here say. Of one that has outlived its estimate, a longer past
     means a longer future. Both go by steps that grow, so that equals do not take turns.
     """
     service_s = job.estimate.service_s
     if service_s is None:
-        return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now))
+        return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
     left = service_s - job.done(now)
-    return left if left >= 0.0 else _step(-left, _FIRST_OVERRUN_S)
+    return (left, True) if left >= 0.0 else (_step(-left, _FIRST_OVERRUN_S), False)
 
 
 def _step(at: float, first: float) -> float:
@@ -328,6 +335,8 @@ def _credit_s(job: Job, now: float) -> tuple[float, float]:
     cost_s = restart_s(job)
     if not cost_s:
         return 0.0, 0.0
+    if not job.stops:
+        return STAYS * cost_s, 0.0
     unpaid = job.stops - job.attained(now) / (PAID_BACK * cost_s)
     return STAYS * cost_s * 2.0 ** min(max(0.0, unpaid), _MOST_DOUBLINGS), unpaid
 
