@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.state.fits import any_will_do, free_without, without
+from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Key
 
 _MOST_VICTIMS = 512
@@ -57,6 +58,7 @@ class MakeRoom:
             state.ranking is None
             or not state.ranking.alike
             or request.total_gpus == 0
+            or (self._urgent and not self._behind(job.queue, state))
             or not state.capability.possible(request)
         ):
             return []
@@ -73,6 +75,13 @@ class MakeRoom:
                     return self._fewest(found, decision, job, kept)
                 trials += 1
         return []
+
+    @staticmethod
+    def _behind(queue: str, state: State) -> bool:
+        """Whether somebody who may be stopped runs in a queue with a worse priority."""
+        assert state.ranking is not None
+        priority, queues = state.queue(queue).priority, {other for _, other, _ in state.ranking.alike}
+        return any(state.queue(other).priority > priority for other in queues if other != queue)
 
     def _fewest(self, found: list[Job], decision: Decision, job: Job, kept: Container[str]) -> list[Job]:
         """Of jobs that share devices, those that need not go stay, the ones early in the order first."""

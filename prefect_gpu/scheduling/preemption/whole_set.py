@@ -28,12 +28,13 @@ from prefect_gpu.scheduling.state.waiting import Key, Line
 _MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
 _MOST_IMPATIENT = 8
 _AHEAD = 4
+_REMEMBERED = 16
 _MOST_DOUBLINGS = 64.0
 _FIRST_OVERRUN_S = 60.0
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
 _entry_key = itemgetter(0)
-_worth = attrgetter("worth")
+_rank = attrgetter("rank")
 
 
 class _Unit:
@@ -55,6 +56,10 @@ class _Unit:
     def job(self) -> Job:
         """The (first) job."""
         return self.jobs[0]
+
+
+def _firsts(lines: Iterable[Line], count: int) -> set[tuple[str, bool]]:
+    return {(job.id, job.impatient) for line in lines for _, job in line.entries[:count]}
 
 
 class WholeSet(Action):
@@ -83,7 +88,8 @@ class WholeSet(Action):
     def __init__(self) -> None:
         self._version = -1
         self._pools: list[Pool] = []
-        self._seen: tuple[object, ...] = ()
+        self._seen = (-1, -1)
+        self._left: set[tuple[str, bool]] = set()
         self._again_at = math.inf
 
     def act(self, decision: Decision) -> bool:
@@ -91,15 +97,16 @@ class WholeSet(Action):
         state = decision.state
         if state.ranking is None or not state.ranking.alike:
             return False
-        lines = [
-            line for line in state.queue_of_waiting.lines() if line.request.total_gpus and self._suits(decision, line)
-        ]
-        # Whoever comes behind several others that need the same, and were left waiting, changes nothing.
-        firsts = [job.id for line in lines for _, job in line.entries[:_AHEAD]]
-        seen = (state.version, state.changes, *firsts)
-        if not lines or (seen == self._seen and decision.now < self._again_at):
+        waiting = [line for line in state.queue_of_waiting.lines() if line.request.total_gpus]
+        # Whoever was left waiting waits on, and whoever comes behind several others that need the same changes nothing.
+        seen = (state.version, state.changes)
+        if seen == self._seen and decision.now < self._again_at and _firsts(waiting, _AHEAD) <= self._left:
             return False
         self._seen, self._again_at = seen, math.inf
+        lines = [line for line in waiting if self._suits(decision, line)]
+        if not lines:
+            self._left = _firsts(waiting, _REMEMBERED)
+            return False
         if self._version != state.version:
             self._pools, self._version = pools_of(state), state.version
         reservations = self._first_the_impatient(decision, lines)
@@ -108,6 +115,7 @@ class WholeSet(Action):
             kept = reservations.devices() if reservations else frozenset()
             for pool in self._pools:
                 self._decide(decision, pool, patient, kept)
+        self._left = _firsts(waiting, _REMEMBERED)
         for pool in self._pools:
             if len(pool.units) > 2 * len(state.running) + 64:
                 pool.units = {job: unit for job, unit in pool.units.items() if job in state.running}
@@ -168,9 +176,8 @@ class WholeSet(Action):
         waiting = self._waiting(decision, pool, shapes, sum(room.values()), alone=alone)
         if not waiting:
             return
-        ranks = sorted({unit.rank for unit in running} | {unit.rank for unit in waiting}, reverse=True)
-        if len(ranks) > 1:
-            above = {rank: _ABOVE**place for place, rank in enumerate(ranks)}
+        if len(ranks := set(map(_rank, running)).union(map(_rank, waiting))) > 1:
+            above = {rank: _ABOVE**place for place, rank in enumerate(sorted(ranks, reverse=True))}
             for unit in (*running, *waiting):
                 unit.worth *= above[unit.rank]
         table: list[list[tuple[float, _Unit]]] = [[] for _ in blocks]
@@ -200,7 +207,7 @@ class WholeSet(Action):
         """Those that may be stopped, with what they are worth."""
         state, now, known, lengths = decision.state, decision.now, pool.units, decision.state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
-        priorities: dict[str, int] = {}
+        partly, priorities = not pool.has_all(window), dict[str, int]()
         found = []
         for job in pool.running(window, state):
             if job.status is Status.SAVING or not decision.may_stop(job):
@@ -210,7 +217,7 @@ class WholeSet(Action):
                 unit = known[job.id] = _unit_of(job, pool, decision)
             if not unit.width:
                 continue
-            if not pool.has_all(window) and any(node not in window for node, _ in unit.spots):
+            if partly and any(node not in window for node, _ in unit.spots):
                 continue
             if kept and any(device in kept for device in unit.placement.all_devices):  # type: ignore[union-attr]
                 continue
@@ -231,9 +238,12 @@ class WholeSet(Action):
                 left_s, certain = expected_left(one, now, lengths)
                 if not certain:
                     self._again_at = now  # what is expected of it changes while it runs
-                credit_s, unpaid = _credit_s(one, now)
-                if unpaid > 0.0 and left_s <= credit_s:
-                    break
+                if one.stops:
+                    credit_s, unpaid = _credit_s(one, now)
+                    if unpaid > 0.0 and left_s <= credit_s:
+                        break
+                else:
+                    credit_s = STAYS * restart_s(one)
                 worth += value(unit.width, left_s - credit_s)
             else:
                 unit.worth = _TIE * worth
@@ -319,10 +329,12 @@ def _step(at: float, first: float) -> float:
 
 def restart_s(job: Job) -> float:
     """Seconds that it costs to stop a job and to start it anew: as measured, if its last launch took longer."""
-    expected_s = job.estimate.launching_s + job.estimate.restart_s
+    estimate = job.estimate
+    expected_s = estimate.launching_s + estimate.restart_s
     if job.trains_since is None or job.launched_at is None:
         return expected_s
-    return max(expected_s, job.trains_since - job.launched_at)
+    measured_s = job.trains_since - job.launched_at
+    return measured_s if measured_s > expected_s else expected_s
 
 
 def _credit_s(job: Job, now: float) -> tuple[float, float]:
@@ -335,10 +347,10 @@ def _credit_s(job: Job, now: float) -> tuple[float, float]:
     cost_s = restart_s(job)
     if not cost_s:
         return 0.0, 0.0
-    if not job.stops:
-        return STAYS * cost_s, 0.0
     unpaid = job.stops - job.attained(now) / (PAID_BACK * cost_s)
-    return STAYS * cost_s * 2.0 ** min(max(0.0, unpaid), _MOST_DOUBLINGS), unpaid
+    if unpaid <= 0.0:
+        return STAYS * cost_s, 0.0
+    return STAYS * cost_s * 2.0 ** min(unpaid, _MOST_DOUBLINGS), unpaid
 
 
 # -- carrying it out ----------------------------------------------------------------------------------------------
