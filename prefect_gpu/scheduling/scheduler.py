@@ -68,7 +68,7 @@ class Scheduler:
         stops = abilities.preemption is not Preemption.NONE
         ranks = stops and any(action.ranks_running for action in self.profile.allocation)
         learned = given.learned if learned is None else learned
-        self.state = State(given.order, given.patience_s, ranks_running=ranks, learned=learned)
+        self.state = State(given.order, given.patience_s, given.most_late, ranks_running=ranks, learned=learned)
         self._next_due: float | None = None
         for reaction in self.profile.reactions:
             reaction.bind(self.state)

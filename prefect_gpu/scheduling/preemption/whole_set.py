@@ -16,13 +16,12 @@ from prefect_gpu.scheduling.interference.guard import contention_known
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.order.orders import FACTOR
 from prefect_gpu.scheduling.placement.granting import grant, granted_gang, joined
 from prefect_gpu.scheduling.preemption.best_set import PAID_BACK, STAYS, best_set, blocks_of, value
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Seats, Spots
-from prefect_gpu.scheduling.state.lengths import Lengths
+from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
 _MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
@@ -30,7 +29,6 @@ _MOST_IMPATIENT = 8
 _AHEAD = 4
 _REMEMBERED = 16
 _MOST_DOUBLINGS = 64.0
-_FIRST_OVERRUN_S = 60.0
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
 _entry_key = itemgetter(0)
@@ -305,26 +303,6 @@ def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit:
     else:
         shape = shape_of(job.request, pool.size, len(pool.numbers))
     return none if shape is None else _Unit(jobs, shape, width, list(spots.items()))
-
-
-def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
-    """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
-
-    Of a job without an estimate, what those that ended here say. Of one that has outlived its estimate, a longer past
-    means a longer future. Both go by steps that grow, so that equals do not take turns.
-    """
-    service_s = job.estimate.service_s
-    if service_s is None:
-        return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
-    left = service_s - job.done(now)
-    return (left, True) if left >= 0.0 else (_step(-left, _FIRST_OVERRUN_S), False)
-
-
-def _step(at: float, first: float) -> float:
-    """The last of the limits ``first``, ``first`` × 4, … that was reached; 0 if none was."""
-    if at < first:
-        return 0.0
-    return first * FACTOR ** int(math.log(at / first, FACTOR) + 1e-9)
 
 
 def restart_s(job: Job) -> float:

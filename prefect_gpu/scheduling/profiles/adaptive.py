@@ -54,6 +54,8 @@ def adaptive() -> Profile:
             CoreTuning(),
             PreemptOnSlowdown(),
         ),
+        most_late=float(__import__("os").environ.get("LATE","0")),
+        patience_s=float(__import__("os").environ.get("PAT","inf")),
     )
 
 

@@ -37,6 +37,7 @@ class Profile:
     allocation: tuple[Action, ...] = field(default_factory=lambda: (Backfill(),))
     reactions: tuple[Reaction, ...] = ()
     patience_s: float = 300.0
+    most_late: float = 0.0
     learned: Learned = field(default_factory=Learned)
 
     @property

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 
+from prefect_gpu.scheduling.model.jobs import Job
+
 FIRST_S, RATIO, LIMITS = 30.0, 1.5, 42
 """The first limit of age; each step between two is longer than the one before by so much; the last lies at 47 years."""
 
@@ -20,6 +22,7 @@ PRIOR_RUNS, WIDTH_RUNS = 10.0, 5.0
 """As many runs' worth as that weighs against all, and all against those of one width."""
 
 _FEW = 1e-3
+_FIRST_OVERRUN_S, _FACTOR = 60.0, 4.0
 _RENEWED = 1.05  # a table is made anew when so many times as many have ended
 
 _EDGES = [FIRST_S * (RATIO**step - 1) / (RATIO - 1) for step in range(LIMITS + 1)]
@@ -81,3 +84,23 @@ class Lengths:
 
 def _from_the_end(counts: list[float]) -> list[float]:
     return list(accumulate(reversed(counts)))[::-1]
+
+
+def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
+    """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
+
+    Of a job without an estimate, what those that ended here say. Of one that has outlived its estimate, a longer past
+    means a longer future. Both go by steps that grow, so that equals do not take turns.
+    """
+    service_s = job.estimate.service_s
+    if service_s is None:
+        return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
+    left = service_s - job.done(now)
+    return (left, True) if left >= 0.0 else (_step(-left, _FIRST_OVERRUN_S), False)
+
+
+def _step(at: float, first: float) -> float:
+    """The last of the limits ``first``, ``first`` × 4, … that was reached; 0 if none was."""
+    if at < first:
+        return 0.0
+    return first * _FACTOR ** int(math.log(at / first, _FACTOR) + 1e-9)

@@ -29,7 +29,7 @@ class State(DeviceBooks):
 
     Args:
         order: Sorts the waiting jobs.
-        patience_s: See :class:`~prefect_gpu.scheduling.state.waiting.Waiting`.
+        patience_s, most_late: See :class:`~prefect_gpu.scheduling.state.waiting.Waiting`.
         ranks_running: Keep the running jobs ranked, for allocations that make room.
         learned: What is known at the beginning; nothing, if not given.
     """
@@ -38,6 +38,7 @@ class State(DeviceBooks):
         self,
         order: Order,
         patience_s: float = math.inf,
+        most_late: float = 0.0,
         *,
         ranks_running: bool = False,
         learned: Learned | None = None,
@@ -52,7 +53,8 @@ class State(DeviceBooks):
         self.draining = False
         self.firm_count = 0  # running jobs that do not say that they may be stopped
         self.deviceless_count = 0  # running jobs that need no device
-        self.queue_of_waiting = Waiting(order, patience_s)
+        self.wanted_count = 0  # devices that all jobs here ask for together
+        self.queue_of_waiting = Waiting(order, patience_s, most_late)
         self._queues: dict[str, Queue] = {}
         self._unknown: dict[str, Queue] = {}
         self._active_in: Counter[str] = Counter()
@@ -69,6 +71,10 @@ class State(DeviceBooks):
         if found is None:
             found = self._unknown[queue_id] = Queue(queue_id, priority=1_000_000)
         return found
+
+    def part(self) -> float:
+        """The part of the time in which each job would have its devices if all had their turns: at most 1."""
+        return min(1.0, len(self._devices) / self.wanted_count) if self.wanted_count else 1.0
 
     def granted_bytes(self, device_id: str) -> int:
         """Bytes of the device that are granted to jobs which may train there now."""
@@ -131,14 +137,14 @@ class State(DeviceBooks):
 
     def admit(self, job: Job, now: float) -> None:
         """A job waits from now on (again)."""
-        self.jobs[job.id] = job
+        self._know(job)
         job.status = Status.WAITING
         self.queue_of_waiting.add(job, self, now)
 
     def take(self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None) -> None:
         """Give a waiting job its placement."""
         self.queue_of_waiting.remove(job)
-        self.jobs[job.id] = job
+        self._know(job)
         job.status, job.placement, job.granted_at, job.hold = status, placement, now, None
         job.behind, job.impatient, job.done_at = behind, False, None
         if behind is not None:
@@ -193,6 +199,11 @@ class State(DeviceBooks):
             job.placement = placement
             self.occupy(job)
 
+    def _know(self, job: Job) -> None:
+        if job.id not in self.jobs:
+            self.jobs[job.id] = job
+            self.wanted_count += job.request.total_gpus
+
     def _count(self, job: Job, sign: int) -> None:
         self.firm_count += sign * (not job.request.preemptible)
         self.deviceless_count += sign * (not job.request.total_gpus)
@@ -227,6 +238,7 @@ class State(DeviceBooks):
         """Remove a job that holds nothing; its story stays for a while."""
         self.queue_of_waiting.remove(job)
         del self.jobs[job.id]
+        self.wanted_count -= job.request.total_gpus
         self._ended[job.id] = job.story
         while len(self._ended) > _KEPT_STORIES:
             self._ended.popitem(last=False)
@@ -282,6 +294,8 @@ class State(DeviceBooks):
             raise InvariantError("the running jobs are not those that hold a placement")
         if self.firm_count != sum(not job.request.preemptible for job in active):
             raise InvariantError("the count of jobs that may not be stopped is wrong")
+        if self.wanted_count != sum(job.request.total_gpus for job in self.jobs.values()):
+            raise InvariantError("the count of devices that are asked for is wrong")
         if self.deviceless_count != sum(not job.request.total_gpus for job in active):
             raise InvariantError("the count of jobs without devices is wrong")
         if +self._active_in != Counter(job.queue for job in active):

@@ -11,12 +11,17 @@ from prefect_gpu.scheduling.model.cluster import Queue
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.order.orders import Key, Order, Usage
 from prefect_gpu.scheduling.state.capability import Capability
+from prefect_gpu.scheduling.state.learned import Learned
+from prefect_gpu.scheduling.state.lengths import expected_left
 
 
 class Books(Usage, Protocol):
     """What those who wait must know of everything else."""
 
     capability: Capability
+    learned: Learned
+
+    def part(self) -> float: ...
 
     def queue(self, queue_id: str) -> Queue: ...
 
@@ -48,9 +53,10 @@ class Waiting:
         patience_s: A due job that has waited so long becomes impatient: it comes before all others of its priority.
     """
 
-    def __init__(self, order: Order, patience_s: float) -> None:
+    def __init__(self, order: Order, patience_s: float, most_late: float = 0.0) -> None:
         self._order = order
         self._patience_s = patience_s
+        self._most_late = most_late
         self._lines: dict[tuple[str, Request, int], Line] = {}
         self._entry: dict[str, tuple[Line, Key, Job]] = {}
         self._calendar: list[tuple[float, str]] = []
@@ -110,7 +116,12 @@ class Waiting:
             if entry is None:
                 continue
             line, _, job = entry
-            if not job.impatient and self._loses_patience_at(job) <= now:
+            if job.impatient:
+                continue
+            later = self._loses_patience_at(job, state, now)
+            if later > now:
+                heapq.heappush(self._impatient_at, (later, job.id))
+            else:
                 untold = job.id in line.untold
                 self.remove(job)
                 job.impatient = True
@@ -156,7 +167,7 @@ class Waiting:
         line = self._lines.get(stands)
         if line is None:
             line = self._lines[stands] = Line(*stands)
-        impatient_at = self._loses_patience_at(job)
+        impatient_at = self._loses_patience_at(job, state, now)
         job.impatient = impatient_at <= now
         if not job.impatient and impatient_at != float("inf"):
             heapq.heappush(self._impatient_at, (impatient_at, job.id))
@@ -166,8 +177,13 @@ class Waiting:
         if untold or job.hold != line.told:
             line.untold[job.id] = job
 
-    def _loses_patience_at(self, job: Job) -> float:
-        return max(job.not_before, job.gave_way_at) + self._patience_s
+    def _loses_patience_at(self, job: Job, state: Books, now: float) -> float:
+        at = max(job.not_before, job.gave_way_at) + self._patience_s
+        if not self._most_late or at == float("inf"):
+            return at
+        left_s, _ = expected_left(job, now, state.learned.lengths)
+        late_at = job.not_before + self._most_late * (job.attained(now) + left_s) / state.part() - left_s
+        return max(at, late_at)
 
     def _key(self, job: Job, state: Books, now: float) -> Key:
         priority = state.queue(job.queue).priority
