@@ -174,6 +174,7 @@ class Job:
     hold: str | None = None
     story: list[tuple[float, str]] = field(default_factory=list)
     impatient: bool = False
+    late: bool = False
     behind: str | None = None
     done_s: float = 0.0
     done_at: float | None = None

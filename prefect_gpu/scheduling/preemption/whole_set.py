@@ -107,8 +107,8 @@ class WholeSet(Action):
             return False
         if self._version != state.version:
             self._pools, self._version = pools_of(state), state.version
-        reservations = self._first_the_impatient(decision, lines)
-        patient = [line for line in lines if line.entries and not line.entries[-1][1].impatient]
+        reservations = None
+        patient = lines
         if patient:
             kept = reservations.devices() if reservations else frozenset()
             for pool in self._pools:
@@ -222,7 +222,7 @@ class WholeSet(Action):
             priority = priorities.get(job.queue)
             if priority is None:
                 priority = priorities[job.queue] = state.queue(job.queue).priority
-            unit.rank = (priority, 1)
+            unit.rank = (priority, 0 if job.late else 2)
             if graceful:
                 until = max(map(left_alone_until, unit.jobs))
                 if until > now:
@@ -230,7 +230,7 @@ class WholeSet(Action):
                     decision.look_again_at(until)
                     if priority <= best or any(one.stops for one in unit.jobs):
                         continue
-                    unit.rank = (priority, 0)  # only one of a better queue need not wait for that
+                    unit.rank = (priority, 1)  # only one of a better queue need not wait for that
             worth = 0.0
             for one in unit.jobs:
                 left_s, certain = expected_left(one, now, lengths)
@@ -267,7 +267,7 @@ class WholeSet(Action):
                 left, _ = expected_left(job, now, state.learned.lengths)
                 left += restart_s(job) if job.attained_s else 0.0
                 unit = _Unit((job,), shape, width)
-                unit.rank = (state.queue(job.queue).priority, 1)
+                unit.rank = (state.queue(job.queue).priority, 0 if job.late else 2)
                 unit.worth = value(width, left)
                 found.append(unit)
         return found

@@ -124,7 +124,7 @@ class Waiting:
             else:
                 untold = job.id in line.untold
                 self.remove(job)
-                job.impatient = True
+                job.impatient = job.late = True
                 self._enter(job, state, now, untold=untold)
         if not self._order.steady:
             self.sort(state, now)
@@ -169,6 +169,7 @@ class Waiting:
             line = self._lines[stands] = Line(*stands)
         impatient_at = self._loses_patience_at(job, state, now)
         job.impatient = impatient_at <= now
+        job.late |= job.impatient
         if not job.impatient and impatient_at != float("inf"):
             heapq.heappush(self._impatient_at, (impatient_at, job.id))
         key = self._key(job, state, now)
