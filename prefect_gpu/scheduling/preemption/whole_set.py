@@ -144,16 +144,61 @@ class WholeSet(Action):
                 reservations.keep(job, devices, start)
         return reservations
 
+    def behind(self, job: Job, decision: Decision) -> set[str] | None:
+        """Which waiting jobs would start if a running one had ended; None if that is not decided here."""
+        state, placement = decision.state, job.placement
+        if state.ranking is None or not state.ranking.alike or placement is None:
+            return None
+        lines = [line for line in state.queue_of_waiting.lines() if line.request.total_gpus]
+        lines = [line for line in lines if self._suits(decision, line)]
+        if self._version != state.version:
+            self._pools, self._version = pools_of(state), state.version
+        for pool in self._pools:
+            unit = _unit_of(job, pool, decision)
+            if unit.width:
+                chosen = self._choose(decision, pool, lines, frozenset(), ending=unit)
+                return None if chosen is None else {one.id for unit in chosen[1] for one in unit.jobs}
+        return None
+
     # -- the choice -----------------------------------------------------------------------------------------------
 
     def _decide(
         self, decision: Decision, pool: Pool, lines: Sequence[Line], kept: Container[str], *, alone: bool = False
     ) -> None:
+        chosen = self._choose(decision, pool, lines, kept, alone=alone)
+        if chosen is None or not chosen[1]:
+            return
+        state = decision.state
+        free, starts, stays, leaves = chosen
+        movable = {unit for unit in stays if len(unit.spots) == 1 and not unit.job.request.shareable}
+        seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
+        counts: Counter[str] = Counter()
+        for unit in sorted(starts, key=lambda unit: (-unit.width, -unit.worth, unit.job.id)):
+            queue, shape = unit.job.queue, unit.shape
+            if state.limit_on(queue, counts) is None and seating.start(unit, shape.nodes, shape.devices, shape.rest):
+                counts[queue] += 1
+        _carry_out(decision, pool, seating.finish())
+
+    def _choose(
+        self,
+        decision: Decision,
+        pool: Pool,
+        lines: Sequence[Line],
+        kept: Container[str],
+        *,
+        alone: bool = False,
+        ending: _Unit | None = None,
+    ) -> tuple[dict[int, int], list[_Unit], dict[_Unit, Spots], list[_Unit]] | None:
+        """The free devices by node, and who starts, stays and leaves; None if there is nothing to choose.
+
+        Args:
+            ending: A running job whose devices are taken to be free.
+        """
         state, now = decision.state, decision.now
         size, count = pool.size, len(pool.numbers)
         shapes = {line: shape_of(line.request, size, count) for line in lines if line.entries}
         if not any(shapes.values()):
-            return
+            return None
         widest = max(shape.nodes + (shape.rest > 0) for shape in shapes.values() if shape is not None)
         window = pool.window(state, widest, lambda job: value(1, expected_left(job, now, state.learned.lengths)[0]))
         best = min(state.queue(line.queue).priority for line in lines)
@@ -163,6 +208,11 @@ class WholeSet(Action):
             for node in window:
                 own = state.free_devices(state.numbered[pool.numbers[node]].node.id)
                 free[node] = sum(device.id not in kept for device in own)
+        if ending is not None:
+            running = [unit for unit in running if unit.job is not ending.job]
+            for node, devices in ending.spots:
+                if node in free:
+                    free[node] += devices
         room = dict(free)
         for unit in running:
             for node, devices in unit.spots:
@@ -170,10 +220,10 @@ class WholeSet(Action):
         blocks = blocks_of(room.values(), size)
         top = len(blocks) - 1
         if top < 0:
-            return
+            return None
         waiting = self._waiting(decision, pool, shapes, sum(room.values()), alone=alone)
         if not waiting:
-            return
+            return None
         if len(ranks := set(map(_rank, running)).union(map(_rank, waiting))) > 1:
             above = {rank: _ABOVE**place for place, rank in enumerate(sorted(ranks, reverse=True))}
             for unit in (*running, *waiting):
@@ -186,18 +236,9 @@ class WholeSet(Action):
             entries.sort(key=_entry_key, reverse=True)
         chosen = set(best_set(table, blocks))
         starts = [unit for unit in waiting if unit in chosen]
-        if not starts:
-            return
         stays = {unit: unit.spots for unit in running if unit in chosen}
         leaves = sorted((unit for unit in running if unit not in chosen), key=lambda unit: (unit.worth, unit.job.id))
-        movable = {unit for unit in stays if len(unit.spots) == 1 and not unit.job.request.shareable}
-        seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
-        counts: Counter[str] = Counter()
-        for unit in sorted(starts, key=lambda unit: (-unit.width, -unit.worth, unit.job.id)):
-            queue, shape = unit.job.queue, unit.shape
-            if state.limit_on(queue, counts) is None and seating.start(unit, shape.nodes, shape.devices, shape.rest):
-                counts[queue] += 1
-        _carry_out(decision, pool, seating.finish())
+        return free, starts, stays, leaves
 
     def _running(
         self, decision: Decision, pool: Pool, window: dict[int, None], kept: Container[str], best: int

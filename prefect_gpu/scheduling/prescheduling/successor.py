@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -64,6 +65,10 @@ class Margin:
         self._seen.append(surprise_s)
 
 
+def _anybody(job: Job, decision: Decision) -> set[str] | None:
+    return None
+
+
 class Prescheduling(Reaction):
     """Launches the first waiting job that fits behind a run that is about to end, on the same devices.
 
@@ -82,9 +87,10 @@ class Prescheduling(Reaction):
         margin: See :class:`Margin`.
     """
 
-    def __init__(self, *, returns: bool = False) -> None:
+    def __init__(self, *, returns: bool = False, choice: Callable[[Job, Decision], set[str] | None] = _anybody) -> None:
         self.margin = Margin()
         self._returns = returns
+        self._choice = choice
         self._paces: dict[str, tuple[float, float]] = {}  # since when, and from which done_s on, a pace is counted
         self._launched: dict[str, _Launched] = {}
         self._longest_s = 0.0  # launching time of any job seen
@@ -194,6 +200,8 @@ class Prescheduling(Reaction):
         if end is None or not _alone(job, decision):
             return
         state, margin_s = decision.state, self.margin.seconds
+        chosen: set[str] | None = None
+        asked = False
         walk = state.queue_of_waiting.in_order()
         for count, (line, waiting) in enumerate(walk):
             if count >= _DEPTH:
@@ -212,6 +220,10 @@ class Prescheduling(Reaction):
             if decision.now < end - lead_s:
                 self._put_down(job.id, end - lead_s)
                 return
+            if not asked:
+                chosen, asked = self._choice(job, decision), True
+            if chosen is not None and waiting.id not in chosen:
+                continue
             if decision.placement.place(waiting, state, decision.sharing) is not None:
                 return  # it has a place of its own, and waits for another reason
             self._launched[waiting.id] = _Launched(job.id, decision.now, waiting.estimate.launching_s, end)

@@ -29,6 +29,7 @@ from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
 
 def adaptive() -> Profile:
     """Ours."""
+    whole_set = WholeSet()
     return Profile(
         "adaptive",
         LeastService(),
@@ -37,7 +38,7 @@ def adaptive() -> Profile:
         allocation=(
             Resize(),
             When(_stay_where_they_start, Batch()),
-            WholeSet(),
+            whole_set,
             Backfill(MakeRoom(urgent=True), InterferenceGuard(), why=why_it_waits),
         ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
@@ -45,7 +46,7 @@ def adaptive() -> Profile:
         reactions=(
             Protection(),
             MinimumRuntime(),
-            Prescheduling(returns=True),
+            Prescheduling(returns=True, choice=whole_set.behind),
             Speculation(),
             TakeTurns(),
             Demotion(),
