@@ -263,7 +263,7 @@ class WholeSet(Action):
             priority = priorities.get(job.queue)
             if priority is None:
                 priority = priorities[job.queue] = state.queue(job.queue).priority
-            unit.rank = (priority, 0 if job.late else 2)
+            unit.rank = (priority, 0 if job.late and state.queue_of_waiting.still_late(job, state, now) else 2)
             if graceful:
                 until = max(map(left_alone_until, unit.jobs))
                 if until > now:

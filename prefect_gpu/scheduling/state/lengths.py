@@ -39,6 +39,7 @@ class Lengths:
     def __init__(self) -> None:
         self._ended: dict[tuple[int, int], int] = {}
         self._count = 0
+        self._total_s = 0.0
         self._tables: dict[int, tuple[int, list[float]]] = {}
 
     def ended(self, devices: int, age_s: float) -> None:
@@ -46,6 +47,11 @@ class Lengths:
         key = ((devices - 1).bit_length(), interval(age_s))
         self._ended[key] = self._ended.get(key, 0) + 1
         self._count += 1
+        self._total_s += age_s
+
+    def mean_s(self) -> float:
+        """Seconds that those that have ended held their devices, in the mean; 0 if none has."""
+        return self._total_s / self._count if self._count else 0.0
 
     def expected_s(self, devices: int, age_s: float) -> float:
         """Seconds that a run on so many devices is expected to need yet; the same between two limits of its age."""

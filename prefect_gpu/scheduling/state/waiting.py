@@ -178,12 +178,20 @@ class Waiting:
         if untold or job.hold != line.told:
             line.untold[job.id] = job
 
+    def still_late(self, job: Job, state: Books, now: float) -> bool:
+        """Whether a job that was late is so even if it goes on at once."""
+        job.late = job.late and self._loses_patience_at(job, state, now) <= now
+        return job.late
+
     def _loses_patience_at(self, job: Job, state: Books, now: float) -> float:
         at = max(job.not_before, job.gave_way_at) + self._patience_s
         if not self._most_late or at == float("inf"):
             return at
-        left_s, _ = expected_left(job, now, state.learned.lengths)
-        late_at = job.not_before + self._most_late * (job.attained(now) + left_s) / state.part() - left_s
+        left_s, certain = expected_left(job, now, state.learned.lengths)
+        alone_s = job.attained(now) + left_s
+        if not certain:
+            alone_s = max(alone_s, state.learned.lengths.mean_s())
+        late_at = job.not_before + self._most_late * alone_s / state.part() - left_s
         return max(at, late_at)
 
     def _key(self, job: Job, state: Books, now: float) -> Key:
