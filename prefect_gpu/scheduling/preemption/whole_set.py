@@ -25,7 +25,7 @@ from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
 _MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
-_MOST_IMPATIENT = 8
+_MOST_LATE = 8
 _AHEAD = 4
 _REMEMBERED = 16
 _MOST_DOUBLINGS = 64.0
@@ -54,6 +54,18 @@ class _Unit:
     def job(self) -> Job:
         """The (first) job."""
         return self.jobs[0]
+
+
+def _some_cannot_stop(decision: Decision) -> bool:
+    """Whether some run that is not late goes on, whoever waits."""
+    graceful = decision.abilities.preemption is Preemption.GRACEFUL
+    return any(
+        not job.late
+        and job.status is not Status.SAVING
+        and not (decision.may_stop(job) and not (graceful and left_alone_until(job) > decision.now))
+        for job in decision.state.running.values()
+        if job.request.total_gpus
+    )
 
 
 def _firsts(lines: Iterable[Line], count: int) -> set[tuple[str, bool]]:
@@ -107,12 +119,9 @@ class WholeSet(Action):
             return False
         if self._version != state.version:
             self._pools, self._version = pools_of(state), state.version
-        reservations = None
-        patient = lines
-        if patient:
-            kept = reservations.devices() if reservations else frozenset()
-            for pool in self._pools:
-                self._decide(decision, pool, patient, kept)
+        kept = self._kept_for_the_late(decision, lines)
+        for pool in self._pools:
+            self._decide(decision, pool, lines, kept)
         self._left = _firsts(waiting, _REMEMBERED)
         for pool in self._pools:
             if len(pool.units) > 2 * len(state.running) + 64:
@@ -129,20 +138,22 @@ class WholeSet(Action):
             and (not request.shareable or decision.placement.place(line.entries[0][1], state, decision.sharing) is None)
         )
 
-    def _first_the_impatient(self, decision: Decision, lines: Sequence[Line]) -> Reservations:
-        """Those that have waited too long, one by one; what is kept for those that still wait then."""
-        state, reservations = decision.state, Reservations()
-        impatient = [(line.entries[0][0], line) for line in lines if line.entries[0][1].impatient]
-        for _, line in heapq.nsmallest(_MOST_IMPATIENT, impatient, key=_entry_key):
-            job = line.entries[0][1]
-            for pool in self._pools:
-                if job.status is Status.WAITING:
-                    self._decide(decision, pool, [line], reservations.devices(), alone=True)
-            if job.status is Status.WAITING:
+    def _kept_for_the_late(self, decision: Decision, lines: Sequence[Line]) -> frozenset[str]:
+        """Devices that nobody gets now, because somebody late waits for others there that cannot be stopped."""
+        state, kept = decision.state, Reservations()
+        late = [(line.entries[0][0], line) for line in lines if line.entries[0][1].late]
+        if not late or not _some_cannot_stop(decision):
+            return frozenset()
+        for _, line in heapq.nsmallest(_MOST_LATE, late, key=_entry_key):
+            if not any(self._starts(decision, pool, line, kept.devices()) for pool in self._pools):
+                job = line.entries[0][1]
                 usable = state.capability.usable(job.request, job.room_bytes)
-                devices, start = expected_start(job, state, usable, reservations.devices(), decision.now)
-                reservations.keep(job, devices, start)
-        return reservations
+                kept.keep(job, *expected_start(job, state, usable, kept.devices(), decision.now))
+        return kept.devices()
+
+    def _starts(self, decision: Decision, pool: Pool, line: Line, kept: Container[str]) -> bool:
+        chosen = self._choose(decision, pool, [line], kept, alone=True)
+        return chosen is not None and bool(chosen[1])
 
     def behind(self, job: Job, decision: Decision) -> set[str] | None:
         """Which waiting jobs would start if a running one had ended; None if that is not decided here."""
@@ -162,10 +173,8 @@ class WholeSet(Action):
 
     # -- the choice -----------------------------------------------------------------------------------------------
 
-    def _decide(
-        self, decision: Decision, pool: Pool, lines: Sequence[Line], kept: Container[str], *, alone: bool = False
-    ) -> None:
-        chosen = self._choose(decision, pool, lines, kept, alone=alone)
+    def _decide(self, decision: Decision, pool: Pool, lines: Sequence[Line], kept: Container[str]) -> None:
+        chosen = self._choose(decision, pool, lines, kept)
         if chosen is None or not chosen[1]:
             return
         state = decision.state
