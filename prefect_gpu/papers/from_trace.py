@@ -11,7 +11,7 @@ from prefect_gpu.papers.patience import without_patience
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.simulation.knowledge import Exact, Knowledge, Learned
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.results import Results
@@ -204,6 +204,7 @@ def simulate(
             progress=progress,
         )
     by_name = {job.job_id: job for job in jobs}
+    chosen = get_profile(profile) if isinstance(profile, str) else profile
 
     def estimate(model: JobModel) -> Estimate:
         service_s = known.submitted(model.id, by_name[model.id], model.service_s)
@@ -216,7 +217,7 @@ def simulate(
     return World(
         hardware,
         models(jobs, restart_cost_s),
-        without_patience(profile),
+        chosen if chosen.most_late else without_patience(chosen),
         abilities=ABILITIES,
         keep_timeline=keep_timeline,
         progress=progress,

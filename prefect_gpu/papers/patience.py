@@ -14,5 +14,4 @@ def without_patience(profile: Profile | str) -> Profile:
     Raises:
         ValueError: There is none of that name.
     """
-    found = get_profile(profile) if isinstance(profile, str) else profile
-    return found if found.most_late else replace(found, patience_s=math.inf)
+    return replace(get_profile(profile) if isinstance(profile, str) else profile, patience_s=math.inf)

@@ -239,7 +239,8 @@ class Scheduler:
             state.queue_of_waiting.remove(job)
             if job.request != event.request:
                 job.hold = None  # its reason to wait, if there still is one, is a new one
-            job.request, job.queue, job.not_before = event.request, event.queue, event.not_before
+            state.ask(job, event.request)
+            job.queue, job.not_before = event.queue, event.not_before
             job.submitted_at, job.estimate = event.submitted_at, event.estimate
             state.queue_of_waiting.add(job, state, now)
         job.name = event.name

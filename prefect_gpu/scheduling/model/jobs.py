@@ -146,6 +146,7 @@ class Job:
         hold: Code of the reason it was last left waiting for; None before the first look at it.
         story: What happened to it, as (time, sentence).
         impatient: Whether it has waited so long that nobody may overtake it any more.
+        late: Whether it had waited so long, and still would be as late if it went on at once.
         behind: The job whose training must be over before this one may train (Liquid's pre-scheduling, §6.1).
         done_s: Seconds of service that its progress is worth, as of ``done_at``.
         attained_s: Seconds for which it has held devices, up to its last stop.

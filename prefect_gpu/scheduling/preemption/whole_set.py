@@ -79,14 +79,15 @@ class WholeSet(Action):
     costs if it waits and has run before; a running job is taken to need :data:`.STAYS` restarts less. Jobs that wait
     compete with those that run for the devices that these have and those that are free. Nobody takes part who may not
     be stopped, is left alone for a while (:func:`.left_alone_until`), is about to end, or is followed by a prepared
-    job. A job of a queue with a better priority is worth more than all others together.
+    job. A job of a queue with a better priority is worth more than all others together, and so is, within its queue,
+    one that is late (:class:`.Profile`).
 
     The chosen ones that run stay where they are; the others start, the widest first, and where one only fits if smaller
     jobs move, those move. Only then it is decided who is stopped: whoever is not in the way goes on. What is left is
     for the actions after it, which stop nobody.
 
-    For a job that has lost patience, devices are kept, as :class:`.Backfill` does it: nobody is stopped or started on
-    those for any other, and nobody is stopped for it because it has waited long.
+    While runs that are not late cannot be stopped, devices are kept for the late jobs which they keep out, as
+    :class:`.Backfill` does it.
 
     Where no running job may be stopped it does nothing. Runs that share start beside others where there is room, which
     is not decided here; one that has no room competes for a whole device. Jobs whose effect on others over the network
@@ -390,9 +391,14 @@ def _carry_out(decision: Decision, pool: Pool, seats: Seats[_Unit]) -> None:
     if not seats.starts:
         return
     labels = tuple(unit.job.label for unit in seats.starts)
+    late = tuple(unit.job.label for unit in seats.starts if unit.job.late)
+    if late:
+        words = f"{names(late)} {'are' if len(late) > 1 else 'is'} late, and may wait no longer"
+    else:
+        words = f"its devices are worth more now to {names(labels)}"
     for unit in seats.stops:
         for job in unit.jobs:
-            decision.preempt(job, f"its devices are worth more now to {names(labels)}")
+            decision.preempt(job, words)
     free: dict[int, list[str]] = {}
 
     def take(node: int, count: int) -> list[str]:
@@ -419,7 +425,8 @@ def _carry_out(decision: Decision, pool: Pool, seats: Seats[_Unit]) -> None:
     for unit, spots in seats.starts.items():
         place = _placed(decision, unit.job, pool, [(node, take(node, count)) for node, count in spots])
         if seats.stops or seats.moves:
-            words = "it is worth most to run it now: others made room"
+            words = "it is late" if unit.job.late else "it is worth most to run it now"
+            words += ": others made room"
         else:
             words = f"{names(place.all_devices)} {'are' if len(place.all_devices) > 1 else 'is'} free"
         decision.launch(unit.job, place, words)

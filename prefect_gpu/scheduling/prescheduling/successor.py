@@ -65,10 +65,6 @@ class Margin:
         self._seen.append(surprise_s)
 
 
-def _anybody(job: Job, decision: Decision) -> set[str] | None:
-    return None
-
-
 class Prescheduling(Reaction):
     """Launches the first waiting job that fits behind a run that is about to end, on the same devices.
 
@@ -82,12 +78,16 @@ class Prescheduling(Reaction):
 
     Args:
         returns: Such a job is stopped in any case: it waits again, for an allocation that lets others make room.
+        choice: Which waiting jobs would start if a running one had ended: only those are prepared behind it. None: the
+            order alone says who is next.
 
     Attributes:
         margin: See :class:`Margin`.
     """
 
-    def __init__(self, *, returns: bool = False, choice: Callable[[Job, Decision], set[str] | None] = _anybody) -> None:
+    def __init__(
+        self, *, returns: bool = False, choice: Callable[[Job, Decision], set[str] | None] = lambda *_: None
+    ) -> None:
         self.margin = Margin()
         self._returns = returns
         self._choice = choice
@@ -200,8 +200,7 @@ class Prescheduling(Reaction):
         if end is None or not _alone(job, decision):
             return
         state, margin_s = decision.state, self.margin.seconds
-        chosen: set[str] | None = None
-        asked = False
+        chosen, asked = None, False
         walk = state.queue_of_waiting.in_order()
         for count, (line, waiting) in enumerate(walk):
             if count >= _DEPTH:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from prefect_gpu.scheduling.model.cluster import Node, Placement, Queue, Quotas
-from prefect_gpu.scheduling.model.jobs import Estimate, Job, Status
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.preemption.victims import Victims
 from prefect_gpu.scheduling.state.capability import Capability
@@ -141,6 +141,11 @@ class State(DeviceBooks):
         job.status = Status.WAITING
         self.queue_of_waiting.add(job, self, now)
 
+    def ask(self, job: Job, request: Request) -> None:
+        """A job that stands in no line asks for something else."""
+        self.wanted_count += request.total_gpus - job.request.total_gpus
+        job.request = request
+
     def take(self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None) -> None:
         """Give a waiting job its placement."""
         self.queue_of_waiting.remove(job)
@@ -200,9 +205,10 @@ class State(DeviceBooks):
             self.occupy(job)
 
     def _know(self, job: Job) -> None:
-        if job.id not in self.jobs:
+        before = self.jobs.get(job.id)
+        if before is not job:
+            self.wanted_count += job.request.total_gpus - (before.request.total_gpus if before is not None else 0)
             self.jobs[job.id] = job
-            self.wanted_count += job.request.total_gpus
 
     def _count(self, job: Job, sign: int) -> None:
         self.firm_count += sign * (not job.request.preemptible)

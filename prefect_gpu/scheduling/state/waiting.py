@@ -51,6 +51,7 @@ class Waiting:
     Args:
         order: Sorts the due jobs. If the keys of its waiting jobs change with time, lines are sorted at each look.
         patience_s: A due job that has waited so long becomes impatient: it comes before all others of its priority.
+        most_late: See :class:`~prefect_gpu.scheduling.profiles.Profile`.
     """
 
     def __init__(self, order: Order, patience_s: float, most_late: float = 0.0) -> None:
@@ -179,11 +180,16 @@ class Waiting:
             line.untold[job.id] = job
 
     def still_late(self, job: Job, state: Books, now: float) -> bool:
-        """Whether a job that was late is so even if it goes on at once."""
+        """Whether a job that was late is so even if it goes on at once: it may be longer than was thought."""
         job.late = job.late and self._loses_patience_at(job, state, now) <= now
         return job.late
 
     def _loses_patience_at(self, job: Job, state: Books, now: float) -> float:
+        """From when on nobody may overtake it.
+
+        Of a job whose length nobody knows, the mean length of those that ended is expected at least: a newcomer is
+        short as a rule, but one that waits is not late because of that.
+        """
         at = max(job.not_before, job.gave_way_at) + self._patience_s
         if not self._most_late or at == float("inf"):
             return at
