@@ -91,6 +91,7 @@ class Scheduler:
         Raises:
             SchedulingError: A policy failed: a bug, or a request that nobody has thought of.
         """
+        self.state.pass_time(now)
         decision = Decision(self.state, self.profile.policies, self.abilities, now)
         try:
             self._decide(event, decision)

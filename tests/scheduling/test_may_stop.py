@@ -20,6 +20,8 @@ from prefect_gpu.scheduling.model.cluster import Placement, Queue, Quotas
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, Preempt, SetCores
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.preemption.minimum_runtime import PREPARES_S, left_alone_until
+from prefect_gpu.scheduling.profiles import get_profile
+from prefect_gpu.scheduling.profiles.adaptive import MOST_LATE
 from tests.scheduling.kinds import KINDS
 from tests.scheduling.test_every_profile import NO_SHRINKING, Outside, estimates, job_ids, requests, steps
 from tests.scheduling.world import GIB, World, asks, node
@@ -214,9 +216,11 @@ def test_a_run_that_fits_nowhere_has_devices_kept_for_it_though_others_may_be_st
     world.submit("a", request=STOPS, queue="usual")
     world.submit("b", queue="usual")
     world.train("a", "b")
-    world.submit("large", request=Request(gpus=2), queue="usual")
-    patience_s = world.scheduler.profile.patience_s
-    world.wait(patience_s - 1.0)
+    world.submit("large", request=Request(gpus=2), queue="usual", service_s=100.0)
+    # Four devices are asked for and two are there: with its share alone it would take 200 s.
+    late_s = MOST_LATE * 200.0
+    assert late_s > world.scheduler.profile.patience_s
+    world.wait(late_s - 1.0)
     assert not world.state.jobs["large"].impatient
     world.wait(1.0)
     assert world.state.jobs["large"].impatient and not world.stopped, "patience stops nobody"
@@ -228,7 +232,8 @@ def test_a_run_that_fits_nowhere_has_devices_kept_for_it_though_others_may_be_st
 
 
 def test_whoever_gave_way_has_patience_again() -> None:
-    world = live(8)
+    world = World(node("n", 8), profile=replace(get_profile("adaptive"), most_late=0.0), abilities=LIVE)
+    world.limit(URGENT, USUAL)
     world.submit("stops", request=STOPS, queue="usual")
     world.train("stops")
     world.wait(10_000.0)

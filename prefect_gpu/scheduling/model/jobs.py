@@ -146,6 +146,7 @@ class Job:
         hold: Code of the reason it was last left waiting for; None before the first look at it.
         story: What happened to it, as (time, sentence).
         impatient: Whether it has waited so long that nobody may overtake it any more.
+        shared_at_s: ``State.shared_s`` when it was due.
         late: Whether it had waited so long, and still would be as late if it went on at once.
         behind: The job whose training must be over before this one may train (Liquid's pre-scheduling, §6.1).
         done_s: Seconds of service that its progress is worth, as of ``done_at``.
@@ -176,6 +177,7 @@ class Job:
     story: list[tuple[float, str]] = field(default_factory=list)
     impatient: bool = False
     late: bool = False
+    shared_at_s: float | None = None
     behind: str | None = None
     done_s: float = 0.0
     done_at: float | None = None

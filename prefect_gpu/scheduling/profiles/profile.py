@@ -27,9 +27,9 @@ class Profile:
         patience_s: A due job that has waited this long is no longer overtaken: devices are kept for it. Without this,
             a stream of small runs would starve a large one for ever. It stops nobody: whoever may be stopped for a job
             is stopped as soon as that comes first in the order.
-        most_late: With it, a job whose length can be expected is patient for longer: until the time from its submission
-            to its end is so many times what it would take with its share of the devices alone, each moment an equal
-            part of them (finish-time fairness, Themis; Shockwave). 0: not.
+        most_late: With it, a job is patient for longer, and then late: once it has been there for so many times as long
+            as it would take with its share of the devices alone, each moment an equal part of them (finish-time
+            fairness, Themis; Shockwave). 0: patience alone counts.
         learned: What is known before anything has run; the reactions add to it.
     """
 

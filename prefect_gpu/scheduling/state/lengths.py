@@ -8,7 +8,8 @@ Gittins' index. It is seldom the mean: where most end at once and a few go on fo
 from __future__ import annotations
 
 import math
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
 
 from prefect_gpu.scheduling.model.jobs import Job
 
@@ -16,7 +17,7 @@ FIRST_S, RATIO, LIMITS = 30.0, 1.5, 42
 """The first limit of age; each step between two is longer than the one before by so much; the last lies at 47 years."""
 
 PRIOR_HAZARD = 0.3
-"""Which part ends from one limit to the next, before anything has been seen: the older, the longer yet."""
+"""Which part ends from one limit to the next, at least, before anything has been seen: the older, the longer yet."""
 
 PRIOR_RUNS, WIDTH_RUNS = 10.0, 5.0
 """As many runs' worth as that weighs against all, and all against those of one width."""
@@ -62,6 +63,16 @@ class Lengths:
             self._tables[width] = (self._count, table)
         return table[interval(age_s)]
 
+    def _prior(self) -> Iterator[float]:
+        """Which part ends from one limit to the next, where few have come so far.
+
+        No run is expected to go on for much longer than the mean of those that ended: beyond, they end at the rate at
+        which runs of that mean length do whose past says nothing of their future.
+        """
+        mean_s = self.mean_s()
+        for first, last in pairwise(_EDGES):
+            yield max(PRIOR_HAZARD, 1.0 - math.exp((first - last) / mean_s)) if mean_s else PRIOR_HAZARD
+
     def _table(self, width: int) -> list[float]:
         own, everyone = [0.0] * LIMITS, [0.0] * LIMITS
         for (at, step), count in self._ended.items():
@@ -69,9 +80,9 @@ class Lengths:
             if at == width:
                 own[step] += count
         hazards = []
-        columns = zip(own, _from_the_end(own), everyone, _from_the_end(everyone), strict=True)
-        for mine, reached, all_, all_reached in columns:
-            common = (all_ + PRIOR_RUNS * PRIOR_HAZARD) / (all_reached + PRIOR_RUNS)
+        columns = zip(self._prior(), own, _from_the_end(own), everyone, _from_the_end(everyone), strict=True)
+        for prior, mine, reached, all_, all_reached in columns:
+            common = (all_ + PRIOR_RUNS * prior) / (all_reached + PRIOR_RUNS)
             hazards.append((mine + WIDTH_RUNS * common) / (reached + WIDTH_RUNS))
         table = []
         for first in range(LIMITS):

@@ -54,6 +54,8 @@ class State(DeviceBooks):
         self.firm_count = 0  # running jobs that do not say that they may be stopped
         self.deviceless_count = 0  # running jobs that need no device
         self.wanted_count = 0  # devices that all jobs here ask for together
+        self.shared_s = 0.0  # seconds for which each job would have had its devices if all had had their turns
+        self._shared_until: float | None = None
         self.queue_of_waiting = Waiting(order, patience_s, most_late)
         self._queues: dict[str, Queue] = {}
         self._unknown: dict[str, Queue] = {}
@@ -75,6 +77,12 @@ class State(DeviceBooks):
     def part(self) -> float:
         """The part of the time in which each job would have its devices if all had their turns: at most 1."""
         return min(1.0, len(self._devices) / self.wanted_count) if self.wanted_count else 1.0
+
+    def pass_time(self, now: float) -> None:
+        """It is later than before; what is here has been so until now."""
+        if self._shared_until is not None and now > self._shared_until:
+            self.shared_s += self.part() * (now - self._shared_until)
+        self._shared_until = now
 
     def granted_bytes(self, device_id: str) -> int:
         """Bytes of the device that are granted to jobs which may train there now."""

@@ -15,11 +15,15 @@ from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.lengths import expected_left
 
 
+_LEAST_LOOK_S = 30.0  # between two looks at whether a job is late by now: others come and go meanwhile
+
+
 class Books(Usage, Protocol):
     """What those who wait must know of everything else."""
 
     capability: Capability
     learned: Learned
+    shared_s: float
 
     def part(self) -> float: ...
 
@@ -121,7 +125,7 @@ class Waiting:
                 continue
             later = self._loses_patience_at(job, state, now)
             if later > now:
-                heapq.heappush(self._impatient_at, (later, job.id))
+                heapq.heappush(self._impatient_at, (max(later, now + _LEAST_LOOK_S), job.id))
             else:
                 untold = job.id in line.untold
                 self.remove(job)
@@ -190,15 +194,18 @@ class Waiting:
         Of a job whose length nobody knows, the mean length of those that ended is expected at least: a newcomer is
         short as a rule, but one that waits is not late because of that.
         """
-        at = max(job.not_before, job.gave_way_at) + self._patience_s
-        if not self._most_late or at == float("inf"):
-            return at
+        if not self._most_late or self._patience_s == float("inf"):
+            return max(job.not_before, job.gave_way_at) + self._patience_s
         left_s, certain = expected_left(job, now, state.learned.lengths)
         alone_s = job.attained(now) + left_s
         if not certain:
             alone_s = max(alone_s, state.learned.lengths.mean_s())
-        late_at = job.not_before + self._most_late * alone_s / state.part() - left_s
-        return max(at, late_at)
+        part = state.part()
+        if job.shared_at_s is None:
+            job.shared_at_s = state.shared_s - part * max(0.0, now - job.not_before)
+        had_s = state.shared_s - job.shared_at_s
+        late_at = now + max(0.0, (self._most_late * alone_s - had_s) / part)
+        return max(job.not_before + self._patience_s, late_at)
 
     def _key(self, job: Job, state: Books, now: float) -> Key:
         priority = state.queue(job.queue).priority

@@ -108,7 +108,7 @@ def test_a_run_is_stopped_the_more_seldom_the_less_it_could_train(
     for number, (restarts, gpus) in enumerate(newcomers):
         world.wait(restarts * cost_s)
         long = world.state.jobs["long"]
-        most_expected_s = max(most_expected_s, expected_left(long, world.now, world.state.learned.lengths))
+        most_expected_s = max(most_expected_s, expected_left(long, world.now, world.state.learned.lengths)[0])
         world.submit(f"{number}", request=wide(gpus), estimate=Estimate(1.0, restart_s=cost_s))
         world.end(f"{number}")
         world.train("long")
