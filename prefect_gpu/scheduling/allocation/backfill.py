@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Container, Sequence
 
 from prefect_gpu.scheduling.allocation.base import Action, tell_early, tell_line, why_not
@@ -96,9 +97,12 @@ class Backfill(Action):
                 self._blocked(decision, line, reservations)
                 continue
             words = ""
-            if self._guard is not None and not job.impatient and not reservations:
+            until = state.queue_of_waiting.patient_until(job)
+            if self._guard is not None and not reservations and decision.now < until:
                 checked = self._guard.check(decision, line, *found)
                 if checked is None:
+                    if until != math.inf:
+                        decision.look_again_at(until)
                     walk.leave()
                     continue
                 found, words = checked

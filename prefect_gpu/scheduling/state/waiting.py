@@ -14,7 +14,6 @@ from prefect_gpu.scheduling.state.capability import Capability
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.lengths import expected_left
 
-
 _LEAST_LOOK_S = 30.0  # between two looks at whether a job is late by now: others come and go meanwhile
 
 
@@ -183,6 +182,10 @@ class Waiting:
         if untold or job.hold != line.told:
             line.untold[job.id] = job
 
+    def patient_until(self, job: Job) -> float:
+        """From when on it is not asked to wait any more although there is room."""
+        return max(job.not_before, job.gave_way_at) + self._patience_s
+
     def still_late(self, job: Job, state: Books, now: float) -> bool:
         """Whether a job that was late is so even if it goes on at once: it may be longer than was thought."""
         job.late = job.late and self._loses_patience_at(job, state, now) <= now
@@ -194,8 +197,8 @@ class Waiting:
         Of a job whose length nobody knows, the mean length of those that ended is expected at least: a newcomer is
         short as a rule, but one that waits is not late because of that.
         """
-        if not self._most_late or self._patience_s == float("inf"):
-            return max(job.not_before, job.gave_way_at) + self._patience_s
+        if not (self._most_late and job.request.total_gpus) or self._patience_s == float("inf"):
+            return self.patient_until(job)
         left_s, certain = expected_left(job, now, state.learned.lengths)
         alone_s = job.attained(now) + left_s
         if not certain:

@@ -32,7 +32,7 @@ def feed(world: World, seconds: float, *, every_s: float = 100.0, until_late: st
         if name in world.places:
             world.end(name)
         else:
-            world.handle(ev.JobEnded(name, "it was cancelled"))
+            world.handle(ev.JobWithdrawn(name, "cancelled"))
         if until_late in world.places and world.state.jobs[until_late].late:
             return
 
@@ -57,7 +57,7 @@ def test_one_that_turns_out_to_be_longer_than_was_thought_is_not_late_any_more()
     feed(world, 3_000.0, every_s=50.0, until_late="wrong")
     world.submit("next", request=STOPS, service_s=50.0)
     assert "wrong" in world.places and world.state.jobs["wrong"].late
-    world.handle(ev.JobEnded("next", "it was cancelled"))
+    world.handle(ev.JobWithdrawn("next", "cancelled"))
     world.wait(10_000.0)
     world.submit("other", request=STOPS, service_s=30.0)
     assert world.places.keys() == {"other"}, "the first needs far more than was thought, and is not late for that"
