@@ -15,6 +15,7 @@ Looked at while ``adaptive`` was built: ElasticFlow's clusters 2 and 10 and Muri
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 import os
 import random
@@ -58,7 +59,7 @@ def draw(chance: random.Random, files: Sequence[Path], jobs: int) -> Draw:
     found = [job for job in read_trace(path) if job.gpus > 0 and job.duration_s > 0]
     nodes = chance.choice((1, 2, 4, 8, 16))
     fitting = [job for job in found if job.gpus <= nodes * GPUS_PER_NODE]
-    gaps_s = [max(0.0, later.submit_s - job.submit_s) for job, later in zip(found, found[1:], strict=False)]
+    gaps_s = [max(0.0, later.submit_s - job.submit_s) for job, later in itertools.pairwise(found)]
     chosen = chance.choices(fitting, k=jobs)
     waits_s = chance.choices(gaps_s, k=jobs)
     # The load is what the jobs ask for in the time in which they arrive, over what there is.
