@@ -5,8 +5,8 @@
 Each draw takes a published trace by chance, and from it sizes and durations, together, and gaps between arrivals, with
 replacement; the load, the cluster's size, the cost of a restart and what is known of the durations are chance as well.
 The seed is today's date unless it is given, so that each day's sample is another one, and none can be fitted to.
-``adaptive`` must not be worse than the best of the others that know as much by more than 1 %, over all draws of a day: a
-single draw may be.
+``adaptive`` must not be worse than the best of the others that know as much by more than 1 %, over all draws of a day;
+a single draw may be.
 
 Looked at while ``adaptive`` was built: ElasticFlow's clusters 2 and 10 and Muri's trace 3, whole and drawn from
 (``cluster.TUNED``). The seeds 1 to 20 of the draws from all traces were looked at to see how often a day fails.
