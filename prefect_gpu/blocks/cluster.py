@@ -81,6 +81,12 @@ class GpuCluster(StrictBlock):
     The worker is told of it by name: ``PREFECT_INTEGRATIONS_GPU_CLUSTER=NAME``.
 
     Example:
+        ```python
+        from prefect_gpu.blocks import GpuCluster
+
+        cluster = GpuCluster.load("BLOCK_NAME")
+        ```
+
         >>> GpuCluster(driver="swarm", endpoint="tcp://10.0.0.1:2376", nodes=[ClusterNode(name="n1", rack="a")]).labels
         {'n1': {'prefect-gpu.rack': 'a'}}
     """

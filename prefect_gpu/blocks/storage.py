@@ -15,6 +15,12 @@ class CheckpointStorage(StrictBlock):
     the credentials to each run's environment, and nowhere else.
 
     Example:
+        ```python
+        from prefect_gpu.blocks import CheckpointStorage
+
+        storage = CheckpointStorage.load("BLOCK_NAME")
+        ```
+
         >>> CheckpointStorage(bucket="trainings", prefix="checkpoints", region="eu-central-1").location
         's3://trainings/checkpoints?region=eu-central-1'
     """
