@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from prefect_gpu.training import training_run
     from prefect_gpu.worker import GpuWorker
 
-__version__ = "0.1.0"
-__all__ = ["GpuWorker", "gpu", "training_run"]
+    __version__: str
+
+__all__ = ["GpuWorker", "__version__", "gpu", "training_run"]
 
 _HOMES = {
     "GpuWorker": "prefect_gpu.worker",
@@ -27,4 +28,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":  # as it was installed: the version comes from the tags of the repository
+        return import_module("importlib.metadata").version("prefect-gpu")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -52,6 +53,15 @@ def packages(*names: str, extra: str) -> Callable[[], list[str]]:
     return lambda: [f"{name} (pip install 'prefect-gpu[{extra}]')" for name in names if find_spec(name) is None]
 
 
+def _index() -> list[str]:
+    """Whether packages can be installed: the two that only one test uses are not in an environment of ours."""
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        return ["the program uv beside Python (make env)"]
+    asked = [str(uv), "pip", "install", "--dry-run", "--quiet", "--python", sys.executable, "check-wheel-contents"]
+    return [] if subprocess.run(asked, capture_output=True, check=False).returncode == 0 else ["pip's package index"]
+
+
 def traces_folder() -> Path:
     """Folder of published job traces: ``PREFECT_GPU_TRACES``, or ``shared/traces`` beside the checkout.
 
@@ -87,6 +97,7 @@ COMPONENTS = {
     ),
     "rl": Component("stable-baselines3", packages("torch", "stable_baselines3", "sb3_contrib", extra="rl")),
     "traces": Component("published job traces", _traces),
+    "index": Component("a package index", _index),
 }
 
 

@@ -31,7 +31,7 @@ IMAGE = "prefect-gpu:lab"
 STANDINS = "prefect-gpu-standins:lab"
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = Path("/var/tmp/prefect-gpu-images")
-_SOURCES = (".dockerignore", "LICENSE", "README.md", "constraints.txt", "deployments/image", "prefect_gpu",
+_SOURCES = (".dockerignore", "LICENSE", "NOTICE", "README.md", "constraints.txt", "deployments/image", "prefect_gpu",
             "pyproject.toml")  # fmt: skip
 _BASE = "prefect-gpu-base:2"
 _BASE_PACKAGES = (*docker_nodes.PYTHON, "ca-certificates", "python3-pip", "python3-venv")

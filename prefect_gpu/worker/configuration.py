@@ -11,13 +11,14 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 
 from prefect_gpu.request import GpuRequest, check_request, explain
 from prefect_gpu.runtime.drivers.base import ContainerSpec
-from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.units import parse_bytes, shown
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, WorkPool
     from prefect.client.schemas.responses import DeploymentResponse
+
+    from prefect_gpu.scheduling.model.jobs import Request
 
 
 class BadRequestError(ValueError):
@@ -181,6 +182,8 @@ def read_request(
     except ValueError as error:
         raise BadRequestError(str(error)) from None
     check_bounds(request, settings or GpuSettings())
+    from prefect_gpu.scheduling.model.jobs import Request  # numpy comes with it, and who submits needs none
+
     return Request(
         gpus=request.gpus,
         gpu_memory_bytes=request.gpu_memory_bytes,

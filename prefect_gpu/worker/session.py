@@ -20,12 +20,14 @@ from prefect.logging import get_logger
 from prefect.settings import get_current_settings
 from prefect.workers.base import BaseWorker
 
+from prefect_gpu.blocks.base import BlockError
 from prefect_gpu.bundles.leftovers import bundles_left
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.controller import ABILITIES, Controller
+from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.leftovers import Cleaner
-from prefect_gpu.runtime.locks import Locks
+from prefect_gpu.runtime.locks import LockError, Locks
 from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
@@ -38,7 +40,7 @@ from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
-from prefect_gpu.worker.infrastructure import Infrastructure, infrastructure_of
+from prefect_gpu.worker.infrastructure import Infrastructure, SetupError, infrastructure_of
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
@@ -50,6 +52,9 @@ from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
+
+REFUSALS = (SetupError, BlockError, LaunchError, LockError)
+"""Why a pool cannot be served as it is set up."""
 
 
 class PoolSession:

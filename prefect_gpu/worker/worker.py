@@ -1,4 +1,8 @@
-"""The worker of a ``gpu`` work pool, as Prefect knows it. What it does lies in ``session``."""
+"""The worker of a ``gpu`` work pool, as Prefect knows it. What it does lies in ``session``.
+
+Training environments import this, too, to submit runs. They have only what ``pip install prefect-gpu`` brings, so what
+serving needs is imported when a worker starts.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,21 @@ from prefect.types._datetime import now
 from prefect.workers.base import BaseWorker
 from pydantic import ValidationError
 
-from prefect_gpu.blocks.base import BlockError
-from prefect_gpu.runtime.drivers.base import LaunchError
-from prefect_gpu.runtime.locks import LockError
+from prefect_gpu.extras import MissingExtra, must_have
 from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.storage.history import HistoryError
 from prefect_gpu.worker.adhoc import submit_adhoc_run
 from prefect_gpu.worker.answers import believe_only_prefect
 from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.compatible import must_fit
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
 from prefect_gpu.worker.health import Health
-from prefect_gpu.worker.infrastructure import SetupError
-from prefect_gpu.worker.session import PoolSession
 
 if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun
+
+    from prefect_gpu.worker.session import PoolSession
 
 
 class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
@@ -73,10 +74,17 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         have ended. A second one leaves at once: running trainings go on, and the next worker takes them over.
 
         Raises:
-            SystemExit: Prefect is of a version that cannot be used, the settings or the blocks that they name are
-                wrong, or the engine cannot be reached; the message says what to do.
+            SystemExit: Packages are missing, Prefect is of a version that cannot be used, the settings or the blocks
+                that they name are wrong, or the engine cannot be reached; the message says what to do.
         """
         self._run_once = run_once
+        try:
+            must_have("worker", "Serving a pool")
+        except MissingExtra as error:
+            raise SystemExit(f"The worker cannot start: {error}") from None
+        from prefect_gpu.storage.engine import HistoryError
+        from prefect_gpu.worker.session import PoolSession
+
         try:
             must_fit(self)
             settings = GpuSettings()
@@ -156,13 +164,15 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         session = self._session
         if session is None or not self._has_successfully_synced:
             return []
+        from prefect_gpu.worker.session import REFUSALS
+
         try:
             if session.lost:
                 session = await self._stand_by_again(session)
             if not session.is_open:
                 await session.open()
             waiting = await session.look()
-        except (SetupError, BlockError, LaunchError, LockError) as error:
+        except REFUSALS as error:
             if self._has_served:  # it was right before, and may be so again
                 self._say_once(f"The pool cannot be served now: {error}")
                 return []
@@ -192,6 +202,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
 
     async def _stand_by_again(self, lost: PoolSession) -> PoolSession:
         """Another worker may lead: a new session waits for its turn. What was to be drained is not ours any more."""
+        from prefect_gpu.worker.session import PoolSession
+
         session = PoolSession(self, GpuSettings(), self._printer, self._umask, self._health.looked)
         await lost.close()
         if lost.draining and self._serving is not None:

@@ -26,9 +26,12 @@ def test_every_file_is_known_by_its_hash_and_of_the_version_that_is_tested() -> 
     for name, entries in image.items():
         assert {version for version, _ in entries} <= {version for version, _ in tested[name]}, f"{name}: make it anew"
         assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for _, entry in entries), name
-    asked = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [\n")[2].partition("\n]")[0]
+    project = (ROOT / "pyproject.toml").read_text()
+    asked = "".join(
+        project.partition(f"\n{of} = [\n")[2].partition("\n]")[0] + "\n" for of in ("dependencies", "worker")
+    )
     needed = {Requirement(one).name.lower() for one in re.findall(r'^  "([^"]+)"', asked, flags=re.MULTILINE)}
-    assert "prefect" in needed
+    assert {"prefect", "docker"} <= needed
     assert needed <= image.keys(), f"{needed - image.keys()}: make deployments/image/requirements.txt anew, as it says"
 
 

@@ -19,11 +19,17 @@ def open_store(location: str | Path, credentials: Mapping[str, str] | None = Non
 
     Raises:
         ValueError: It is no address.
-        ModuleNotFoundError: It is in S3, and boto3 is not installed.
+        ModuleNotFoundError: It is in S3, and boto3 is not installed. The message names the command that installs it.
     """
     place = location if isinstance(location, Path) else parse_location(location)
     if isinstance(place, Path):
         return CheckpointStore(place, pool)
-    from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
+    try:
+        from prefect_gpu.training.checkpoints.s3 import S3CheckpointStore  # boto3 is imported only where it is used
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"Checkpoints in S3 need {error.name}, which is not installed: pip install 'prefect-gpu[s3]'",
+            name=error.name,
+        ) from error
 
     return S3CheckpointStore(place, credentials=credentials, pool=pool)
