@@ -75,8 +75,12 @@ class State(DeviceBooks):
         return found
 
     def part(self) -> float:
-        """The part of the time in which each job would have its devices if all had their turns: at most 1."""
-        return min(1.0, len(self._devices) / self.wanted_count) if self.wanted_count else 1.0
+        """The part of the time in which each job would have its devices if all had their turns: above 0, at most 1.
+
+        It is 1 where there are no devices: nobody is late because of others then.
+        """
+        devices = len(self._devices)
+        return min(1.0, devices / self.wanted_count) if devices and self.wanted_count else 1.0
 
     def pass_time(self, now: float) -> None:
         """It is later than before; what is here has been so until now."""

@@ -106,6 +106,14 @@ def test_nobody_is_prepared_behind_a_run_whose_devices_a_wider_one_is_to_have() 
         assert ("goes on" in world.stopped) == (first == "wide")
 
 
+def test_where_there_are_no_devices_yet_nobody_is_late_because_of_others() -> None:
+    world = World(profile="adaptive", abilities=INSTANT)
+    world.submit("one", "other", request=STOPS, service_s=100.0)
+    world.wait(1_000.0)
+    world.handle(ev.NodesChanged((node("n", 8.0, 8.0),)))
+    assert world.places.keys() == {"one", "other"}
+
+
 @settings(max_examples=examples(10))
 @given(
     lengths=st.lists(st.sampled_from([10.0, 30.0, 60.0]), min_size=5, max_size=15),
