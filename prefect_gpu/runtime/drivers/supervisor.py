@@ -205,7 +205,8 @@ def sync_folder(folder: str) -> None:
 
 
 def _write_through(path: str, text: str, mode: str = "w") -> None:
-    with open(path, mode) as file:
+    # The umask is the run's, not the worker's: what is ours is closed to others all the same.
+    with open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

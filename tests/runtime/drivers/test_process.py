@@ -33,3 +33,14 @@ class TestWarm(DriverConformance):
     async def test_python_modules_start_warm_and_commands_do_not(self, driver: Driver, make_spec: MakeSpec) -> None:
         assert (await driver.launch(make_spec("print()"))).warm
         assert not (await driver.launch(make_spec("", argv=("bash", "-c", "true")))).warm
+
+
+async def test_what_is_ours_in_the_folder_of_a_run_is_closed_to_others(make_spec: MakeSpec) -> None:
+    """Also where runs have a umask that closes nothing."""
+    driver = ProcessDriver(warm=False, echo=lambda label, line: None, logger=LOGGER, umask=0)
+    spec = make_spec("print('said')")
+    await (await driver.launch(spec)).wait()
+    await driver.close()
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in spec.run_dir.iterdir()}
+    assert modes.keys() >= {"claim", "exit.json", "output.log", "process.json"}
+    assert set(modes.values()) == {"0o600"}, modes
