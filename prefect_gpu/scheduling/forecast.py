@@ -28,12 +28,15 @@ class Outlook:
         end: When its process is expected to be gone; None: unknown.
         reason: Why it waits, or why its start is unknown; of a run that is placed, where it is.
         ahead: Waiting runs that are expected to start before it.
+        first_at: From when on no run of its queue may overtake a waiting one, but those that have waited too long
+            themselves; None: it is not due yet, or there is no such bound.
     """
 
     start: float | None
     end: float | None
     reason: str
     ahead: int = 0
+    first_at: float | None = None
 
 
 class _Next(Enum):
@@ -67,8 +70,11 @@ def forecast(scheduler: Scheduler, now: float, most: int = 200) -> dict[str, Out
         >>> _ = scheduler.handle(ev.NodesChanged((node,)), now=0.0)
         >>> for job in ("a", "b"):
         ...     _ = scheduler.handle(ev.JobSubmitted(job, Request(), "q", 0.0, 0.0, job, Estimate(60.0)), now=0.0)
-        >>> forecast(scheduler, now=0.0)["b"]
-        Outlook(start=60.0, end=120.0, reason='it needs 1 device on one node, and 1 of 1 are in use', ahead=0)
+        >>> found = forecast(scheduler, now=0.0)["b"]
+        >>> found.start, found.end, found.first_at
+        (60.0, 120.0, 300.0)
+        >>> found.reason
+        'it needs 1 device on one node, and 1 of 1 are in use'
     """
     return Rehearsal(scheduler, now, most).play()
 
@@ -96,6 +102,7 @@ class Rehearsal:
         self._waits: dict[str, str] = {}  # why a run waits now
         self._last_hold: dict[str, str] = {}  # why it waits in the end
         self._queue: list[str] = []
+        self._first_at: dict[str, float] = {}
         self._passed_over: list[tuple[str, str]] = []  # waiting runs that are not played, and why
         self._copy(scheduler, most)
 
@@ -131,6 +138,8 @@ class Rehearsal:
                 self._passed_over.append((job.id, f"more than {most} runs come first"))
             else:
                 self._queue.append(job.id)
+                if job.due_at <= now and (first_at := old.queue_of_waiting.goes_first_at(job, old, now)) < math.inf:
+                    self._first_at[job.id] = first_at
                 twin = copy(job)
                 twin.story, twin.hold = [], None
                 new.admit(twin, now)
@@ -238,10 +247,11 @@ class Rehearsal:
         found = {job: Outlook(start, ends.get(job), self._placed[job]) for job, start in starts.items()}
         known = sorted((job for job in self._queue if job in starts), key=starts.__getitem__)
         for ahead, job in enumerate(known):
-            found[job] = Outlook(starts[job], ends.get(job), self._waits.get(job, self._placed[job]), ahead)
+            why, first_at = self._waits.get(job, self._placed[job]), self._first_at.get(job)
+            found[job] = Outlook(starts[job], ends.get(job), why, ahead, first_at)
         others = [(job, self._why_unknown(job)) for job in self._queue if job not in starts]
         for ahead, (job, reason) in enumerate((*others, *self._passed_over), start=len(known)):
-            found[job] = Outlook(None, None, reason, ahead)
+            found[job] = Outlook(None, None, reason, ahead, self._first_at.get(job))
         return found
 
     def _why_unknown(self, job_id: str) -> str:

@@ -97,15 +97,28 @@ def message(reason: str, outlook: Outlook | None, now: float, zone: tzinfo | Non
     said = f"{reason[0].upper()}{reason[1:]}."
     if outlook is None:
         return said
+    return f"{said}{_expected(reason, outlook, now, zone)}{_bound(outlook, now, zone)}"
+
+
+def _expected(reason: str, outlook: Outlook, now: float, zone: tzinfo | None) -> str:
     if outlook.ahead >= TOLD_TIMES:
-        return f"{said} About {round(outlook.ahead, -1)} waiting runs come first."
+        return f" About {round(outlook.ahead, -1)} waiting runs come first."
     if outlook.start is None:
-        return said if outlook.reason == reason else f"{said} Its start is unknown: {outlook.reason}."
+        return "" if outlook.reason == reason else f" Its start is unknown: {outlook.reason}."
     start, end = time_of_day(outlook.start, now, zone), "; its end is unknown"
     name = datetime.fromtimestamp(CLOCK.unix(outlook.start), zone).astimezone(zone).tzname()
     if outlook.end is not None:
         end = f" and to end at {time_of_day(outlook.end, now, zone)}"
-    return f"{said} Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
+    return f" Expected to start at {start} {name} ({_wait(outlook.start - now)}){end}."
+
+
+def _bound(outlook: Outlook, now: float, zone: tzinfo | None) -> str:
+    """Until when others may come first: finish-time fairness, as its owner can read it."""
+    if outlook.first_at is None:
+        return ""
+    if outlook.first_at <= now:
+        return " It is late, and may be overtaken no more."
+    return f" Others may overtake it until {time_of_day(outlook.first_at, now, zone)}."
 
 
 def at_gate(ahead: str | None, ends_at: float | None, now: float, zone: tzinfo | None = None) -> str:

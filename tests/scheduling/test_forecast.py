@@ -131,6 +131,19 @@ def test_only_the_first_are_played_and_the_rest_know_how_many_come_first() -> No
     found = forecast(world.scheduler, world.now, most=3)
     assert [found[f"job-{number}"].start for number in range(1, 6)] == [1010.0, 1020.0, 1030.0, None, None]
     assert found["job-5"] == Outlook(None, None, "more than 3 runs come first", 4)
+    assert found["job-3"].first_at == world.now + 300.0, "five minutes of patience"
+
+
+def test_a_waiting_run_knows_until_when_others_may_overtake_it() -> None:
+    """Under `adaptive`, until it has been there for four times as long as it takes with its share of the devices."""
+    world = World(node("n", 8), profile="adaptive")
+    world.submit("a", service_s=600.0)
+    world.submit("b", service_s=600.0)
+    world.submit("later", service_s=600.0, due=5000.0)
+    found = forecast(world.scheduler, world.now)
+    assert found["b"].first_at == world.now + 4.0 * 3 * 600.0, "a third of the device is its share"
+    assert found["a"].first_at is None, "it runs"
+    assert found["later"].first_at is None, "it is not due yet"
 
 
 def test_what_no_node_can_hold_takes_no_place_in_the_queue() -> None:

@@ -60,6 +60,12 @@ BUSY = "it needs 1 device on one node, and 1 of 1 are in use"
         ),
         (Outlook(NOON + 9, NOON + 99, "", TOLD_TIMES + 13), " About 30 waiting runs come first."),
         (Outlook(None, None, "more than 200 runs come first", 234), " About 230 waiting runs come first."),
+        (
+            Outlook(NOON + 240, NOON + 300, "", first_at=NOON + 3600),
+            " Expected to start at 13:04:00 CET (in about 4 min) and to end at 13:05:00. "
+            "Others may overtake it until 14:00.",
+        ),
+        (Outlook(None, None, BUSY, first_at=NOON - 1), " It is late, and may be overtaken no more."),
     ],
 )
 def test_what_an_owner_reads(outlook: Outlook | None, expected: str) -> None:

@@ -122,7 +122,7 @@ class Waiting:
             line, _, job = entry
             if job.impatient:
                 continue
-            later = self._loses_patience_at(job, state, now)
+            later = self.goes_first_at(job, state, now)
             if later > now:
                 heapq.heappush(self._impatient_at, (max(later, now + _LEAST_LOOK_S), job.id))
             else:
@@ -171,7 +171,7 @@ class Waiting:
         line = self._lines.get(stands)
         if line is None:
             line = self._lines[stands] = Line(*stands)
-        impatient_at = self._loses_patience_at(job, state, now)
+        impatient_at = self.goes_first_at(job, state, now)
         job.impatient = impatient_at <= now
         job.late |= job.impatient
         if not job.impatient and impatient_at != float("inf"):
@@ -188,11 +188,11 @@ class Waiting:
 
     def still_late(self, job: Job, state: Books, now: float) -> bool:
         """Whether a job that was late is so even if it goes on at once: it may be longer than was thought."""
-        job.late = job.late and self._loses_patience_at(job, state, now) <= now
+        job.late = job.late and self.goes_first_at(job, state, now) <= now
         return job.late
 
-    def _loses_patience_at(self, job: Job, state: Books, now: float) -> float:
-        """From when on nobody may overtake it.
+    def goes_first_at(self, job: Job, state: Books, now: float) -> float:
+        """From when on nobody who is more patient may overtake a due job, as things stand; infinite: never.
 
         Of a job whose length nobody knows, the mean length of those that ended is expected at least: a newcomer is
         short as a rule, but one that waits is not late because of that.
