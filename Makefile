@@ -6,6 +6,8 @@
 #   make test          lint, and tests of every behaviour that needs nothing but Python (at most 10 minutes on 2 cores)
 #   make test-all      what that leaves out: clusters, S3, PostgreSQL, browsers, frameworks, papers, long runs
 #   make test-quick    the tests that take no more than a few seconds each
+#   make docs          the documentation site, in site/; every link in it is checked
+#   make docs-serve    the site at http://127.0.0.1:8000, built again whenever a page changes
 #   make lint          style, types, and which package may import which
 #   make env           only the environment, with everything that developers use
 #   make clean         remove the environment and everything that was made
@@ -20,7 +22,7 @@ PYTEST_ARGS ?=
 # Tests and demo start hundreds of processes. Without bytecode, each of them would compile all of our modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo cluster-demo test test-all test-quick lint env clean
+.PHONY: help demo cluster-demo test test-all test-quick docs docs-serve lint env clean
 .DELETE_ON_ERROR:
 
 help:
@@ -39,6 +41,14 @@ test test-all: $(VENV)/.dev
 test-quick: $(VENV)/.dev
 	$(PY) -m pytest -n 2 --dist loadfile -m "not slow and not full" $(PYTEST_ARGS)
 
+# The theme tells of its successor at each start: docs/design/dependencies.md does.
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "The site is in site/: open site/index.html"
+
+docs-serve: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --no-strict
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,7 +58,7 @@ lint: $(VENV)/.dev
 env: $(VENV)/.dev
 
 clean:
-	rm -rf $(VENV) demo-output .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo-output site .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps say what was installed; a change of what is needed installs again. uv comes from pip, at the version in
