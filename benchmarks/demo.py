@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks._claims import Claim, at_most, command_line, report
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.reporting.spans import phase_spans
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow

@@ -28,7 +28,7 @@ from benchmarks import _demotion_flow
 from benchmarks._claims import Claim, at_least, at_most, command_line, report
 from benchmarks._demotion_flow import HOST_CORE
 from benchmarks._host.served import completed, deploy, recorded, served, settings
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 
 POOL = "gpus"
 EARLY, LATE = (0.5, 0.3, 0.4), (0.002, 0.001, 0.0015, 0.0008, 0.0012, 0.0005)

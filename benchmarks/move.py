@@ -38,7 +38,7 @@ from benchmarks._claims import Claim, at_most, command_line, report
 from benchmarks._host.pool import notes
 from benchmarks._host.served import completed, deploy, served, settings
 from benchmarks._host.waiting import until
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.scheduling.model.instructions import Move
 from prefect_gpu.scheduling.record import replay
 

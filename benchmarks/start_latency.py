@@ -22,7 +22,7 @@ from prefect.client.orchestration import PrefectClient, get_client
 from benchmarks._claims import at_least, command_line, report
 from benchmarks._host.served import completed, deploy, served, settings
 from benchmarks._host.waiting import until
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.sandbox import Process, Sandbox
 
 # name, pool type, seconds between polls (None: the default, 10 s)
 CONTENDERS = (("ours", "gpu", None), ("process", "process", None), ("process-fast", "process", "0.1"))

@@ -35,8 +35,8 @@ from benchmarks._host.counting import CountingProxy, counting, is_write
 from benchmarks._host.many_runs import copies
 from benchmarks._host.served import completed, deploy, recorded, served, settings
 from benchmarks._host.waiting import until
-from prefect_gpu.demo.lab.migrated import DATABASE
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.migrated import DATABASE
+from prefect_gpu.lab.sandbox import Process, Sandbox
 from tests.postgres import for_prefect, missing, postgres_server
 
 _FLOWS = Path(__file__).with_name("_waiting_flow.py")

@@ -18,7 +18,7 @@ import httpx
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks._chromium import CHROMIUM, FLAGS
-from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
+from prefect_gpu.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.history import History
 

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from prefect_gpu.demo.lab import checkout
-from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.lab import checkout
+from prefect_gpu.lab.docker_nodes import Lab
 
 
 @contextlib.contextmanager
 def started(nodes: int = 3, devices: int = 2) -> Iterator[Lab]:
-    """See :func:`prefect_gpu.demo.lab.checkout.started`.
+    """See :func:`prefect_gpu.lab.checkout.started`.
 
     Args:
         devices: Virtual devices of each node.

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks._chromium import CHROMIUM
-from prefect_gpu.demo.lab import checkout
-from prefect_gpu.demo.lab.docker_nodes import NEEDED, SHAPING, missing
+from prefect_gpu.lab import checkout
+from prefect_gpu.lab.docker_nodes import NEEDED, SHAPING, missing
 from tests import postgres, radosgw, small_disk, training_image
 
 _SBIN = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"

@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 from hypothesis import settings
 
-from prefect_gpu.demo.lab.docker_nodes import Lab
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.docker_nodes import Lab
+from prefect_gpu.lab.sandbox import Sandbox
 from tests.forge import Forge
 from tests.postgres import PostgresServer, postgres_server
 

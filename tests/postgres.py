@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from prefect_gpu.demo.lab.sandbox import free_port
+from prefect_gpu.lab.sandbox import free_port
 
 _USERS = ("postgres", "nobody")  # whom it may run as; it refuses to run as root
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import boto3
 from botocore.config import Config
 
-from prefect_gpu.demo.lab.sandbox import Process, free_port, wait_until
+from prefect_gpu.lab.sandbox import Process, free_port, wait_until
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-mgr", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool")
 ACCESS_KEY, SECRET_KEY, BUCKET = "testaccesskey", "testsecretkey0123456789", "checkpoints"

@@ -26,7 +26,7 @@ from prefect_gpu.bundles.execute import read_bundle
 from prefect_gpu.bundles.storage import api_is_local, ensure_bundle_storage
 from prefect_gpu.bundles.upload import upload
 from prefect_gpu.decorators import GpuFlow, gpu
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.request import CATEGORIES, GpuRequest, check_request
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import docker
 
-from prefect_gpu.demo.lab import docker_nodes
-from prefect_gpu.demo.lab.sandbox import Process
+from prefect_gpu.lab import docker_nodes
+from prefect_gpu.lab.sandbox import Process
 
 IMAGE = "prefect-gpu:lab"
 STANDINS = "prefect-gpu-standins:lab"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from benchmarks._gangs.pool import CORES, CORES_ASKED, PLACING_ALONE, Gang, GangPool, NamespaceDriver, Outcome, logger
 from benchmarks._host.pool import ROOT, virtual_node
-from prefect_gpu.demo.lab.docker_nodes import Lab, debian_image
+from prefect_gpu.lab.docker_nodes import Lab, debian_image
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver
 from prefect_gpu.scheduling.model.abilities import Preemption

@@ -26,7 +26,7 @@ from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.training.protocol import ENV_CPUS, TRAINING
 
 if TYPE_CHECKING:
-    from prefect_gpu.demo.lab.docker_nodes import Lab
+    from prefect_gpu.lab.docker_nodes import Lab
     from prefect_gpu.runtime.drivers.handle import ProcessHandle
     from prefect_gpu.scheduling.model.jobs import Job
     from prefect_gpu.scheduling.sharing.rules import Sharing

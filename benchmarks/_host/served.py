@@ -18,7 +18,7 @@ from prefect.flows import Flow
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.workers.utilities import get_default_base_job_template_for_infrastructure_type
 
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import HistoryRow
 
@@ -40,7 +40,7 @@ def served(pools: Mapping[str, str], **sandbox: Any) -> Iterator[Sandbox]:
 
     Args:
         pools: The type of each pool, by its name.
-        sandbox: Arguments of :class:`~prefect_gpu.demo.lab.sandbox.Sandbox`.
+        sandbox: Arguments of :class:`~prefect_gpu.lab.sandbox.Sandbox`.
     """
     with Sandbox(**sandbox) as box, using(box):
         asyncio.run(_make_pools(pools))

@@ -29,8 +29,8 @@ from benchmarks.faults.faults import FAULTS
 from benchmarks.faults.notes import Notes, serve
 from benchmarks.faults.soak import Fault, Soak, Tally
 from prefect_gpu.blocks import CheckpointStorage
-from prefect_gpu.demo.lab.checkout import environment, volumes
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.checkout import environment, volumes
+from prefect_gpu.lab.sandbox import Sandbox
 from tests.cluster import started
 from tests.postgres import for_prefect, postgres_server
 from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server

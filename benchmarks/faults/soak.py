@@ -19,9 +19,9 @@ from prefect.client.schemas.objects import State
 from benchmarks._host.served import deploy, read_runs, settings
 from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
-from prefect_gpu.demo.lab.checkout import IMAGE
-from prefect_gpu.demo.lab.docker_nodes import Lab
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.checkout import IMAGE
+from prefect_gpu.lab.docker_nodes import Lab
+from prefect_gpu.lab.sandbox import Process, Sandbox
 from tests.radosgw import S3Server
 
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"

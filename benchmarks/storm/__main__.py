@@ -36,7 +36,7 @@ from benchmarks._host.served import served
 from benchmarks.storm.judge import Verdict, judge
 from benchmarks.storm.weather import KINDS, Act, as_json, forecast, happen
 from benchmarks.storm.world import DEVICES, Submitted, World
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 
 POOL = "storm"
 Play = Callable[[list[Act], float, int], dict[str, Any]]

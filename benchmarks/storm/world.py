@@ -24,7 +24,7 @@ from prefect.exceptions import PrefectException
 from prefect.states import AwaitingRetry, Cancelling
 
 from benchmarks._host.served import deploy, read_runs, settings
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.sandbox import Process, Sandbox
 from tests.live.proxy import Proxy
 
 HERE = Path(__file__).resolve().parent

@@ -41,7 +41,7 @@ from benchmarks.sweep.figures import Figures, changed_losses, figures, median_of
 from benchmarks.sweep.flows import ENV_DATA, HOST_CORE
 from benchmarks.sweep.picture import draw
 from benchmarks.sweep.trainings import sweep, write_table
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 
 _POLL_S = 10.0  # the default of Prefect's workers
 _SEED = 5

@@ -18,7 +18,7 @@ from benchmarks._host.served import completed, deploy, recorded, settings
 from benchmarks.sweep.figures import Marks, read_marks
 from benchmarks.sweep.flows import ENV_FOLDER
 from benchmarks.sweep.trainings import Training
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 
 OURS, PROCESS = "gpus", "process"  # names of the pools
 FASTEST_POLL = "0.5"  # each poll takes some of the host's one core; see --poll

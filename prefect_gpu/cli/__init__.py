@@ -15,12 +15,14 @@ from prefect_gpu.cli.devices import devices
 from prefect_gpu.cli.doctor import doctor
 from prefect_gpu.cli.estimate import estimate
 from prefect_gpu.cli.history import history
+from prefect_gpu.cli.init import init
 from prefect_gpu.cli.papers import papers
 from prefect_gpu.cli.register import register
 from prefect_gpu.cli.simulate import simulate
 from prefect_gpu.cli.status import status
 from prefect_gpu.cli.timeline import timeline
 from prefect_gpu.cli.train_policy import train_policy
+from prefect_gpu.cli.up import down, up
 from prefect_gpu.cli.what_if import what_if
 
 __all__ = ["app"]
@@ -53,6 +55,9 @@ def main(
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without × is no reason to fail
 
 
+app.command()(init)
+app.command()(up)
+app.command()(down)
 app.command()(doctor)
 app.command()(devices)
 app.command()(status)

@@ -12,8 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 from prefect_gpu.demo.common import DemoError
-from prefect_gpu.demo.lab.sandbox import SandboxError
 from prefect_gpu.demo.show import Show
+from prefect_gpu.lab.sandbox import SandboxError
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,9 +12,9 @@ from prefect_gpu.cli.common import console as make_console
 from prefect_gpu.demo.board import Board
 from prefect_gpu.demo.closing import closing_words, results_table
 from prefect_gpu.demo.common import DemoError, check_checkout, explain, look, problem_of, take_folder, timed
-from prefect_gpu.demo.lab.migrated import MigratedDatabase
-from prefect_gpu.demo.lab.sandbox import SandboxError
 from prefect_gpu.demo.stage import DEVICES, Stage
+from prefect_gpu.lab.migrated import MigratedDatabase
+from prefect_gpu.lab.sandbox import SandboxError
 from prefect_gpu.reporting.timeline import write_timeline
 from prefect_gpu.storage.row import HistoryRow
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import httpx
 
 import prefect_gpu
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError, wait_until
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.row import HistoryRow
 
 if TYPE_CHECKING:

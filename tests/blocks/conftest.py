@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks._host.served import using
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from tests.live.pool import LivePool, live_pool
 from tests.radosgw import S3Server, s3_server
 

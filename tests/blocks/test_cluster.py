@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
-from prefect_gpu.demo.lab import docker_nodes
-from prefect_gpu.demo.lab.checkout import IMAGE, environment, volumes
-from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
+from prefect_gpu.lab import docker_nodes
+from prefect_gpu.lab.checkout import IMAGE, environment, volumes
+from prefect_gpu.lab.sandbox import Sandbox, wait_until
 from tests import radosgw
 from tests.live.pool import LivePool
 

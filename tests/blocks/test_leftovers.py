@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from prefect_gpu.cli.storage_check import check_checkpoints
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.settings import GpuSettings
 from tests.live.pool import LivePool, eventually
 from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server

@@ -16,7 +16,7 @@ from prefect.client.schemas.filters import LogFilter
 
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
-from prefect_gpu.demo.lab.sandbox import Sandbox, wait_until
+from prefect_gpu.lab.sandbox import Sandbox, wait_until
 from prefect_gpu.runtime.instances import CREDENTIALS_FILE
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.from_blocks import read_blocks

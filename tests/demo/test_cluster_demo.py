@@ -15,8 +15,8 @@ from prefect_gpu.demo.board import Seen
 from prefect_gpu.demo.cluster import show
 from prefect_gpu.demo.cluster.outage import LostNode
 from prefect_gpu.demo.common import DemoError
-from prefect_gpu.demo.lab import checkout
-from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.lab import checkout
+from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.supervisor import reset_signals
 from prefect_gpu.storage.history import History
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prefect_gpu.demo.lab import docker_nodes
-from prefect_gpu.demo.lab.sandbox import wait_until
+from prefect_gpu.lab import docker_nodes
+from prefect_gpu.lab.sandbox import wait_until
 from tests import training_image
 
 pytestmark = pytest.mark.needs("compose")

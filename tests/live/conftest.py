@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 
 from benchmarks._host.served import using
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
 from tests.live.pool import LivePool, live_pool, none_left
 from tests.live.proxy import Proxy

@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Scheduled
 
 from benchmarks._host.served import deploy, read_runs, settings, using
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError, wait_until
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
 from tests.forge import SHOWS_AT_ONCE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab.sandbox import wait_until
+from prefect_gpu.lab.sandbox import wait_until
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.training.protocol import ENV_DEVICES
 from tests.live.pool import COLD, LivePool, eventually

@@ -13,7 +13,7 @@ import pytest
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import Abort
 
-from prefect_gpu.demo.lab.sandbox import wait_until
+from prefect_gpu.lab.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
 

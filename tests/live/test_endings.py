@@ -10,7 +10,7 @@ from uuid import UUID
 
 import psutil
 
-from prefect_gpu.demo.lab.sandbox import wait_until
+from prefect_gpu.lab.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
 from prefect_gpu.training.protocol import ENV_RUN_ID
 from tests.live.pool import ALL, COLD, DEADLINE_S, LivePool, eventually

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from prefect.client.orchestration import PrefectClient
 
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.worker.lease import Lease, PrefectTerms
 from tests.postgres import PostgresServer, for_prefect
 from tests.worker.test_lease import LEASE_S, Clock

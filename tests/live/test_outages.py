@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from prefect_gpu.demo.lab.sandbox import Process, free_port
+from prefect_gpu.lab.sandbox import Process, free_port
 from tests.live.pool import COLD, LivePool, eventually
 from tests.live.proxy import Answer, Proxy
 from tests.live.test_two_workers import start_leased

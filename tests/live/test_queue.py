@@ -12,7 +12,7 @@ import pytest_asyncio
 from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.states import Scheduled
 
-from prefect_gpu.demo.lab.sandbox import Sandbox, free_port, wait_until
+from prefect_gpu.lab.sandbox import Sandbox, free_port, wait_until
 from tests.live.pool import ALL, COLD, LivePool, eventually, live_pool
 from tests.live.proxy import STREAM, Proxy
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from prefect_gpu.demo.lab.sandbox import Process
+from prefect_gpu.lab.sandbox import Process
 from tests.forge import SHOWS_AT_ONCE
 from tests.live import leased_worker
 from tests.live.pool import LivePool, eventually

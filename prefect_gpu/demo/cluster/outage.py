@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from prefect_gpu.demo.board import Seen
-from prefect_gpu.demo.lab.docker_nodes import Lab, LabNode
+from prefect_gpu.lab.docker_nodes import Lab, LabNode
 from prefect_gpu.reporting.spans import Outage
 
 Places = tuple[tuple[str, tuple[str, ...]], ...]

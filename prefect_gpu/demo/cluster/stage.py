@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prefect_gpu.demo.lab import checkout
-from prefect_gpu.demo.lab.docker_nodes import Lab
-from prefect_gpu.demo.lab.sandbox import Process
 from prefect_gpu.demo.stage import POOL, Stage
+from prefect_gpu.lab import checkout
+from prefect_gpu.lab.docker_nodes import Lab
+from prefect_gpu.lab.sandbox import Process
 
 _RESULTS_BLOCK = "cluster-demo"
 _MAKE_BLOCK = """

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from benchmarks._host.served import using
-from prefect_gpu.demo.lab.docker_nodes import Lab
-from prefect_gpu.demo.lab.sandbox import Sandbox, SandboxError, wait_until
+from prefect_gpu.lab.docker_nodes import Lab
+from prefect_gpu.lab.sandbox import Sandbox, SandboxError, wait_until
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import work_pool
 

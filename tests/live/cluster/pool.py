@@ -10,9 +10,9 @@ from uuid import UUID
 from docker.errors import APIError, NotFound
 from prefect.client.orchestration import PrefectClient
 
-from prefect_gpu.demo.lab.checkout import IMAGE, environment, volumes
-from prefect_gpu.demo.lab.docker_nodes import Lab
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.checkout import IMAGE, environment, volumes
+from prefect_gpu.lab.docker_nodes import Lab
+from prefect_gpu.lab.sandbox import Process, Sandbox
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import IDLE
 from tests.live.pool import LivePool

@@ -6,7 +6,7 @@ import asyncio
 
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
-from prefect_gpu.demo.lab.checkout import volumes
+from prefect_gpu.lab.checkout import volumes
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import COLD, eventually
 

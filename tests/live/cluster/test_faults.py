@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab.docker_nodes import LabNode
+from prefect_gpu.lab.docker_nodes import LabNode
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.forge import SHORT_LEASE
 from tests.live.cluster.pool import ClusterPool

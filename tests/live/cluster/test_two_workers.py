@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from prefect_gpu.demo.lab.sandbox import Process
+from prefect_gpu.lab.sandbox import Process
 from tests.forge import SHORT_LEASE
 from tests.live.cluster.pool import ClusterPool
 from tests.live.pool import eventually

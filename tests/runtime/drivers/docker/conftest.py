@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab import docker_nodes
+from prefect_gpu.lab import docker_nodes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 
 

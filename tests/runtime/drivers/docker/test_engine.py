@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from prefect_gpu.demo.lab.checkout import IMAGE
+from prefect_gpu.lab.checkout import IMAGE
 from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import Driver, RunHandle
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
 from prefect_gpu.runtime.drivers.docker import Endpoint, fencing

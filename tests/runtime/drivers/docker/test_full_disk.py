@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab.checkout import IMAGE
+from prefect_gpu.lab.checkout import IMAGE
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint
 from tests.runtime.drivers.full_disk import FullDisk

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.demo.lab import checkout
-from prefect_gpu.demo.lab.checkout import IMAGE
-from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.lab import checkout
+from prefect_gpu.lab.checkout import IMAGE
+from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, SwarmDriver, probe

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from prefect_gpu.demo.lab.checkout import IMAGE
-from prefect_gpu.demo.lab.sandbox import Process, free_port, wait_until
+from prefect_gpu.lab.checkout import IMAGE
+from prefect_gpu.lab.sandbox import Process, free_port, wait_until
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.conformance import Echo, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, EngineError

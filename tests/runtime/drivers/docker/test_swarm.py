@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.demo.lab.checkout import IMAGE
-from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.lab.checkout import IMAGE
+from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Endpoint, SwarmDriver

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from prefect_gpu.demo.lab.checkout import IMAGE, environment, volumes
-from prefect_gpu.demo.lab.docker_nodes import Lab
+from prefect_gpu.lab.checkout import IMAGE, environment, volumes
+from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec, RunHandle
 from prefect_gpu.runtime.drivers.conformance import Echo, MakeDriver, MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.docker import Ahead, DockerDriver, Endpoint, SwarmDriver, containers

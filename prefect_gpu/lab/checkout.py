@@ -1,7 +1,7 @@
 """A lab whose nodes run this checkout with this machine's Python: no registry, and no image with packages in it.
 
 The nodes get a small Debian image, made once on this machine. Containers see the checkout and the Python that runs
-this, both read-only. Needs ``debootstrap`` beside what :mod:`prefect_gpu.demo.lab.docker_nodes` needs.
+this, both read-only. Needs ``debootstrap`` beside what :mod:`prefect_gpu.lab.docker_nodes` needs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import prefect_gpu
-from prefect_gpu.demo.lab import docker_nodes
+from prefect_gpu.lab import docker_nodes
 from prefect_gpu.runtime.drivers.docker import Endpoint
 
 IMAGE = "prefect-gpu-lab:1"

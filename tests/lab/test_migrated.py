@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from prefect_gpu.demo.lab.migrated import DATABASE, MigratedDatabase, newest_migration
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.migrated import DATABASE, MigratedDatabase, newest_migration
+from prefect_gpu.lab.sandbox import Sandbox
 
 
 def make(home: Path, revision: str | None = None) -> Path:

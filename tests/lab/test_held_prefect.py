@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, wait_until
+from prefect_gpu.lab.sandbox import Process, Sandbox, wait_until
 
 IMPORTED = "imported"
 
@@ -36,8 +36,8 @@ def test_it_imports_waits_and_is_the_command(box: Sandbox, tmp_path: Path) -> No
 
 def test_if_nobody_is_left_to_let_it_go_it_ends(box: Sandbox, tmp_path: Path) -> None:
     command = (
-        "import os, sys, time; from pathlib import Path; from prefect_gpu.demo.lab.sandbox import Process\n"
-        "arguments = [sys.executable, '-m', 'prefect_gpu.demo.lab.held_prefect', 'marking', '--version']\n"
+        "import os, sys, time; from pathlib import Path; from prefect_gpu.lab.sandbox import Process\n"
+        "arguments = [sys.executable, '-m', 'prefect_gpu.lab.held_prefect', 'marking', '--version']\n"
         f"held = Process(arguments, log=Path({str(tmp_path / 'log')!r}), env=os.environ, cwd=Path('.'), held=True)\n"
         "print(held.pid, flush=True); os.kill(os.getpid(), 9)"
     )

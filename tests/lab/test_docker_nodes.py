@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_gpu.demo.lab.docker_nodes import Lab, LabNode
+from prefect_gpu.lab.docker_nodes import Lab, LabNode
 
 MEGABYTES = 10
 RECEIVE = """

@@ -21,7 +21,7 @@ from typing import IO, Any
 import httpx
 import psutil
 
-from prefect_gpu.demo.lab.migrated import DATABASE, MigratedDatabase
+from prefect_gpu.lab.migrated import DATABASE, MigratedDatabase
 
 _PREFECT = [sys.executable, "-m", "prefect"]
 _ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
@@ -299,7 +299,7 @@ class Sandbox:
             imports: The modules.
             cwd: Where it runs; in the sandbox's folder by default.
         """
-        command = [sys.executable, "-m", "prefect_gpu.demo.lab.held_prefect", ",".join(imports), *arguments]
+        command = [sys.executable, "-m", "prefect_gpu.lab.held_prefect", ",".join(imports), *arguments]
         return self.start(command, name, env, cwd=cwd, held=True)
 
     def start(
@@ -351,11 +351,12 @@ class Sandbox:
 
     def _own_processes(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
-            if process.pid != os.getpid() and _environ(process).get("PREFECT_HOME") == str(self.home):
+            if process.pid != os.getpid() and environ_of(process).get("PREFECT_HOME") == str(self.home):
                 yield process
 
 
-def _environ(process: psutil.Process) -> dict[str, str]:
+def environ_of(process: psutil.Process) -> dict[str, str]:
+    """The environment that a process was started with; empty where that cannot be read."""
     try:
         return process.environ()
     except psutil.Error:

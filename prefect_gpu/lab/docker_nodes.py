@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import docker
 
-from prefect_gpu.demo.lab.sandbox import Process, SandboxError
+from prefect_gpu.lab.sandbox import Process, SandboxError
 
 if TYPE_CHECKING:
     from docker import DockerClient

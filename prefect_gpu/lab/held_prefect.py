@@ -1,6 +1,6 @@
 """``prefect``, with its imports done while it must still wait.
 
-``python -m prefect_gpu.demo.lab.held_prefect MODULE,... ARGUMENT...`` imports the modules, waits for a byte on its
+``python -m prefect_gpu.lab.held_prefect MODULE,... ARGUMENT...`` imports the modules, waits for a byte on its
 standard input, and is then ``prefect ARGUMENT...``. If the input ends instead, its starter is gone, and it ends, too.
 """
 

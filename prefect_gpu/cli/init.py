@@ -1,0 +1,74 @@
+"""``prefect-gpu init``: a folder with a training that works, to begin from."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from string import Template
+from typing import Annotated
+
+import typer
+
+from prefect_gpu.cli import common
+
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+class Kind(str, Enum):
+    """Where the trainings are to run."""
+
+    process = "process"
+    docker = "docker"
+
+
+_FILES = {
+    Kind.process: ("train.py", "prefect.yaml"),
+    Kind.docker: ("train.py", "prefect.yaml", "Dockerfile", ".dockerignore"),
+}
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it is made if it is not there.")] = Path(),
+    kind: Annotated[
+        Kind, typer.Option(help="process: on the worker's machine. docker: in containers of a Docker Engine.")
+    ] = Kind.process,
+    pool: Annotated[str, typer.Option(metavar="NAME", help="Name of the work pool.")] = "gpus",
+) -> None:
+    """Write a training that works, and its deployment, to begin from. Nothing that is there is overwritten."""
+    there = [name for name in _FILES[kind] if (folder / name).exists()]
+    if there:
+        are = "are" if len(there) > 1 else "is"
+        common.fail(f"{', '.join(there)} {are} in {folder.resolve()} already: name another folder.", code=2)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _FILES[kind]:
+            (folder / name).write_text(_text(name, kind, pool))
+    except OSError as error:
+        common.fail(f"{error.filename} cannot be written: {error.strerror}. Name a folder that this user may write.")
+    typer.echo(
+        f"Written: {', '.join(str(folder / name) for name in _FILES[kind])}\n\nNow:\n\n{_next(folder, kind, pool)}"
+    )
+
+
+def _text(name: str, kind: Kind, pool: str) -> str:
+    special = _TEMPLATES / kind.value / name
+    file = special if special.exists() else _TEMPLATES / name
+    return Template(file.read_text()).safe_substitute(pool=pool)
+
+
+def _next(folder: Path, kind: Kind, pool: str) -> str:
+    steps = [] if folder.resolve() == Path.cwd() else [(f"cd {folder}", "")]
+    asked = "" if pool == "gpus" else f" --pool {pool}"
+    steps.append((f"prefect-gpu up{asked}", "a server, the pool and a worker, for trying out"))
+    if kind is Kind.process:
+        steps.append(("python train.py", "four trainings in the pool"))
+    else:
+        steps.append(("docker build --tag trainings:1 .", "the image that the trainings run in"))
+    steps += [
+        ("prefect --no-prompt deploy --all", "the training as a deployment"),
+        (f"prefect deployment run train/{pool} --watch", "one run of it"),
+        ("prefect-gpu status --once", "what the devices do"),
+        ("prefect-gpu down", "end all of it"),
+    ]
+    width = max(len(command) for command, _ in steps)
+    return "\n".join(f"  {command:<{width}}  {'# ' + why if why else ''}".rstrip() for command, why in steps)

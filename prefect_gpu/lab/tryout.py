@@ -1,0 +1,155 @@
+"""A server, a pool and a worker of one's own, for trying out: all in one folder, until they are ended.
+
+Everything that belongs to it has its home in that folder, which is how it is found again. So nothing that others
+started is ever ended, and there is no file of process numbers that could be wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from prefect_gpu.lab.sandbox import Sandbox, SandboxError, environ_of
+
+FOLDER = ".prefect-gpu"
+"""In the folder where the user works."""
+
+_NOTE = "up.json"
+_LEAVE_S = 1.0  # between the two signals that let a worker leave at once
+_END_S = 10.0
+_DRAIN_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """What is up.
+
+    Attributes:
+        api_url: Prefect's API, as ``PREFECT_API_URL`` has it.
+        ui_url: Prefect's pages.
+        state_dir: The worker's state folder.
+        pool: Name of the pool that the worker serves.
+    """
+
+    api_url: str
+    ui_url: str
+    state_dir: str
+    pool: str
+
+    def settings(self) -> dict[str, str]:
+        """What a command must be told to find it."""
+        return {"PREFECT_API_URL": self.api_url, "PREFECT_INTEGRATIONS_GPU_STATE_DIR": self.state_dir}
+
+
+class TryOut:
+    """What :func:`start` has left in a folder.
+
+    Args:
+        where: The folder where the user works.
+    """
+
+    def __init__(self, where: Path) -> None:
+        self.folder = where.resolve() / FOLDER
+
+    def running(self) -> Running | None:
+        """What is up there, if it answers."""
+        try:
+            found = Running(**json.loads((self.folder / _NOTE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        if not self._processes("server", "start"):
+            return None
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{found.api_url}/health", timeout=5.0, trust_env=False).status_code == 200:
+                return found
+        return None
+
+    def start(self, pool: str, settings: Mapping[str, str] | None = None) -> Running:
+        """Start a server, make the pool, and start a worker. What an earlier one left in the folder is gone on with.
+
+        Args:
+            settings: More environment variables for both.
+
+        Raises:
+            SandboxError: Something did not start; then nothing is left running. The message has the end of its log.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.folder / ".gitignore").write_text("*\n")
+        sandbox = Sandbox(self.folder, settings)
+        try:
+            sandbox.start_server()
+            if httpx.get(f"{sandbox.api_url}/work_pools/{pool}", trust_env=False).status_code == 404:
+                sandbox.prefect("work-pool", "create", pool, "--type", "gpu")
+            sandbox.start_worker(pool, name="tryout")
+        except BaseException:
+            sandbox.close()
+            raise
+        state_dir = sandbox.env["PREFECT_INTEGRATIONS_GPU_STATE_DIR"]
+        found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool)
+        (self.folder / _NOTE).write_text(json.dumps(asdict(found)))
+        return found
+
+    def training(self, running: Running) -> int:
+        """How many runs of it run."""
+        wanted = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
+        with contextlib.suppress(httpx.HTTPError):
+            return int(httpx.post(f"{running.api_url}/flow_runs/count", json=wanted, trust_env=False).json())
+        return 0
+
+    def end(self, *, drain: bool = False) -> int:
+        """End everything. Its folder stays, and :meth:`start` goes on with it.
+
+        Args:
+            drain: Wait for the runs that train, rather than end them.
+
+        Returns:
+            How many processes were ended.
+        """
+        before = self._processes()
+        workers = self._processes("worker", "start")
+        for process in workers:
+            _terminate(process)
+        if workers and not drain:
+            time.sleep(_LEAVE_S)  # two signals that come at once may arrive as one
+            for process in workers:
+                _terminate(process)
+        psutil.wait_procs(workers, timeout=_DRAIN_S if drain else _END_S)
+        servers = self._processes("server", "start")
+        for process in servers:
+            _terminate(process)
+        psutil.wait_procs(servers, timeout=_END_S)
+        for process in self._processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / _NOTE).unlink()
+        return len(before)
+
+    def delete(self) -> None:
+        """Remove the folder, with all runs, checkpoints and the history. To be called when nothing runs."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _processes(self, *words: str) -> list[psutil.Process]:
+        """Those that have their home here, and these words in their command line."""
+        home, found = str(self.folder / "home"), []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if environ_of(process).get("PREFECT_HOME") == home and set(words) <= {*process.cmdline()}:
+                    found.append(process)
+        return found
+
+
+def _terminate(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.terminate()
+
+
+__all__ = ["FOLDER", "Running", "SandboxError", "TryOut"]

@@ -1,0 +1,86 @@
+"""``prefect-gpu up`` and ``down``, with a real server and worker in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_gpu.lab.dotenv import forget, put
+from prefect_gpu.lab.sandbox import environ_of
+from prefect_gpu.lab.tryout import FOLDER
+from tests.cli.conftest import REPOSITORY, InProcess
+
+SETTINGS = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "OTHER": "2"}
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.just("\n"), max_size=60))
+def test_what_stood_in_env_stands_there_afterwards(tmp_path_factory: pytest.TempPathFactory, before: str) -> None:
+    file = tmp_path_factory.mktemp("env") / ".env"
+    if before:
+        file.write_text(before)
+    put(file, SETTINGS)
+    put(file, SETTINGS)
+    assert file.read_text().count("PREFECT_API_URL=") == 1 + before.count("PREFECT_API_URL=")
+    forget(file)
+    after = file.read_text() if file.exists() else ""
+    assert after.rstrip("\n") == before.rstrip("\n") or (not before.strip() and not file.exists())
+    forget(file)
+    assert (file.read_text() if file.exists() else "") == after
+
+
+def theirs(folder: Path) -> list[psutil.Process]:
+    home = str(folder / FOLDER / "home")
+    return [process for process in psutil.process_iter() if environ_of(process).get("PREFECT_HOME") == home]
+
+
+@pytest.mark.slow
+def test_a_first_hour(tmp_path: Path) -> None:
+    """Init, up, a training in the pool, up again, down; and what was there before is there afterwards."""
+    (tmp_path / ".env").write_text("MINE=1\n")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "CUDA_"))}
+    clean |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    clean |= {"HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "200"}
+
+    def run(*command: str, code: int = 0) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr if code else done.stdout
+
+    try:
+        assert "train.py, prefect.yaml" in run("prefect-gpu", "init")
+        run("prefect-gpu", "up", "--virtual-devices", "1")
+        env = (tmp_path / ".env").read_text()
+        assert env.startswith("MINE=1\n") and "PREFECT_API_URL=http://127.0.0.1:" in env
+        assert "loss 0." in run(sys.executable, "-c", "import train; print('loss', train.train(epochs=20))")
+        [shown] = json.loads(run("prefect-gpu", "status", "--json"))
+        assert [run["outcome"] for run in shown["runs"]] == ["completed"] and len(shown["devices"]) == 1
+        processes = {process.pid for process in theirs(tmp_path)}
+        assert "Up: the pool 'gpus'" in run("prefect-gpu", "up"), "once more"
+        assert {process.pid for process in theirs(tmp_path)} == processes, "nothing is started twice"
+        assert "the pool gpus is up here" in run("prefect-gpu", "up", "--pool", "other", code=2)
+        assert run("prefect-gpu", "down").startswith("Down.")
+        assert theirs(tmp_path) == [] and (tmp_path / ".env").read_text() == "MINE=1\n"
+        assert (tmp_path / FOLDER / "home" / "prefect.db").exists(), "its runs stay"
+        assert "removed" in run("prefect-gpu", "down", "--delete") and not (tmp_path / FOLDER).exists()
+    finally:
+        for process in theirs(tmp_path):
+            process.kill()
+
+
+def test_nothing_to_end_is_said_and_a_damaged_note_is_none(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run_cli("down")
+    assert done.exit_code == 0 and "Nothing was up in this folder." in done.output
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "up.json").write_text("[" * 100)
+    assert run_cli("down").exit_code == 0
