@@ -407,6 +407,22 @@ def test_a_run_that_cannot_be_looked_for_leaves_once_it_is_found(tmp_path: Path)
     world.recover()
 
 
+def test_nobody_is_stopped_for_a_device_that_two_runs_were_found_on(tmp_path: Path) -> None:
+    """A worker died before it had told Prefect of a cancelled run's end; its device was another's by then."""
+    world = World(tmp_path, 1)
+    world.set_quota(None)
+    cancelled = world.submit(Request(preemptible=True), "q", ESTIMATE)
+    alone = world.submit(Request(), "q", ESTIMATE)
+    world.set_slow("finalise")
+    world.cancel(cancelled)
+    world.submit(Request(), "q", ESTIMATE)
+    world.kill_worker()
+    found = world.worker.controller.scheduler.state
+    assert {cancelled, alone} >= found.running.keys() >= {alone}
+    world.check()
+    world.recover()
+
+
 def test_no_fault_does_harm() -> None:
     explore(15, 15, same_each_time=True)
 

@@ -256,7 +256,7 @@ class WholeSet(Action):
         """Those that may be stopped, with what they are worth."""
         state, now, known, lengths = decision.state, decision.now, pool.units, decision.state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
-        partly, priorities = not pool.has_all(window), dict[str, int]()
+        partly, priorities, overfilled = not pool.has_all(window), dict[str, int](), state.overfilled
         found = []
         for job in pool.running(window, state):
             if job.status is Status.SAVING or not decision.may_stop(job):
@@ -268,7 +268,8 @@ class WholeSet(Action):
                 continue
             if partly and any(node not in window for node, _ in unit.spots):
                 continue
-            if kept and any(device in kept for device in unit.placement.all_devices):  # type: ignore[union-attr]
+            devices = unit.placement.all_devices if kept or overfilled else ()  # type: ignore[union-attr]
+            if any(device in kept or device in overfilled for device in devices):
                 continue
             priority = priorities.get(job.queue)
             if priority is None:
