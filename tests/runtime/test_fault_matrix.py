@@ -213,11 +213,11 @@ class Faults(RuleBasedStateMachine):
 class Pair:
     """Run 1 is prepared behind run 0 on the only device, and run 2 waits."""
 
-    def __init__(self, folder: Path, far: str) -> None:
+    def __init__(self, folder: Path, far: str, request: Request = REQUESTS[0]) -> None:
         self.world = world = World(folder)
         world.set_quota(None)
         for _ in range(3):
-            world.submit(Request(), "q", ESTIMATE)
+            world.submit(request, "q", ESTIMATE)
         self.first.go()
         world.pass_time(0.0)
         self.first.go()
@@ -421,6 +421,17 @@ def test_nobody_is_stopped_for_a_device_that_two_runs_were_found_on(tmp_path: Pa
     assert {cancelled, alone} >= found.running.keys() >= {alone}
     world.check()
     world.recover()
+
+
+def test_a_run_is_not_stopped_while_the_one_before_it_saves_on_its_device(tmp_path: Path) -> None:
+    """It would make no room: a third run was granted no device at all."""
+    pair = Pair(tmp_path, "preparing", Request(preemptible=True))
+    pair.world.kill_worker()  # whoever takes over does not know that it has launched it just now
+    pair.go(pair.first)
+    assert [pair.first.stage, pair.second.stage] == ["saving", "preparing"]
+    pair.world.submit(Request(), "urgent", ESTIMATE)
+    pair.world.check()
+    pair.world.recover()
 
 
 def test_no_fault_does_harm() -> None:

@@ -256,7 +256,7 @@ class WholeSet(Action):
         """Those that may be stopped, with what they are worth."""
         state, now, known, lengths = decision.state, decision.now, pool.units, decision.state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
-        partly, priorities, overfilled = not pool.has_all(window), dict[str, int](), state.overfilled
+        partly, priorities, crowded = not pool.has_all(window), dict[str, int](), state.crowded
         found = []
         for job in pool.running(window, state):
             if job.status is Status.SAVING or not decision.may_stop(job):
@@ -268,9 +268,11 @@ class WholeSet(Action):
                 continue
             if partly and any(node not in window for node, _ in unit.spots):
                 continue
-            devices = unit.placement.all_devices if kept or overfilled else ()  # type: ignore[union-attr]
-            if any(device in kept or device in overfilled for device in devices):
+            devices = unit.placement.all_devices if kept or crowded else ()  # type: ignore[union-attr]
+            if any(device in kept for device in devices):
                 continue
+            if any(device in crowded and len(state.occupants(device)) > len(unit.jobs) for device in devices):
+                continue  # whoever saves there, or was found there, keeps the device
             priority = priorities.get(job.queue)
             if priority is None:
                 priority = priorities[job.queue] = state.queue(job.queue).priority

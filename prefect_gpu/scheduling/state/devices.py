@@ -49,6 +49,7 @@ class DeviceBooks:
         self.version = 0  # of the nodes: whoever remembers something about them sees when it is stale
         self.changes = 0  # what happened that a decision about running jobs could depend on; a submission is none
         self._shareable: dict[str, None] = {}  # devices whose occupants all share; a dict for its order
+        self.crowded: set[str] = set()  # devices with several occupants: not free when one of them is gone
 
     # -- questions ------------------------------------------------------------------------------------------------
 
@@ -170,6 +171,10 @@ class DeviceBooks:
             self._shareable[device_id] = None
         else:
             self._shareable.pop(device_id, None)
+        if len(on_it) > 1:
+            self.crowded.add(device_id)
+        else:
+            self.crowded.discard(device_id)
 
     def _mark(self, device_id: str, *, free: bool) -> None:
         where = self._where.get(device_id)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -67,11 +66,6 @@ class State(DeviceBooks):
         self._overfilled: set[str] = set()
 
     # -- questions ------------------------------------------------------------------------------------------------
-
-    @property
-    def overfilled(self) -> AbstractSet[str]:
-        """Devices that more jobs were found on than may be there: if one of those is stopped, no device is free."""
-        return self._overfilled
 
     def queue(self, queue_id: str) -> Queue:
         """The queue, or an unlimited one of lowest priority if it is not known (yet)."""
