@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prefect_gpu.decorators import gpu
+    from prefect_gpu.sweeps import sweep
     from prefect_gpu.training import training_run
     from prefect_gpu.worker import GpuWorker
 
     __version__: str
 
-__all__ = ["GpuWorker", "__version__", "gpu", "training_run"]
+__all__ = ["GpuWorker", "__version__", "gpu", "sweep", "training_run"]
 
 _HOMES = {
     "GpuWorker": "prefect_gpu.worker",
     "gpu": "prefect_gpu.decorators",
+    "sweep": "prefect_gpu.sweeps",
     "training_run": "prefect_gpu.training",
 }
 

@@ -57,6 +57,7 @@ ENV_ROLE = "PREFECT_GPU_ROLE"  # in a gang: "worker", or "server" (a parameter s
 ENV_WORKERS = "PREFECT_GPU_WORKERS"  # in a gang: how many workers; their ranks come first
 ENV_SERVERS = "PREFECT_GPU_SERVERS"  # in a gang: how many parameter servers
 ENV_RESTORES_ONLY = "PREFECT_GPU_RESTORES_ONLY"  # "1": another instance saves the checkpoints of the gang
+ENV_TRIAL = "PREFECT_GPU_TRIAL"  # which trial of which study the run is; see training/trial.py
 ENV_KEEP_BEST = "PREFECT_GPU_KEEP_BEST"  # "1": the run may be ended early, so its best checkpoint is kept
 
 # Kinds of event.

@@ -30,6 +30,7 @@ from prefect_gpu.training.protocol import (
     ENV_KEEP_BEST,
     ENV_POOL,
     ENV_RESTORES_ONLY,
+    ENV_TRIAL,
     FINISHED,
     PREPARING,
     SAVING,
@@ -37,6 +38,7 @@ from prefect_gpu.training.protocol import (
 )
 from prefect_gpu.training.saver import Saver
 from prefect_gpu.training.share import Pacer
+from prefect_gpu.training.trial import PRUNED, TrialLink, link_from
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -137,6 +139,7 @@ class TrainingRun:
         self._told = Attachment(None, self._progress, self._about)
         self._client: Any = None  # of the link; report() looks at it every time
         self._on_cores: list[Callable[[int], object]] = []
+        self._trial: TrialLink | None = None
         self._saver = Saver(None, None, self._told.saved)
         self._pacer = Pacer(self._mailbox, lambda: 0.0)
 
@@ -167,6 +170,7 @@ class TrainingRun:
             self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
         self._saver = Saver(store, self._checkpoint_every, self._told.saved, saves=saves)
         self._saver.on_cores = self._on_cores
+        self._trial = link_from(os.environ.get(ENV_TRIAL), self.total_steps) if saves else None
         self._enter_phase(PREPARING)
         if link is not None:
             if link.exhausted:  # the preparation may need more memory, too, than it was granted
@@ -182,6 +186,8 @@ class TrainingRun:
         self._ended = True
         _current.set(None)
         self._told.progress()
+        if self._trial is not None:
+            self._trial.ended()
         self._told.ended(error)
 
     def ready(self) -> None:
@@ -357,6 +363,8 @@ class TrainingRun:
         now = monotonic()
         self._progress.put(step, loss, checks.metrics(metrics) if metrics else None, now)
         saver = self._saver
+        if self._trial is not None and self._trial.reported(step, loss, metrics):
+            saver.stop(PRUNED)
         if checkpoint is not None:
             saver.offer()
             if self._best is not None and loss is not None:

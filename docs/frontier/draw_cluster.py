@@ -1,0 +1,46 @@
+"""Draws the picture of the rigid jobs into docs/images, from what the benchmark has measured. Needs matplotlib.
+
+python -m benchmarks.frontier --only cluster --traces DIR --json > RESULT.json
+python docs/frontier/draw_cluster.py RESULT.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+IMAGE = Path(__file__).resolve().parents[1] / "images" / "frontier-cluster.png"
+PANELS = {
+    ", mean over best of SRSF, SRTF": "mean completion time ÷ that of the better of SRSF and SRTF",
+    ", p99 over SRSF's": "99th percentile ÷ that of SRSF",
+}
+BEFORE = "cluster: "
+
+
+def main(result: Path) -> None:
+    """Each case is a bar, which begins at 1: to the left of it ours is better."""
+    claims = {claim["name"]: claim["value"] for claim in json.loads(result.read_text())["claims"]}
+    figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True)
+    for axis, (ending, title) in zip(axes, PANELS.items(), strict=True):
+        found = {
+            name.removeprefix(BEFORE).removesuffix(ending): value
+            for name, value in claims.items()
+            if name.endswith(ending) and " on " in name and "durations" not in name
+        }
+        bars = axis.barh([*found], [value - 1 for value in found.values()], left=1, color="C2")
+        axis.bar_label(bars, [f"{value:.3f}" for value in found.values()], padding=3, fontsize=7)
+        axis.axvline(1, color="black", linewidth=0.8)
+        least = min(found.values())
+        axis.set_xlim(least - 0.2 * (1.06 - least), 1.1)
+        axis.tick_params(axis="y", labelsize=7)
+        axis.set_title(title, loc="left", fontsize=9)
+    axes[0].invert_yaxis()  # both share it
+    figure.tight_layout()
+    figure.savefig(IMAGE, dpi=110)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,72 @@
+"""What a sweep leaves on the page of its flow run: the table of its trials, and a picture of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import warnings
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+from prefect.artifacts import create_image_artifact, create_table_artifact
+from prefect.runtime import flow_run
+
+_MOST_ROWS = 200
+
+
+def show(study: optuna.Study, objective: str) -> None:
+    """Make both, if this is a flow run."""
+    if not flow_run.id or not study.trials:
+        return
+    key = re.sub(r"[^a-z0-9-]+", "-", study.study_name.lower()).strip("-") or "sweep"
+    description = f"{len(study.trials)} trials, the best first"
+    create_table_artifact(table(study, objective), key=f"{key}-trials", description=description)
+    if picture := parallel_coordinates(study, objective):
+        url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+        create_image_artifact(url, key=f"{key}-parameters", description="Each line is a trial")
+
+
+def table(study: optuna.Study, objective: str) -> list[dict[str, Any]]:
+    """A row for each trial: those that ended, the best first; then those that were pruned or failed."""
+    sign = 1.0 if study.direction is optuna.study.StudyDirection.MINIMIZE else -1.0
+
+    def rank(trial: FrozenTrial) -> tuple[int, float, int]:
+        order = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+        place = order.index(trial.state) if trial.state in order else len(order)
+        return place, sign * trial.value if trial.value is not None else 0.0, trial.number
+
+    return [
+        {
+            "trial": trial.number,
+            objective: None if trial.value is None else f"{trial.value:.6g}",
+            "state": trial.state.name.lower(),
+            "steps": trial.last_step,
+            **{name: f"{value:.4g}" if isinstance(value, float) else value for name, value in trial.params.items()},
+            "run": trial.user_attrs.get("flow_run", ""),
+        }
+        for trial in sorted(study.trials, key=rank)[:_MOST_ROWS]
+    ]
+
+
+def parallel_coordinates(study: optuna.Study, objective: str) -> bytes | None:
+    """A PNG with a line for each trial that ended; None without matplotlib, or with nothing to draw."""
+    if len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))) < 2:
+        return None
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+        from optuna.visualization.matplotlib import plot_parallel_coordinate
+    except ImportError:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls its drawings experimental
+        plot_parallel_coordinate(study, target_name=objective)
+    figure, drawn = pyplot.gcf(), io.BytesIO()
+    figure.set_size_inches(9, 4)
+    figure.savefig(drawn, format="png", dpi=90, bbox_inches="tight")
+    pyplot.close(figure)
+    return drawn.getvalue()

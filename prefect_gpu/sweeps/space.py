@@ -1,0 +1,66 @@
+"""What a search may try: ranges and choices, as people write them, or as Optuna has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.study import Study
+from optuna.trial import Trial
+
+Space = Mapping[str, Any] | Callable[[Trial], Mapping[str, Any]]
+
+_REMEDY = "give (low, high), (low, high, 'log'), a list of choices, or a distribution of Optuna's"
+
+
+def propose(study: Study, space: Space) -> tuple[Trial, dict[str, Any]]:
+    """The next trial of a study, and what it tries: a value for each parameter, from the study's sampler.
+
+    Raises:
+        ValueError: A range makes no sense. The message names it.
+    """
+    if callable(space):
+        trial = study.ask()
+        return trial, dict(space(trial))
+    trial = study.ask({name: distribution(name, asked) for name, asked in space.items()})
+    return trial, trial.params
+
+
+def distribution(name: str, asked: Any) -> BaseDistribution:
+    """A range or a list of choices, as a distribution.
+
+    Raises:
+        ValueError: It is none of these. The message names the parameter, the value and the remedy.
+
+    Example:
+        >>> distribution("lr", (1e-4, 1e-1, "log"))
+        FloatDistribution(high=0.1, log=True, low=0.0001, step=None)
+        >>> distribution("layers", (1, 4))
+        IntDistribution(high=4, log=False, low=1, step=1)
+        >>> distribution("kind", ["adam", "sgd"])
+        CategoricalDistribution(choices=('adam', 'sgd'))
+    """
+    if isinstance(asked, BaseDistribution):
+        return asked
+    if isinstance(asked, (list, set, frozenset)) and asked:
+        return CategoricalDistribution(tuple(asked))
+    if isinstance(asked, tuple) and 2 <= len(asked) <= 3:
+        return _range(name, asked)
+    raise ValueError(f"space[{name!r}]={asked!r} is not allowed: {_REMEDY}.")
+
+
+def _range(name: str, asked: Sequence[Any]) -> BaseDistribution:
+    low, high, *log = asked
+    whole = all(type(end) is int for end in (low, high))
+    if (not whole and not all(type(end) in (int, float) for end in (low, high))) or log not in ([], ["log"]):
+        raise ValueError(f"space[{name!r}]={asked!r} is not allowed: {_REMEDY}.")
+    try:
+        return IntDistribution(low, high, log=bool(log)) if whole else FloatDistribution(low, high, log=bool(log))
+    except ValueError as error:
+        raise ValueError(f"space[{name!r}]={asked!r} is not allowed: {error}") from None

@@ -1,0 +1,99 @@
+"""``sweep``: trials in a real pool are pruned while they train, and a sweep that was interrupted goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from prefect import flow
+
+from benchmarks._host.served import using
+from prefect_gpu import gpu, sweep, training_run
+from prefect_gpu.sweeps import SweepError
+from prefect_gpu.training.trial import PRUNED_AT
+from tests.live.pool import LivePool
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+STEPS = 40
+
+
+@flow(name="parabola")
+def parabola(x: float, step_s: float = 0.0, fail_above: float = 9.0) -> dict[str, float]:
+    """Its loss comes down to the square of x. It knows nothing of a study."""
+    if x > fail_above:
+        raise ValueError("too large")
+    with training_run(steps=STEPS) as run:
+        for step in run.steps():
+            time.sleep(step_s)
+            run.report(loss=x * x + 1.0 / (step + 1))
+    return {"loss": x * x, "steps": float(run.step)}
+
+
+def in_pool(pool: LivePool) -> object:
+    return gpu(work_pool=pool.name)(parabola)
+
+
+async def test_bad_trials_are_pruned_while_they_train_and_the_study_goes_on_later(
+    serving: LivePool, tmp_path: Path
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    order = (0.1, 0.2, 5.0, 6.0, 7.0)
+    search = functools.partial(
+        sweep,
+        in_pool(serving),
+        {"x": (0.0, 8.0)},
+        parallel=2,
+        fixed={"step_s": 0.1},
+        storage=storage,
+        name="search",
+        sampler=optuna.samplers.RandomSampler(seed=0),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=2, n_warmup_steps=4),
+    )
+    study = optuna.create_study(storage=storage, study_name="search")
+    for x in order:
+        study.enqueue_trial({"x": x})
+    with using(serving.sandbox):
+        study = await asyncio.to_thread(search, trials=len(order))
+    by_x = {trial.params["x"]: trial for trial in study.trials}
+    assert by_x[0.1].value == pytest.approx(0.01) and by_x[0.1].last_step == STEPS
+    pruned = [x for x in order if by_x[x].state is TrialState.PRUNED]
+    assert set(pruned) <= {5.0, 6.0, 7.0} and pruned, {x: (trial.state, trial.value) for x, trial in by_x.items()}
+    for x in pruned:
+        assert by_x[x].user_attrs[PRUNED_AT] < STEPS
+    assert study.best_params == {"x": 0.1}
+    # Called again, it counts what is over, and does the rest.
+    with using(serving.sandbox):
+        study = await asyncio.to_thread(search, trials=len(order) + 1)
+        assert len(study.trials) == len(order) + 1
+        study = await asyncio.to_thread(search, trials=len(order) + 1)
+    assert len(study.trials) == len(order) + 1
+
+
+async def test_a_trial_that_was_left_training_is_waited_for_and_failed_ones_do_not_stop_a_sweep(
+    serving: LivePool, tmp_path: Path
+) -> None:
+    storage, train = f"sqlite:///{tmp_path / 'study.db'}", in_pool(serving)
+    study = optuna.create_study(storage=storage, study_name="parabola")
+    with using(serving.sandbox):
+        left = study.ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
+        future = await asyncio.to_thread(train.submit, x=0.5)  # type: ignore[attr-defined]
+        left.set_user_attr("flow_run", str(future.flow_run_id))
+        unborn = study.ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
+        study.enqueue_trial({"x": 3.0})
+        study = await asyncio.to_thread(
+            sweep, train, {"x": (0.0, 4.0)}, trials=3, fixed={"fail_above": 2.0}, storage=storage
+        )
+    assert study.trials[left.number].value == pytest.approx(0.25)
+    assert study.trials[unborn.number].state is TrialState.FAIL
+    assert study.trials[2].state is TrialState.FAIL and "too large" in study.trials[2].user_attrs["error"]
+    assert len(study.trials) == 3
+
+
+async def test_a_sweep_of_which_all_trials_fail_says_why(serving: LivePool) -> None:
+    with using(serving.sandbox), pytest.raises(SweepError, match=r"All 1 trials failed.*too large"):
+        await asyncio.to_thread(sweep, in_pool(serving), {"x": (1.0, 2.0)}, trials=1, fixed={"fail_above": 0.0})

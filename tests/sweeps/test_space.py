@@ -1,0 +1,62 @@
+"""What a search may be asked, in words of Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.trial import TrialState
+
+from prefect_gpu.sweeps import sweep
+from prefect_gpu.sweeps.artifacts import parallel_coordinates, table
+from prefect_gpu.sweeps.space import distribution, propose
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.tuples(inner, inner, st.just("log")),
+    max_leaves=4,
+)
+
+
+@given(ANYTHING)
+def test_anything_is_a_distribution_or_an_error_that_names_it(asked: Any) -> None:
+    try:
+        distribution("lr", asked)
+    except ValueError as error:
+        assert "lr" in str(error)
+
+
+@pytest.mark.parametrize("asked", [(3, 1), (0.0, 1.0, "log"), (1, 2, 3), "abc", [], (True, False), None])
+def test_what_makes_no_sense_is_refused(asked: Any) -> None:
+    with pytest.raises(ValueError, match="lr"):
+        distribution("lr", asked)
+
+
+def test_a_function_may_propose() -> None:
+    study = optuna.create_study()
+    trial, parameters = propose(study, lambda trial: {"x": trial.suggest_int("depth", 1, 3) * 10})
+    assert parameters == {"x": 10 * trial.params["depth"]}
+
+
+def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="give a flow with @gpu"):
+        sweep(print, {}, trials=1)  # type: ignore[arg-type]
+
+
+def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
+    study = optuna.create_study(direction="maximize")
+    space = {"x": distribution("x", (0.0, 10.0)), "kind": distribution("kind", ["a", "b"])}
+    for x, state in ((1.0, None), (3.0, None), (9.0, TrialState.PRUNED), (2.0, TrialState.FAIL)):
+        trial = study.ask(space)
+        if state is TrialState.PRUNED:
+            trial.report(x, 1)
+        study.tell(trial, x if state is None else None, state=state)
+    rows = table(study, "accuracy")
+    assert [row["state"] for row in rows] == ["complete", "complete", "pruned", "fail"]
+    assert [row["accuracy"] for row in rows[:3]] == ["3", "1", "9"]
+    picture = parallel_coordinates(study, "accuracy")
+    assert picture is not None and picture.startswith(b"\x89PNG")
+    assert parallel_coordinates(optuna.create_study(), "accuracy") is None
