@@ -75,8 +75,9 @@ def job_variables_page() -> str:
 
 
 def decorator_page() -> str:
-    """The decorator and the flow that it makes."""
+    """The decorator, the flow that it makes, and the search that such a flow is for."""
     from prefect_gpu.decorators import GpuFlow, gpu
+    from prefect_gpu.sweeps import sweep
 
     members = ("__call__", "submit", "start", "with_options", "to_deployment")
     return page(
@@ -84,6 +85,7 @@ def decorator_page() -> str:
         "`from prefect_gpu import gpu`",
         document(gpu, "@gpu"),
         document(GpuFlow, members=members),
+        document(sweep),
     )
 
 
@@ -287,7 +289,7 @@ def channel_page() -> str:
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "settings.md": ("Settings: what a worker may be told", settings_page),
     "job-variables.md": ("Job variables: what a run may ask for", job_variables_page),
-    "decorator.md": ("Decorator: `@gpu`", decorator_page),
+    "decorator.md": ("Decorator `@gpu`, and `sweep`", decorator_page),
     "training.md": ("Training API: `training_run`, callbacks, checkpoints", training_page),
     "cli.md": ("Commands: `prefect-gpu`", cli_page),
     "history.md": ("History: the columns", history_page),

@@ -100,7 +100,7 @@ class TrialLink:
             try:
                 trial = trial or self._open()
                 trial.report(look[1], look[0])
-                if trial.should_prune():
+                if look[0] != self._steps and trial.should_prune():  # whoever has trained to the end is a result
                     trial.set_user_attr(PRUNED_AT, look[0])
                     self.pruned = True
             except Exception as error:  # whatever is wrong with the study, the training goes on
