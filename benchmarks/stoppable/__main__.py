@@ -12,6 +12,8 @@ the machine does slows all of them:
 
     python -m benchmarks.stoppable [--json] [--quick] [--repeats N] [--runs N] [--seed N] [--keep FOLDER]
 
+Prefect's server has a private PostgreSQL: SQLite cannot take what three pools write. With ``--quick`` it has SQLite.
+
 What is real: server, workers, warm processes, Prefect's engine, checkpoints, stopping and starting, and in each step
 one step of SGD on scikit-learn's digits, whose result must be the same to the last bit as that of an undisturbed
 training. What is not: the devices are virtual, and what is left of a step's 0.25 s is *slept*, as two cores cannot
@@ -24,6 +26,7 @@ Prefect has of a run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import statistics
 import sys
@@ -39,9 +42,11 @@ from benchmarks._host.served import served
 from benchmarks.stoppable.contenders import CONTENDERS, Contender, Passed, play, players
 from benchmarks.stoppable.trainings import LONGEST_S, draw, earlier
 from prefect_gpu.demo.lab.sandbox import Sandbox
+from tests.postgres import for_prefect, missing, postgres_server
 
 _SEED = 101
 _EARLIER = 8
+_WARM_UP_S = 40.0  # until each worker's warm interpreter has imported everything, on a busy machine
 _SETTLE_S = 10.0  # from the first runs until workers have learned from them
 _MOST_STOPS = 3
 
@@ -65,6 +70,7 @@ async def measure(
     async with get_client() as client:
         for player in everybody:
             await player.ready()
+        await asyncio.sleep(_WARM_UP_S if before > 2 else _WARM_UP_S / 4)
         await play(client, "earlier", earlier(before, longest_s), everybody)
         await asyncio.sleep(_SETTLE_S)
         for seed in sweeps:
@@ -136,7 +142,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=_SEED, help=f"of the first sweep (default: {_SEED})")
     parser.add_argument("--only", nargs="+", choices=[one.name for one in CONTENDERS], help="only these contenders")
     parser.add_argument("--keep", type=Path, help="keep everything in this folder, which must not exist")
+    parser.add_argument("--sqlite", action="store_true", help="Prefect's server has SQLite instead of PostgreSQL")
     options = parser.parse_args()
+    options.sqlite |= options.quick
+    if not options.sqlite and (lacking := missing()):
+        parser.error(f"This needs {' and '.join(lacking)}; with --sqlite it does not.")
     longest_s, before = LONGEST_S, _EARLIER
     if options.quick:
         options.runs, options.repeats, longest_s, before = 8, 1, 6.0, 2
@@ -146,7 +156,10 @@ def main() -> int:
     sweeps = range(options.seed, options.seed + options.repeats)
     numeric = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     pools = {one.name: "gpu" for one in contenders}
-    with served(pools, folder=options.keep, settings={"CUDA_VISIBLE_DEVICES": "", **numeric}) as sandbox:
+    with contextlib.ExitStack() as stack:
+        database = {} if options.sqlite else for_prefect(stack.enter_context(postgres_server()))
+        more = {"CUDA_VISIBLE_DEVICES": "", **numeric, **database}
+        sandbox = stack.enter_context(served(pools, folder=options.keep, settings=more))
         found, load = asyncio.run(measure(sandbox, contenders, sweeps, options.runs, longest_s, before))
     claims = claims_of(found)
     if options.quick:  # too few and too short to compare

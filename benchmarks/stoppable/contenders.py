@@ -18,6 +18,7 @@ from benchmarks._host.pool import notes
 from benchmarks._host.served import completed, deploy, read_runs, recorded, settings
 from benchmarks.stoppable.trainings import DEVICES, STEP_S, Training, undisturbed
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.estimation.runs import TRAINING_S
 from prefect_gpu.worker.states import GAVE_WAY
 
 BEFORE = "2ce5e70"
@@ -135,7 +136,7 @@ class Player:
         off = []
         for id_ in ids:
             row = rows[str(id_)]
-            if isinstance(told := row.estimate.get("trained_s"), list):
+            if isinstance(told := row.estimate.get(TRAINING_S), list):
                 training = trainings[ids.index(id_)]
                 factor = told[0] / (training.steps * STEP_S)
                 off.append(max(factor, 1 / factor))

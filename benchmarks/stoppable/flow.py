@@ -1,4 +1,4 @@
-"""The flow of the benchmark of stoppable runs: a small real training whose steps last as long as a device would take."""
+"""The flow of the benchmark of stoppable runs: a small real training whose steps last as long as a device's would."""
 
 from __future__ import annotations
 
