@@ -141,7 +141,8 @@ class Player:
                 factor = told[0] / (training.steps * STEP_S)
                 off.append(max(factor, 1 / factor))
         steps = [[number for number, _ in notes(self._noted(sweep, one))] for one in trainings]
-        results = [Path(f"{self._noted(sweep, one)}.result").read_text() for one in trainings]
+        results = [(self._folder / f"{self._noted(sweep, one).name}.result") for one in trainings]
+        different = await asyncio.to_thread(_different, trainings, results)
         return Passed(
             mean_s=statistics.fmean(took),
             p99_s=statistics.quantiles(took, n=100, method="inclusive")[98],
@@ -149,12 +150,8 @@ class Player:
             stops=sum(stops),
             most_stops=max(stops),
             twice=sum(len(done) - len(set(done)) for done in steps),
-            lost=sum(
-                len(set(range(one.steps)) - set(done)) for one, done in zip(trainings, steps, strict=True)
-            ),
-            different=sum(
-                result != undisturbed(one) for one, result in zip(trainings, results, strict=True)
-            ),
+            lost=sum(len(set(range(one.steps)) - set(done)) for one, done in zip(trainings, steps, strict=True)),
+            different=different,
             jct_s=tuple(round(one, 2) for one in took),
             off=round(statistics.median(off), 3) if off else None,
         )
@@ -167,6 +164,12 @@ async def _stops(client: PrefectClient, run_id: UUID) -> int:
     """How often a run gave way, by its history in Prefect."""
     states = await client.read_flow_run_states(run_id)
     return sum((state.message or "").startswith(GAVE_WAY) for state in states)
+
+
+def _different(trainings: Sequence[Training], results: Sequence[Path]) -> int:
+    """How many files do not hold what the undisturbed training gives."""
+    pairs = zip(trainings, results, strict=True)
+    return sum(result.read_text() != undisturbed(training) for training, result in pairs)
 
 
 def players(sandbox: Sandbox, contenders: Sequence[Contender]) -> list[Player]:
@@ -192,7 +195,5 @@ async def play(
         made = await asyncio.gather(*(player.submit(client, sweep, training) for player in everybody))
         for player, id_ in zip(everybody, made, strict=True):
             ids[player.name].append(id_)
-    done = await asyncio.gather(
-        *(player.passed(client, sweep, trainings, ids[player.name]) for player in everybody)
-    )
+    done = await asyncio.gather(*(player.passed(client, sweep, trainings, ids[player.name]) for player in everybody))
     return {player.name: one for player, one in zip(everybody, done, strict=True)}
