@@ -12,10 +12,11 @@ from pathlib import Path
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun
 
 from benchmarks._host.former import ROOT, former_version
 from benchmarks._host.pool import notes
-from benchmarks._host.served import completed, deploy, read_runs, recorded, settings
+from benchmarks._host.served import deploy, read_runs, recorded, settings
 from benchmarks.stoppable.trainings import DEVICES, STEP_S, Training, undisturbed
 from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.estimation.runs import TRAINING_S
@@ -58,7 +59,8 @@ class Passed:
         most_stops: How often the run did that gave way most.
         twice: Steps that were done twice.
         lost: Steps that are missing.
-        different: Runs whose result is not that of the undisturbed training.
+        different: Runs that completed, and whose result is not that of the undisturbed training.
+        failed: Runs that did not complete. Their times count as if they had, which flatters.
         jct_s: From creation to end, of each run in the order of arrival.
         off: By how much the pool's estimate of the training time was off at submission, the median factor; None if
             nothing was estimated.
@@ -72,6 +74,7 @@ class Passed:
     twice: int
     lost: int
     different: int
+    failed: int
     jct_s: tuple[float, ...]
     off: float | None
 
@@ -123,8 +126,8 @@ class Player:
         self, client: PrefectClient, sweep: str, trainings: Sequence[Training], ids: Sequence[UUID]
     ) -> Passed:
         """Wait for the end of all, and see what became of them."""
-        await completed(client, self.worker, ids, deadline_s=_DEADLINE_S, every_s=_LOOK_S)
-        runs = {run.id: run for run in await read_runs(client, ids)}
+        runs = {run.id: run for run in await self._over(client, ids)}
+        good = [id_ for id_ in ids if (state := runs[id_].state) is not None and state.is_completed()]
         created, ended = {}, {}
         for id_ in ids:
             if (made := runs[id_].created) is None or (end := runs[id_].end_time) is None:
@@ -132,17 +135,18 @@ class Player:
             created[id_], ended[id_] = made.timestamp(), end.timestamp()
         took = [ended[id_] - created[id_] for id_ in ids]
         stops = [await _stops(client, id_) for id_ in ids]
-        rows = {row.run_id: row for row in await recorded(self._state, ids, self.worker)}
+        rows = {row.run_id: row for row in await recorded(self._state, good, self.worker)}
         off = []
-        for id_ in ids:
+        for id_ in good:
             row = rows[str(id_)]
             if isinstance(told := row.estimate.get(TRAINING_S), list):
                 training = trainings[ids.index(id_)]
                 factor = told[0] / (training.steps * STEP_S)
                 off.append(max(factor, 1 / factor))
-        steps = [[number for number, _ in notes(self._noted(sweep, one))] for one in trainings]
-        results = [(self._folder / f"{self._noted(sweep, one).name}.result") for one in trainings]
-        different = await asyncio.to_thread(_different, trainings, results)
+        done_well = [one for one, id_ in zip(trainings, ids, strict=True) if id_ in good]
+        steps = [[number for number, _ in notes(self._noted(sweep, one))] for one in done_well]
+        results = [(self._folder / f"{self._noted(sweep, one).name}.result") for one in done_well]
+        different = await asyncio.to_thread(_different, done_well, results)
         return Passed(
             mean_s=statistics.fmean(took),
             p99_s=statistics.quantiles(took, n=100, method="inclusive")[98],
@@ -150,11 +154,23 @@ class Player:
             stops=sum(stops),
             most_stops=max(stops),
             twice=sum(len(done) - len(set(done)) for done in steps),
-            lost=sum(len(set(range(one.steps)) - set(done)) for one, done in zip(trainings, steps, strict=True)),
+            lost=sum(len(set(range(one.steps)) - set(done)) for one, done in zip(done_well, steps, strict=True)),
             different=different,
             jct_s=tuple(round(one, 2) for one in took),
+            failed=len(ids) - len(good),
             off=round(statistics.median(off), 3) if off else None,
         )
+
+    async def _over(self, client: PrefectClient, ids: Sequence[UUID]) -> list[FlowRun]:
+        """The runs, once all of them have ended in some way."""
+        end = time.monotonic() + _DEADLINE_S
+        while True:
+            runs = await read_runs(client, ids)
+            if all(run.state is not None and run.state.is_final() for run in runs):
+                return runs
+            if self.worker.popen.poll() is not None or time.monotonic() > end:
+                raise SandboxError(f"Not all runs of {self.name} ended:\n{self.worker.output[-3000:]}")
+            await asyncio.sleep(_LOOK_S)
 
     def _noted(self, sweep: str, training: Training) -> Path:
         return self._folder / f"{sweep}-{training.seed}.notes"

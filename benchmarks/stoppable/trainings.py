@@ -10,7 +10,7 @@ from benchmarks._elastic_training import Network
 DEVICES = 4
 STEP_S = 0.25
 SIZES = (1, 2, 4)  # devices, each equally often
-SHORTEST_S, LONGEST_S = 3.0, 60.0  # of training; drawn evenly on a logarithmic scale
+SHORTEST_S, LONGEST_S = 3.0, 45.0  # of training; drawn evenly on a logarithmic scale
 _BUSY = 0.7  # the sweep has arrived after this part of the time that its work takes on all devices: a load of 1.4
 
 
