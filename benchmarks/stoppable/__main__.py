@@ -31,7 +31,7 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,24 +45,40 @@ from prefect_gpu.demo.lab.sandbox import Sandbox
 from tests.postgres import for_prefect, missing, postgres_server
 
 _SEED = 201
-_EARLIER = 8
-_WARM_UP_S = 30.0  # until each worker's warm interpreter has imported everything, on a busy machine
-_SETTLE_S = 10.0  # from the first runs until workers have learned from them
 _MOST_STOPS = 3
 
 Measured = dict[str, list[Passed]]
 
 
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        runs: Trainings of a sweep.
+        longest_s: Seconds of training.
+        earlier: How many runs each pool has had before.
+        warm_up_s: Seconds until each worker's warm interpreter has imported everything, on a busy machine.
+        settle_s: Seconds from the earlier runs until the workers have learned from them.
+    """
+
+    runs: int = 60
+    longest_s: float = LONGEST_S
+    earlier: int = 8
+    warm_up_s: float = 30.0
+    settle_s: float = 10.0
+
+
+QUICK = Size(runs=8, longest_s=6.0, earlier=2, warm_up_s=3.0, settle_s=1.0)
+
+
 async def measure(
-    sandbox: Sandbox, contenders: Sequence[Contender], sweeps: Sequence[int], runs: int, longest_s: float, before: int
+    sandbox: Sandbox, contenders: Sequence[Contender], sweeps: Sequence[int], size: Size
 ) -> tuple[Measured, list[float]]:
     """Each contender's sweeps, and the load of the machine at the end of each.
 
     Args:
         sweeps: Their seeds.
-        runs: Trainings of a sweep.
-        longest_s: Of training.
-        before: How many runs each pool has had before.
     """
     everybody = players(sandbox, contenders)
     found: Measured = {player.name: [] for player in everybody}
@@ -70,11 +86,12 @@ async def measure(
     async with get_client() as client:
         for player in everybody:
             await player.ready()
-        await asyncio.sleep(_WARM_UP_S if before > 2 else _WARM_UP_S / 4)
-        await play(client, "earlier", earlier(before, longest_s), everybody)
-        await asyncio.sleep(_SETTLE_S)
+        await asyncio.sleep(size.warm_up_s)
+        await play(client, "earlier", earlier(size.earlier, size.longest_s), everybody)
+        await asyncio.sleep(size.settle_s)
         for seed in sweeps:
-            for name, passed in (await play(client, f"sweep-{seed}", draw(seed, runs, longest_s), everybody)).items():
+            trainings = draw(seed, size.runs, size.longest_s)
+            for name, passed in (await play(client, f"sweep-{seed}", trainings, everybody)).items():
                 found[name].append(passed)
                 print(_line(seed, name, passed), file=sys.stderr, flush=True)
             load.append(round(os.getloadavg()[2], 1))
@@ -148,9 +165,9 @@ def main() -> int:
     options.sqlite |= options.quick
     if not options.sqlite and (lacking := missing()):
         parser.error(f"This needs {' and '.join(lacking)}; with --sqlite it does not.")
-    longest_s, before = LONGEST_S, _EARLIER
+    size = replace(Size(), runs=options.runs)
     if options.quick:
-        options.runs, options.repeats, longest_s, before = 8, 1, 6.0, 2
+        size, options.repeats = QUICK, 1
         options.only = options.only or ["adaptive", "srsf"]
     chosen = {"adaptive", *(options.only or (one.name for one in CONTENDERS))}
     contenders = [one for one in CONTENDERS if one.name in chosen]
@@ -161,7 +178,7 @@ def main() -> int:
         database = {} if options.sqlite else for_prefect(stack.enter_context(postgres_server()))
         more = {"CUDA_VISIBLE_DEVICES": "", **numeric, **database}
         sandbox = stack.enter_context(served(pools, folder=options.keep, settings=more))
-        found, load = asyncio.run(measure(sandbox, contenders, sweeps, options.runs, longest_s, before))
+        found, load = asyncio.run(measure(sandbox, contenders, sweeps, size))
     claims = claims_of(found)
     if options.quick:  # too few and too short to compare
         claims = [claim for claim in claims if "JCT" not in claim.name]
