@@ -88,7 +88,7 @@ class Controller:
     ) -> None:
         self.scheduler = Scheduler(profile, abilities)
         self.runs: dict[str, Launch] = {}  # launched and not yet finalised
-        self.estimates = Estimates()
+        self.estimates = Estimates(self._done_s)
         self.idle = IdleTime()
         self.activity = ActivityLog()
         self.fleet = Fleet(nodes)
@@ -142,6 +142,10 @@ class Controller:
         """What is attached to a launch. Phases are told early on: until the scheduler knows, a device may be idle."""
         meter = SlowdownMeter(self.runs.values(), self._keep)
         return self.idle, Phases(), self._adjuster, self.estimates, Measurements(), meter, self._eviction, self.activity
+
+    def _done_s(self, run_id: str) -> float:
+        job = self.scheduler.state.jobs.get(run_id)
+        return 0.0 if job is None else job.done_s
 
     # -- life -----------------------------------------------------------------------------------------------------
 

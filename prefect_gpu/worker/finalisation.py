@@ -209,7 +209,10 @@ class Finalisation:
         async def work() -> FlowRun | None:
             flow_run = await self._client.read_flow_run(UUID(run.run_id))
             state = flow_run.state
-            if state is None or state.type not in (StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED):
+            # Its engine may have had the time to say what the signal that stopped it looks like from inside: a crash.
+            stopped = state is not None and state.type is StateType.CRASHED and bool(run.record.leaving)
+            open_types = (StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED)
+            if state is None or not (stopped or state.type in open_types):
                 return None
             if state.type is not StateType.SCHEDULED:
                 policy = flow_run.empirical_policy

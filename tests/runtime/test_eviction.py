@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks._host.pool import Run, module, notes, virtual_node
 from benchmarks._host.waiting import until
+from prefect_gpu.estimation.runs import Known
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Request
@@ -71,6 +72,23 @@ async def test_a_run_that_has_to_wait_goes_on_later(pool: OrderedPool) -> None:
     await pool.over("run")
     assert sorted({step for step, *_ in notes(file)}) == list(range(STEPS))
     assert result(pool, "run") == expected and pool.courses["run"].completed
+
+
+async def test_what_is_expected_of_a_run_that_carries_on_is_told_beside_what_it_has_trained(pool: OrderedPool) -> None:
+    estimates, counted = pool.controller.estimates, list[float]()
+    counts = estimates._done_s
+
+    def counting(run_id: str) -> float:
+        counted.append(counts(run_id))
+        return counted[-1]
+
+    estimates._done_s = counting
+    estimates.submitted("run", Known("train", {}))
+    file = submit(pool, "run")
+    await until(lambda: len(notes(file)) > 20 and pool.trains("run"), "20 steps")
+    pool.leave("run")
+    await pool.over("run")
+    assert len(counted) == 2 and counted[0] == 0.0 < counted[1], "as the scheduler counts it, at each launch"
 
 
 async def test_two_that_leave_at_once_both_go_on(pool: OrderedPool) -> None:

@@ -156,6 +156,16 @@ async def test_a_run_that_gives_way_waits_by_the_clock_of_the_server() -> None:
     assert due is not None and (due - datetime.now(timezone.utc)).total_seconds() < -3000
 
 
+@pytest.mark.parametrize("leaving", ["another comes first", ""])
+async def test_a_run_that_was_stopped_waits_again_though_its_engine_called_that_a_crash(leaving: str) -> None:
+    prefect = OneRun(Running(), Crashed(message="Execution was aborted by a termination signal."))
+    run = prefect.launch()
+    run.record.leaving = leaving
+    waits = await Finalisation(asking(prefect), HOST_PREFIX, clock=ServerClock()).give_way(run, "another comes first")
+    assert (waits is not None) == bool(leaving), "else it was not we who ended it"
+    assert prefect.shown == (("scheduled", "AwaitingGpu") if leaving else ("crashed", "Crashed"))
+
+
 @pytest.mark.parametrize("error", ["PrefectHTTPStatusError: Client error '401 Unauthorized'", "ObjectNotFound"])
 async def test_a_run_that_a_gateway_refused_as_it_began_is_started_again(error: str) -> None:
     report = ExitReport(1, tail=("raise PrefectHTTPStatusError", f"prefect.exceptions.{error}"))

@@ -161,7 +161,7 @@ class RunHandle(abc.ABC):
 
     @abc.abstractmethod
     async def stop(self, grace_seconds: float) -> None:
-        """Send SIGTERM, and after the grace SIGKILL to whatever is left; return when nothing is left."""
+        """Send SIGTERM, and after the grace (0: at once) SIGKILL to whatever is left; return when nothing is left."""
 
 
 class Driver(abc.ABC):

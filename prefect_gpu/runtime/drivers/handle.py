@@ -61,10 +61,11 @@ class ProcessHandle(RunHandle):
         if self._main is not None and not self._watcher.done():
             if self._throttle is not None:  # who is stopped hears nothing
                 self._throttle.close()
-            supervisor.send(*self._main, signal.SIGTERM)
-            if await _within(grace_seconds, gone(*self._main)):
-                # The supervisor now ends the leftovers in its own way, with a grace of theirs.
-                await _within(supervisor.LEFTOVER_GRACE_SECONDS + _HUNG_SECONDS, self.wait())
+            if grace_seconds > 0:  # else it says no last word: Prefect's engine would call it a crash
+                supervisor.send(*self._main, signal.SIGTERM)
+                if await _within(grace_seconds, gone(*self._main)):
+                    # The supervisor now ends the leftovers in its own way, with a grace of theirs.
+                    await _within(supervisor.LEFTOVER_GRACE_SECONDS + _HUNG_SECONDS, self.wait())
             await self._kill()
         await self.wait()
 

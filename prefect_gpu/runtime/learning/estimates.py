@@ -6,7 +6,7 @@ elsewhere (:mod:`~prefect_gpu.runtime.learning.learner`) as an :class:`~prefect_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ class _Followed:
         learned: Its steps per second on 1, 2, … devices, from the history alone.
         own: The same by number of devices, as the run itself was measured.
         weighed: Steps that had been measured on its devices when that was last looked at.
+        earlier_s: Seconds of service that the scheduler counts of its earlier launches.
     """
 
     known: Known
@@ -56,6 +57,7 @@ class _Followed:
     learned: tuple[float, ...] = ()
     own: dict[int, float] = field(default_factory=dict)
     weighed: float = 0.0
+    earlier_s: float = 0.0
     prior: RunEstimate = NOTHING_KNOWN
     told: Estimate = NOTHING_TOLD
     told_at: float = float("-inf")
@@ -65,12 +67,17 @@ class _Followed:
 class Estimates(Follower):
     """Keeps the estimate of each run that waits or is launched.
 
+    Args:
+        done_s: Seconds of service that the scheduler counts of a run so far. What a launch measures of a run that
+            carries on is only the rest of it, and the scheduler is to be told of the whole.
+
     Attributes:
         estimator: What was learned so far; None: nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, done_s: Callable[[str], float] = lambda _: 0.0) -> None:
         self.estimator: Estimator | None = None
+        self._done_s = done_s
         self._runs: dict[str, _Followed] = {}
         self._speeds: dict[str, dict[str, list[float]]] = {}  # of elastic runs between two launches, as records have it
 
@@ -140,6 +147,7 @@ class Estimates(Follower):
         followed.prior = self._estimate(here)
         steps = declared.get("steps")
         first = run.record.progress.get("first_step") or 0
+        followed.earlier_s = self._done_s(run.run_id)
         followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
         yield from self._tell(run, followed, at)
 
@@ -280,9 +288,11 @@ def _speeds_of(followed: _Followed) -> tuple[float, ...]:
 
 def _corrected(plan: Estimate, followed: _Followed, run: Launch, at: float) -> Estimate:
     """The plan with what has been measured so far in the place of what was estimated."""
-    outlook = followed.training.outlook(at) if followed.training is not None else None
-    if outlook is not None:
-        plan = replace(plan, service_s=outlook.total_s.median)
+    training = followed.training
+    outlook = training.outlook(at) if training is not None else None
+    if training is not None and outlook is not None:
+        by_steps = training.steps is not None  # only so is known that this launch is the rest of a run
+        plan = replace(plan, service_s=outlook.total_s.median + (followed.earlier_s if by_steps else 0.0))
     memory = run.usage.get("device_memory_bytes")
     if memory is not None and memory.peak is not None and memory.peak > (plan.memory_bytes or 0):
         plan = replace(plan, memory_bytes=int(memory.peak))

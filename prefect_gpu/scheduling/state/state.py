@@ -231,6 +231,8 @@ class State(DeviceBooks):
         if job.behind is not None:
             self._behind.pop(job.behind, None)
             job.behind, job.granted_at = None, now
+            if job.launched_at is not None:  # what it waited there for was no launch: another would not take as long
+                job.launched_at = max(job.launched_at, now - job.estimate.launching_s)
             if self.ranking is not None:
                 self.ranking.add(job)
             there = self._devices.keys() & (job.placement.all_devices if job.placement is not None else ())

@@ -148,6 +148,22 @@ def test_the_steps_that_a_restored_run_had_done_are_not_taken_for_quick_ones(lea
     assert outlook is not None and outlook.remaining_s.median == pytest.approx(15.0, rel=0.05)
 
 
+def test_of_a_run_that_carries_on_the_whole_is_told_as_the_scheduler_counts_it(learned: Estimator) -> None:
+    done_s = {"a": 4.0}
+    estimates = Estimates(done_s.__getitem__)
+    estimates.estimator = learned
+    estimates.submitted("a", Known("train", {"steps": 100}))
+    run = a_run()
+    run.enter(protocol.TRAINING, 1000.0, {"step": 60, "steps": 100})  # 40 steps of 0.1 s are left
+    told = entered(estimates, run, 1000.0)
+    if told is not None:  # it is as was planned, or nearly
+        assert told.estimate.service_s == pytest.approx(4.0 + 4.0, rel=0.05)
+    for step in range(61, 81):  # half as fast
+        run.progressed({"step": step, "steps": 100})
+        told = progressed(estimates, run, 1000.0 + 0.2 * (step - 60)) or told
+    assert told is not None and told.estimate.service_s == pytest.approx(4.0 + 8.0, rel=0.15)
+
+
 def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expected(learned: Estimator) -> None:
     estimates = Estimates()
     estimates.estimator = learned

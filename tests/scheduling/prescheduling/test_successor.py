@@ -13,11 +13,14 @@ from prefect_gpu.papers.baselines.orders import Priority
 from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.allocation.backfill import Backfill
 from prefect_gpu.scheduling.decision import Decision as Verbs
+from prefect_gpu.scheduling.elastic.listing1 import PROTECTED_LAUNCHES
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch, OpenGate, Preempt
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request, Status
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
+from prefect_gpu.scheduling.preemption.whole_set import restart_s
 from prefect_gpu.scheduling.prescheduling.successor import Margin, Prescheduling
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.sharing.rules import DeclaredMemory
@@ -116,6 +119,16 @@ def test_it_waits_for_a_predecessor_that_is_late() -> None:
     assert not world.wait_until(500.0)
     assert world.scheduler.state.jobs["b"].behind == "a"
     assert [type(one) for one in world.phase("a", Status.SAVING, 501.0)] == [OpenGate]
+
+
+def test_waiting_at_the_gate_is_no_part_of_what_a_launch_costs() -> None:
+    world = prepared()
+    world.phase("b", Status.PREPARING, 95.0)
+    world.phase("a", Status.SAVING, 500.0)
+    world.phase("b", Status.TRAINING, 501.0)
+    job, took_s = world.scheduler.state.jobs["b"], 21.0  # a launch as expected, and one second from the gate on
+    assert restart_s(job) == took_s
+    assert left_alone_until(job) == 501.0 + PROTECTED_LAUNCHES * took_s
 
 
 def test_a_slower_pace_than_expected_puts_it_off() -> None:
