@@ -41,7 +41,7 @@ from benchmarks._claims import Claim, at_most, below, command_line, report
 from benchmarks._host.served import served
 from benchmarks.stoppable.contenders import CONTENDERS, Contender, Passed, play, players
 from benchmarks.stoppable.trainings import LONGEST_S, draw, earlier
-from prefect_gpu.demo.lab.sandbox import Sandbox
+from prefect_gpu.lab.sandbox import Sandbox
 from tests.postgres import for_prefect, missing, postgres_server
 
 _SEED = 201

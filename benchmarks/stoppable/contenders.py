@@ -18,8 +18,8 @@ from benchmarks._host.former import ROOT, former_version
 from benchmarks._host.pool import notes
 from benchmarks._host.served import deploy, read_runs, recorded, settings
 from benchmarks.stoppable.trainings import DEVICES, STEP_S, Training, undisturbed
-from prefect_gpu.demo.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.estimation.runs import TRAINING_S
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.worker.states import GAVE_WAY
 
 BEFORE = "2ce5e70"
