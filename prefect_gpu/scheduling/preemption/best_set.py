@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-EMPHASIS = 0.7
+EMPHASIS = 0.5
 """How much little work counts against busy devices: with 1, a job's value is one over its time; with 0, its width."""
 
 STAYS = 4.0

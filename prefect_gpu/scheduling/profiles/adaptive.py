@@ -26,7 +26,7 @@ from prefect_gpu.scheduling.sharing.rules import KnownCompany
 from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
 
-MOST_LATE = 4.0
+MOST_LATE = 8.0
 """See :class:`.Profile`. Chosen on ElasticFlow's clusters 2 and 10 and Muri's trace 3: with 3, the mean completion time
 is longer by 2 %, and larger bounds bring hardly more."""
 
