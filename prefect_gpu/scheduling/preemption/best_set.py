@@ -20,7 +20,7 @@ EMPHASIS = 0.5
 STAYS = 4.0
 """So many restarts is a running job treated as shorter than it is: two that are nearly equal do not take turns."""
 
-PAID_BACK = 120.0
+PAID_BACK = 20.0
 """A stop doubles those seconds, until the job has held its devices for so many restarts more."""
 
 SHORTEST_S = 1.0  # a job about to end has a large value, not an infinite one
