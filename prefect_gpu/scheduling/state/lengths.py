@@ -25,7 +25,7 @@ PRIOR_RUNS, WIDTH_RUNS = 10.0, 5.0
 _FEW = 1e-3
 _FIRST_OVERRUN_S, _FACTOR = 60.0, 4.0
 _RIGHT_RUNS = 5.0  # as many runs whose estimate was right weigh against the errors that were seen
-_LEAST_ERROR, _MOST_ERROR = 0.01, 1.0  # below, estimates are taken as they are; above, they say next to nothing
+_LEAST_ERROR, _MOST_ERROR = 0.01, 0.6  # outside, estimates are taken as they are: above, no one factor explains them
 _OVERRUN_FACTOR = 1.5  # between two limits beyond an estimate that may be wrong, the same is expected
 _FAR_OUT = 6.0  # deviations, from which on what is left follows from the tail's steepness alone
 _ROOT_2 = math.sqrt(2.0)
@@ -68,7 +68,7 @@ class Lengths:
             return
         self._estimated += 1
         self._squares += math.log(service_s / estimate_s) ** 2
-        self.error = min(math.sqrt(self._squares / (self._estimated + _RIGHT_RUNS)), _MOST_ERROR)
+        self.error = math.sqrt(self._squares / (self._estimated + _RIGHT_RUNS))
 
     def left_s(self, estimate_s: float, done_s: float) -> float:
         """Seconds that a run is expected to need yet, if its estimate is as wrong as those of others have been.
@@ -152,7 +152,7 @@ def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
         return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
     done_s = job.done(now)
     left = service_s - done_s
-    if lengths.error > _LEAST_ERROR and service_s > 0.0:
+    if _LEAST_ERROR < lengths.error < _MOST_ERROR and service_s > 0.0:
         return lengths.left_s(service_s, done_s), left >= 0.0
     return (left, True) if left >= 0.0 else (_step(-left, _FIRST_OVERRUN_S), False)
 

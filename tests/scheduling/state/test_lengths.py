@@ -36,7 +36,7 @@ def test_estimates_that_were_right_are_taken_as_they_are(done_s: float) -> None:
 def test_the_error_that_was_seen_is_learned_and_a_few_runs_say_little() -> None:
     assert wrong_by(0.3).error == pytest.approx(0.3, rel=0.05)
     assert wrong_by(0.3, runs=1).error < 0.2
-    assert wrong_by(5.0).error == 1.0, "beyond, an estimate says next to nothing"
+    assert left_of(400.0, wrong_by(2.0)) == (600.0, True), "no one factor explains such errors"
 
 
 @pytest.mark.parametrize("done_s", [0.0, 500.0, 900.0, 1_000.0])
@@ -46,7 +46,7 @@ def test_what_is_left_is_the_mean_over_those_that_come_as_far(done_s: float) -> 
     assert lengths.left_s(1_000.0, done_s) == pytest.approx(fmean(t - done_s for t in truths if t > done_s), rel=0.05)
 
 
-@given(st.floats(0.02, 1.0), st.floats(0.0, 1e7))
+@given(st.floats(0.02, 0.59), st.floats(0.0, 1e7))
 def test_something_finite_is_left_however_far_a_run_has_come(error: float, done_s: float) -> None:
     lengths = Lengths()
     lengths.error = error
