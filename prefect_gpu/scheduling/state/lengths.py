@@ -143,9 +143,10 @@ def _from_the_end(counts: list[float]) -> list[float]:
 def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
     """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
 
-    Of a job without an estimate, what those that ended here say. Where estimates have been wrong, what an estimate and
-    the progress leave to be expected, given such errors (:meth:`Lengths.left_s`); else, of one that has outlived its estimate, a longer past
-    means a longer future. Both go by steps that grow, so that equals do not take turns.
+    Of a job without an estimate, what those that ended here say. Where estimates have been wrong by a factor of some
+    spread, what such errors leave to be expected of one that has come as far (:meth:`Lengths.left_s`). Else, of one
+    that has outlived its estimate, a longer past means a longer future. All go by steps that grow, so that equals do
+    not take turns.
     """
     service_s = job.estimate.service_s
     if service_s is None:
