@@ -27,8 +27,8 @@ from prefect_gpu.scheduling.sharing.speculation import Speculation
 from prefect_gpu.scheduling.sharing.take_turns import TakeTurns
 
 MOST_LATE = 8.0
-"""See :class:`.Profile`. Chosen on ElasticFlow's clusters 2 and 10, Muri's trace 3, and draws from all of these: with 4,
-the mean completion time is longer by 1 % there, and without a bound it is hardly shorter."""
+"""See :class:`.Profile`. Chosen on ElasticFlow's clusters 2 and 10, Muri's trace 3, and draws from all of these: with
+4, the mean completion time is longer by 1 % there, and without a bound it is hardly shorter."""
 
 
 def adaptive() -> Profile:
