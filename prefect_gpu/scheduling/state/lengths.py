@@ -28,6 +28,7 @@ _RIGHT_RUNS = 5.0  # as many runs whose estimate was right weigh against the err
 _LEAST_ERROR, _MOST_ERROR = 0.01, 0.6  # outside, estimates are taken as they are: above, no one factor explains them
 _OVERRUN_FACTOR = 1.5  # between two limits beyond an estimate that may be wrong, the same is expected
 _FAR_OUT = 6.0  # deviations, from which on what is left follows from the tail's steepness alone
+_NOTHING = 1e-9  # of an estimate: as good as not begun
 _ROOT_2 = math.sqrt(2.0)
 _RENEWED = 1.05  # a table is made anew when so many times as many have ended
 
@@ -79,7 +80,7 @@ class Lengths:
         error = self.error
         if done_s > estimate_s > 0.0:
             done_s = estimate_s * _OVERRUN_FACTOR ** math.floor(math.log(done_s / estimate_s, _OVERRUN_FACTOR) + 1e-9)
-        if done_s <= 0.0:
+        if done_s <= estimate_s * _NOTHING:
             return estimate_s * math.exp(error * error / 2)
         at = math.log(done_s / estimate_s) / error
         if at > _FAR_OUT:
