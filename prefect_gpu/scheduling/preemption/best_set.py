@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-EMPHASIS = 0.7
+EMPHASIS = 0.5
 """How much little work counts against busy devices: with 1, a job's value is one over its time; with 0, its width."""
 
 STAYS = 4.0
 """So many restarts is a running job treated as shorter than it is: two that are nearly equal do not take turns."""
 
-PAID_BACK = 120.0
-"""A stop doubles those seconds, until the job has held its devices for so many restarts more."""
+PAID_BACK, PAID_BACK_S, LEAST_PAID_BACK = 120.0, 3_600.0, 5.0
+"""A stop doubles those seconds, until the job has held its devices for so many restarts more, or for so many seconds:
+an hour is enough unless it is less than the least number of restarts."""
 
 SHORTEST_S = 1.0  # a job about to end has a large value, not an infinite one
 
@@ -31,6 +32,11 @@ _value_of = itemgetter(0)
 def value(devices: int, left_s: float) -> float:
     """What it is worth to run a job that needs so many devices for so many seconds more."""
     return devices * (devices * (left_s if left_s > SHORTEST_S else SHORTEST_S)) ** -EMPHASIS  # not max(): it is slow
+
+
+def paid_back_s(restart_s: float) -> float:
+    """For how long a job must hold its devices to pay back a stop, whose restart takes so long; in seconds."""
+    return min(PAID_BACK * restart_s, max(PAID_BACK_S, LEAST_PAID_BACK * restart_s))
 
 
 def level_of(devices: int) -> int:

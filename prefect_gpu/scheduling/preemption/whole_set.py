@@ -17,7 +17,7 @@ from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import grant, granted_gang, joined
-from prefect_gpu.scheduling.preemption.best_set import PAID_BACK, STAYS, best_set, blocks_of, value
+from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_of, paid_back_s, value
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Seats, Spots
@@ -374,12 +374,12 @@ def _credit_s(job: Job, now: float) -> tuple[float, float]:
 
     Each of those doubles the credit. Whoever has less left than that is not stopped any more, so a job that holds its
     devices for `t` seconds in all, and never expects more than `u` seconds, is stopped at most
-    `t / (PAID_BACK * R) + log2(u / (STAYS * R)) + 1` times, where R is what a restart costs.
+    `t / paid_back_s(R) + log2(u / (STAYS * R)) + 1` times, where R is what a restart costs.
     """
     cost_s = restart_s(job)
     if not cost_s:
         return 0.0, 0.0
-    unpaid = job.stops - job.attained(now) / (PAID_BACK * cost_s)
+    unpaid = job.stops - job.attained(now) / paid_back_s(cost_s)
     if unpaid <= 0.0:
         return STAYS * cost_s, 0.0
     return STAYS * cost_s * 2.0 ** min(unpaid, _MOST_DOUBLINGS), unpaid

@@ -24,6 +24,12 @@ PRIOR_RUNS, WIDTH_RUNS = 10.0, 5.0
 
 _FEW = 1e-3
 _FIRST_OVERRUN_S, _FACTOR = 60.0, 4.0
+_RIGHT_RUNS = 5.0  # as many runs whose estimate was right weigh against the errors that were seen
+_LEAST_ERROR, _MOST_ERROR = 0.01, 0.6  # outside, estimates are taken as they are: above, no one factor explains them
+_OVERRUN_FACTOR = 1.5  # between two limits beyond an estimate that may be wrong, the same is expected
+_FAR_OUT = 6.0  # deviations, from which on what is left follows from the tail's steepness alone
+_NOTHING = 1e-9  # of an estimate: as good as not begun
+_ROOT_2 = math.sqrt(2.0)
 _RENEWED = 1.05  # a table is made anew when so many times as many have ended
 
 _EDGES = [FIRST_S * (RATIO**step - 1) / (RATIO - 1) for step in range(LIMITS + 1)]
@@ -35,13 +41,20 @@ def interval(age_s: float) -> int:
 
 
 class Lengths:
-    """Counts runs that have ended, by width and age."""
+    """Counts runs that have ended, by width and age, and how wrong their estimates were.
+
+    Attributes:
+        error: Root of the mean square of the logarithm of truth over estimate; 0: estimates have been right.
+    """
 
     def __init__(self) -> None:
         self._ended: dict[tuple[int, int], int] = {}
         self._count = 0
         self._total_s = 0.0
         self._tables: dict[int, tuple[int, list[float]]] = {}
+        self._estimated = 0
+        self._squares = 0.0
+        self.error = 0.0
 
     def ended(self, devices: int, age_s: float) -> None:
         """A run on so many devices has ended, after it held them for so many seconds."""
@@ -49,6 +62,31 @@ class Lengths:
         self._ended[key] = self._ended.get(key, 0) + 1
         self._count += 1
         self._total_s += age_s
+
+    def came_true(self, estimate_s: float, service_s: float) -> None:
+        """A run has completed, of which an estimate said how many seconds of service it needs."""
+        if estimate_s <= 0.0 or service_s <= 0.0:
+            return
+        self._estimated += 1
+        self._squares += math.log(service_s / estimate_s) ** 2
+        self.error = math.sqrt(self._squares / (self._estimated + _RIGHT_RUNS))
+
+    def left_s(self, estimate_s: float, done_s: float) -> float:
+        """Seconds that a run is expected to need yet, if its estimate is as wrong as those of others have been.
+
+        The truth is the estimate times a factor whose logarithm is normal with deviation ``error``; a run that has come
+        so far needs more than that. So one that is about to end by its estimate is not as good as over.
+        """
+        error = self.error
+        if done_s > estimate_s > 0.0:
+            done_s = estimate_s * _OVERRUN_FACTOR ** math.floor(math.log(done_s / estimate_s, _OVERRUN_FACTOR) + 1e-9)
+        if done_s <= estimate_s * _NOTHING:
+            return estimate_s * math.exp(error * error / 2)
+        at = math.log(done_s / estimate_s) / error
+        if at > _FAR_OUT:
+            return done_s * error / at
+        mean_s = estimate_s * math.exp(error * error / 2) * math.erfc((at - error) / _ROOT_2) / math.erfc(at / _ROOT_2)
+        return max(0.0, mean_s - done_s)
 
     def mean_s(self) -> float:
         """Seconds that those that have ended held their devices, in the mean; 0 if none has."""
@@ -106,13 +144,18 @@ def _from_the_end(counts: list[float]) -> list[float]:
 def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
     """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
 
-    Of a job without an estimate, what those that ended here say. Of one that has outlived its estimate, a longer past
-    means a longer future. Both go by steps that grow, so that equals do not take turns.
+    Of a job without an estimate, what those that ended here say. Where estimates have been wrong by a factor of some
+    spread, what such errors leave to be expected of one that has come as far (:meth:`Lengths.left_s`). Else, of one
+    that has outlived its estimate, a longer past means a longer future. All go by steps that grow, so that equals do
+    not take turns.
     """
     service_s = job.estimate.service_s
     if service_s is None:
         return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
-    left = service_s - job.done(now)
+    done_s = job.done(now)
+    left = service_s - done_s
+    if _LEAST_ERROR < lengths.error < _MOST_ERROR and service_s > 0.0:
+        return lengths.left_s(service_s, done_s), left >= 0.0
     return (left, True) if left >= 0.0 else (_step(-left, _FIRST_OVERRUN_S), False)
 
 

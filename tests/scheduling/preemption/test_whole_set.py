@@ -13,7 +13,7 @@ from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Queue
 from prefect_gpu.scheduling.model.instructions import Launch, Move, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
-from prefect_gpu.scheduling.preemption.best_set import PAID_BACK, STAYS
+from prefect_gpu.scheduling.preemption.best_set import STAYS, paid_back_s
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.whole_set import expected_left
 from tests.scheduling.world import GIB, World, asks, node
@@ -113,7 +113,7 @@ def test_a_run_is_stopped_the_more_seldom_the_less_it_could_train(
         world.end(f"{number}")
         world.train("long")
     held_s = world.state.jobs["long"].attained(world.now)
-    free = held_s / (PAID_BACK * cost_s)
+    free = held_s / paid_back_s(cost_s)
     assert world.stopped.count("long") <= free + max(0.0, math.log2(most_expected_s / (STAYS * cost_s))) + 2
 
 
