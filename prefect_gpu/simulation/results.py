@@ -43,6 +43,7 @@ class Results:
         self.unfinished: list[str] = []
         self.fairness: list[float] = []  # finish-time fairness by job, in worlds that have it
         self.deadlines: dict[str, float | int] = {}  # how many were met, in worlds that have them
+        self.placed: dict[str, float | int] = {}  # how much was, in worlds that nobody leaves and that have no time
         self.held_device_s = 0.0
         self.busy_device_s = 0.0  # training, each run at the speed that it has
         self.training_device_s = 0.0  # training, at whatever speed
