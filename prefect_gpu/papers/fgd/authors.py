@@ -9,7 +9,7 @@ import numpy as np
 
 from prefect_gpu.papers.fgd.scored import Scored, Scores
 from prefect_gpu.papers.fgd.tables import MOST_DEVICES, WHOLE_MILLI, Shape
-from prefect_gpu.papers.fgd.world import Cluster, Whole
+from prefect_gpu.papers.fgd.world import Cluster, Truth, Whole
 
 _MOST_CPU = 128_000
 _MOST_MILLI = MOST_DEVICES * WHOLE_MILLI
@@ -45,7 +45,7 @@ class Fgd(Scored):
                 break
             covered += row[0]
             typical.append(row)
-        self._weight = np.array([row[0] for row in typical]) / covered
+        self._weight = np.array([row[0] / total / (covered / total) for row in typical])
         self._cpu = np.array([row[1] for row in typical])
         self._gpus = np.array([row[3] for row in typical])
         self._specs = [row[4] for row in typical]
@@ -74,15 +74,23 @@ class Fgd(Scored):
         best = each.argmax(axis=1)
         return each[np.arange(len(nodes)), best], best
 
-    def _fragments(self, cpu: Whole, milli: Whole, suits: np.ndarray) -> Scores:
-        """Thousandths on each of some nodes that a typical pod could not use, in the mean."""
+    def _fragments(self, cpu: Whole, milli: Whole, suits: Truth) -> Scores:
+        """Thousandths on each of some nodes that a typical pod could not use, in the mean.
+
+        They are added up by the reason why, and then together, as the authors do it: where two nodes are equal but for
+        rounding, rounding decides.
+        """
         enough = milli[:, :, None] >= self._sizes
         count = enough.sum(axis=1)[:, self._size]
         total = milli.sum(axis=1)
         small = (milli[:, :, None] * ~enough).sum(axis=1)[:, self._size]
-        hosted = suits & (self._gpus > 0) & (count >= self._gpus) & (cpu[:, None] >= self._cpu)
-        return np.where(hosted, small, total[:, None]) @ self._weight
+        room, cores, wants = count >= self._gpus, cpu[:, None] >= self._cpu, self._gpus > 0
+        here = suits & wants
+        amount = np.where(here & room & cores, small, total[:, None]) * self._weight
+        reasons = (here & ~room & ~cores, here & cores, here & room & ~cores, ~wants & cores, ~wants & ~cores, ~suits)
+        return np.sum([(amount * reason).cumsum(axis=1)[:, -1] for reason in reasons], axis=0)
 
 
 def _gain(before: Scores, after: Scores) -> Scores:
-    return np.trunc(100 / (1 + np.exp((after - before) / 1000)))
+    found: Scores = np.trunc(1 / (1 + np.exp(-((before - after) / 1000))) * 100)
+    return found
