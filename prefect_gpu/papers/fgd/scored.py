@@ -34,6 +34,9 @@ class Scored(abc.ABC):
         """All scores are void."""
         self._known.clear()
 
+    def arrives(self, shape: Shape, cluster: Cluster) -> None:
+        """See :class:`~prefect_gpu.papers.fgd.world.Policy`: these policies learn nothing."""
+
     def place(self, shape: Shape, cluster: Cluster, fitting: Whole) -> tuple[int, tuple[int, ...]]:
         """See :class:`~prefect_gpu.papers.fgd.world.Policy`."""
         known = self._known.get(shape)

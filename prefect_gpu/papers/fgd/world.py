@@ -84,6 +84,10 @@ class Cluster:
 class Policy(Protocol):
     """Where a pod goes."""
 
+    def arrives(self, shape: Shape, cluster: Cluster) -> None:
+        """Called with every pod, also with those that fit nowhere, before it is placed."""
+        ...
+
     def place(self, shape: Shape, cluster: Cluster, fitting: Whole) -> tuple[int, tuple[int, ...]]:
         """The node and the devices for a pod.
 
@@ -133,6 +137,7 @@ class FgdWorld:
         for number, shape in enumerate(self.shapes, 1):
             asked += shape.total_milli
             since = time.perf_counter()
+            self._policy.arrives(shape, cluster)
             fitting = cluster.fitting(shape)
             if len(fitting):
                 node, devices = self._policy.place(shape, cluster, fitting)
