@@ -135,6 +135,9 @@ class Results:
 
     def summary(self) -> dict[str, float | int]:
         """The figures that ``prefect-gpu simulate --json`` prints; seconds, fractions and counts."""
+        if self.placed:
+            within_s = quantile(sorted(self._decision_s), 0.99)
+            return {**self.placed, "wall_s": self.wall_s, "decisions": self.decisions, "decision_p99_s": within_s}
         times = sorted(outcome.jct_s for outcome in self.finished)
         waits = [o.jct_s - o.trained_s for o in self.finished]
         span_s = self.makespan_s

@@ -87,7 +87,14 @@ class Fgd(Scored):
         room, cores, wants = count >= self._gpus, cpu[:, None] >= self._cpu, self._gpus > 0
         here = suits & wants
         amount = np.where(here & room & cores, small, total[:, None]) * self._weight
-        reasons = (here & ~room & ~cores, here & cores, here & room & ~cores, ~wants & cores, ~wants & ~cores, wants & ~suits)
+        reasons = (
+            here & ~room & ~cores,
+            here & cores,
+            here & room & ~cores,
+            ~wants & cores,
+            ~wants & ~cores,
+            wants & ~suits,
+        )
         return np.sum([(amount * reason).cumsum(axis=1)[:, -1] for reason in reasons], axis=0)
 
 

@@ -34,8 +34,8 @@ class Scored(abc.ABC):
         """All scores are void."""
         self._known.clear()
 
-    def arrives(self, shape: Shape, cluster: Cluster) -> None:
-        """See :class:`~prefect_gpu.papers.fgd.world.Policy`: these policies learn nothing."""
+    def arrives(self, shape: Shape, cluster: Cluster) -> None:  # noqa: B027 - only who learns overrides it
+        """See :class:`~prefect_gpu.papers.fgd.world.Policy`."""
 
     def place(self, shape: Shape, cluster: Cluster, fitting: Whole) -> tuple[int, tuple[int, ...]]:
         """See :class:`~prefect_gpu.papers.fgd.world.Policy`."""

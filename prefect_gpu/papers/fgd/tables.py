@@ -1,8 +1,8 @@
 """The tables of FGD's experiments: nodes and pods of Alibaba's cluster of 2023 (openb), and the order of arrivals.
 
-Nodes and pods are public at github.com/hkust-adsl/kubernetes-scheduler-simulator (``data/csv``); which pods arrive in which
-order is what that simulator draws from a seed, written down as ``{"42": {"pods": [...], "node_rank": [...]}}``: indices
-into the pods sorted by name, and by node, sorted by name, its rank among equals.
+Nodes and pods are public at github.com/hkust-adsl/kubernetes-scheduler-simulator (``data/csv``). Which pods arrive in
+which order is what that simulator draws from a seed, written down as ``{"42": {"pods": [...], "node_rank": [...]}}``:
+indices into the pods sorted by name, and by node, sorted by name, its rank among equals.
 """
 
 from __future__ import annotations
@@ -53,11 +53,14 @@ class Shape(NamedTuple):
         return self.milli * self.gpus
 
 
+NOTHING = Shape(0, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class Pod(TraceJob):
     """A job that asks for parts of devices, for memory and for models."""
 
-    shape: Shape = Shape(0, 0, 0, 0)
+    shape: Shape = NOTHING
 
 
 class Machine(NamedTuple):
@@ -98,7 +101,9 @@ def read_pods(path: Path) -> list[Pod]:
             row.get("gpu_spec"),
         )
         if gpus > 1 and shape.milli < WHOLE_MILLI:
-            raise row.wrong("gpu_milli", shape.milli, "is a part of several GPUs", "give 1000 where num_gpu is above 1.")
+            raise row.wrong(
+                "gpu_milli", shape.milli, "is a part of several GPUs", "give 1000 where num_gpu is above 1."
+            )
         found.append((row.name("name"), shape))
     return [
         Pod(
@@ -127,6 +132,11 @@ def read_machines(path: Path) -> list[Machine]:
         )
         for row in read_table(path, NODE_COLUMNS)
     )
+
+
+def arrivals_of(pods: Path, folder: Path) -> Path:
+    """Where the arrivals of a workload stand, by the name of the file of its pods."""
+    return folder / f"arrivals_{pods.name.split('.')[0].removeprefix('openb_pod_list_')}.json.gz"
 
 
 def read_arrivals(path: Path) -> Mapping[int, Arrivals]:

@@ -4,10 +4,11 @@ The worth of a node's state, in thousandths of devices, is the sum of
 
 1. what random jobs of the expected types use of it, arriving until it is full: the mean of fixed sequences (rollouts);
 2. what its devices are worth by :func:`~.device_values.device_values`, so that parts are left that somebody fills;
-3. what each type that asks for several devices could still use of it alone, by the type's frequency: whole nodes stay whole.
+3. what each type that asks for several devices could still use of it alone, by the type's frequency: whole nodes stay
+   whole.
 
-A device of a scarce model has a price beside that: the part of all devices of the model that jobs will ask for which can use
-no other. Worths are remembered, so an unknown state costs a tenth of a millisecond, and a known one nothing.
+A device of a scarce model has a price beside that: the part of the model's devices that is needed by jobs which can use no
+other. Worths are remembered: an unknown state costs a tenth of a millisecond, and a known one hardly anything.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CPU_STEP = 1000
 MEMORY_STEP = 4096
 """Cores and memory that are left are rounded down to these, so that more states are alike."""
 _MOST_KNOWN = 200_000
+_MOST_SETS = 64
 _SEED = 1
 
 
@@ -141,7 +143,9 @@ class Fragments:
         """In thousandths of devices, weighted as the class says."""
         known = self._known.get(rest)
         if known is None:
-            rough = Rest(rest.model, rest.cpu - rest.cpu % CPU_STEP, rest.memory - rest.memory % MEMORY_STEP, rest.milli)
+            rough = Rest(
+                rest.model, rest.cpu - rest.cpu % CPU_STEP, rest.memory - rest.memory % MEMORY_STEP, rest.milli
+            )
             known = self._known.get(rough)
             if known is None:
                 known = self._worth(rough)
@@ -201,13 +205,24 @@ def _suits(ask: Ask, model: str) -> bool:
 
 
 def _prices(parts: Iterable[tuple[Ask, float]], asked: float, devices: Mapping[str, int]) -> dict[str, float]:
-    """By model: the part of its devices for which jobs will ask that can use no other, if as much is asked as there is."""
-    only: dict[str, float] = defaultdict(float)
+    """By model: the part of its devices that is needed by jobs which cannot go elsewhere, if as much is asked as there is.
+
+    It is the largest over all sets of models with this one that a job names, or two jobs together: what is asked of the
+    set alone, over what the set has.
+    """
+    bound: dict[frozenset[str], float] = defaultdict(float)
     for ask, part in parts:
-        if len(ask.models) == 1:
-            only[min(ask.models)] += part * ask.milli * ask.gpus
-    total = sum(devices.values())
-    return {model: min(1.0, part / asked * total / devices[model]) for model, part in only.items() if devices.get(model)}
+        if ask.models and ask.gpus:
+            bound[ask.models] += part * ask.milli * ask.gpus
+    total, prices = sum(devices.values()), dict[str, float]()
+    named = sorted(bound, key=sorted)[:_MOST_SETS]
+    for models in {one | other for one in named for other in named}:
+        capacity = sum(devices.get(model, 0) for model in models)
+        if capacity:
+            need = sum(part for one, part in bound.items() if one <= models) / asked * total
+            for model in models:
+                prices[model] = max(prices.get(model, 0.0), min(1.0, need / capacity))
+    return prices
 
 
 def _draw(parts: Sequence[tuple[Ask, float]]) -> list[list[Ask]]:
