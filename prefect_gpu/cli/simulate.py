@@ -89,8 +89,8 @@ def simulate(
     from prefect_gpu.scheduling.profiles import get_profile
 
     if world == "fgd":
-        given = {"--nodes": nodes, "--gpus-per-node": gpus_per_node, "--error": error, "--format": trace_format}
-        given |= {"--sharing": sharing, "--restart-cost": restart_cost, "--plot": plot}
+        given: dict[str, object] = {"--nodes": nodes, "--gpus-per-node": gpus_per_node, "--format": trace_format}
+        given |= {"--error": error, "--sharing": sharing, "--restart-cost": restart_cost, "--plot": plot}
         place_pods(trace, tables, profile, knowledge, seed, limit, given, as_json=as_json)
         return
     if nodes is None or gpus_per_node is None:

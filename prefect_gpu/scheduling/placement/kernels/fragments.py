@@ -4,15 +4,16 @@ The worth of a node's state, in thousandths of devices, is the sum of
 
 1. what random jobs of the expected types use of it, arriving until it is full: the mean of fixed sequences (rollouts);
 2. what its devices are worth by :func:`~.device_values.device_values`, so that parts are left that somebody fills;
-3. what each type that asks for several devices could still use of it alone, by the type's frequency: whole nodes stay
-   whole.
+3. what each type that asks for several devices could still use of it alone, by the type's frequency, over the root of
+   the frequency of all these types: whole nodes stay whole.
 
-A device of a scarce model has a price beside that: the part of the model's devices that is needed by jobs which can use no
-other. Worths are remembered: an unknown state costs a tenth of a millisecond, and a known one hardly anything.
+A device of a scarce model has a price beside that: the part of the model's devices that is needed by jobs which can use
+no other. Worths are remembered: an unknown state costs a tenth of a millisecond, and a known one hardly anything.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_left
 from collections import defaultdict
@@ -24,7 +25,9 @@ from prefect_gpu.scheduling.placement.kernels.device_values import STEP_MILLI, W
 SEQUENCES = 16
 LENGTH = 32
 VALUES_WEIGHT = 2.0
-WHOLE_WEIGHT = 3.0
+WHOLE_WEIGHT = 0.5
+"""Over the root of the part of all jobs that ask for several devices: as what is kept in hand for what comes at random
+(square-root staffing)."""
 DEMAND = 1.1
 """How much is expected to be asked for, of all devices, where the values of parts are found."""
 CPU_STEP = 1000
@@ -105,6 +108,8 @@ class Fragments:
             for ask, part in self._parts:
                 sizes[ask.milli] += part * ask.gpus * jobs
             self._values = device_values(sizes, count)
+        several = sum(part for ask, part in self._parts if ask.gpus > 1)
+        self._whole_weight = WHOLE_WEIGHT / math.sqrt(several) if several else 0.0
         self._draws = _draw(self._parts)
         self._sequences: dict[str, list[list[Ask]]] = {}
         self._several: dict[str, list[tuple[Ask, float]]] = {}
@@ -161,7 +166,7 @@ class Fragments:
             self._several[rest.model] = [one for one in self._parts if one[0].gpus > 1 and _suits(one[0], rest.model)]
         values = sum(self._values[left // STEP_MILLI] for left in rest.milli) if len(self._values) > 1 else 0.0
         whole = sum(part * ask.gpus * ask.milli * holds(rest, ask) for ask, part in self._several[rest.model])
-        return self._filled(rest) + VALUES_WEIGHT * values + WHOLE_WEIGHT * whole
+        return self._filled(rest) + VALUES_WEIGHT * values + self._whole_weight * whole
 
     def _filled(self, rest: Rest) -> float:
         """Thousandths that the sequences use, in the mean."""
@@ -205,7 +210,7 @@ def _suits(ask: Ask, model: str) -> bool:
 
 
 def _prices(parts: Iterable[tuple[Ask, float]], asked: float, devices: Mapping[str, int]) -> dict[str, float]:
-    """By model: the part of its devices that is needed by jobs which cannot go elsewhere, if as much is asked as there is.
+    """By model: the part of its devices that is needed by jobs which cannot go elsewhere, if all devices are asked for.
 
     It is the largest over all sets of models with this one that a job names, or two jobs together: what is asked of the
     set alone, over what the set has.
