@@ -8,9 +8,9 @@ arrivals_<workload>.json.gz: which pods that simulator draws from a seed, and ho
 Workloads that are not there are left out.
 
 Looked at while the policy was built: ``TUNED``, with seeds 42 to 44. When the others were run, gpuspec33 showed two
-flaws: sets of scarce models had no price, and too few whole nodes were kept where few pods ask for them. Its seeds 42 to
-44 were looked at for both; all its seeds had been run once by then. Gpushare100 and cpu250 were not looked at. Ours has one
-setting for all workloads.
+flaws: sets of scarce models had no price, and too few whole nodes were kept where few pods ask for them. Its seeds 42
+to 44 were looked at for both; all its seeds had been run once by then. Gpushare100 and cpu250 were not looked at. Ours
+has one setting for all workloads.
 """
 
 from __future__ import annotations

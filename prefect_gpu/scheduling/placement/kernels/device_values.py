@@ -58,7 +58,8 @@ def _duals(
         method="highs",
     )
     price, *values = (-found.ineqlin.marginals).tolist()
-    return price, values
+    # A dual may exceed the size where none is cut; the size is one, too.
+    return price, [min(value, size) for value, size in zip(values, sizes, strict=True)]
 
 
 def _knapsack(sizes: list[int], values: list[float]) -> tuple[list[float], list[int]]:

@@ -172,7 +172,7 @@ class Fragments:
         """Thousandths that the sequences use, in the mean."""
         sequences, begin = self._sequences[rest.model], [*rest.milli]
         count, left = len(begin), 0
-        if not begin or not begin[-1]:
+        if not sequences or not begin or not begin[-1]:
             return 0.0
         for sequence in sequences:
             cpu, memory, milli = rest.cpu, rest.memory, begin.copy()
