@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.optimize import linprog
 
 WHOLE_MILLI = 1000
 STEP_MILLI = 10
@@ -47,6 +46,8 @@ def _duals(
     sizes: list[int], demand: list[float], patterns: list[list[int]], devices: float
 ) -> tuple[float, list[float]]:
     """Of a device, and of room for each size, where these patterns are cut so that the most is used."""
+    from scipy.optimize import linprog  # a third of a second, which only those wait for who expect parts
+
     cut, used = len(patterns), len(sizes)
     room = np.hstack([-np.array(patterns, dtype=float).T, np.eye(used)])
     whole = np.hstack([np.ones(cut), np.zeros(used)])
