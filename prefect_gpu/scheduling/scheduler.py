@@ -231,7 +231,6 @@ class Scheduler:
             )
             job.story.append((now, "submitted"))
             state.admit(job, now)
-            state.learned.asked.submitted(job)
             return True
         if job.status is not Status.WAITING:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 
+from benchmarks.frontier._asked import Asked, AskedType, type_of
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
@@ -12,7 +13,6 @@ from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.placement.kernels.device_values import WHOLE_MILLI
 from prefect_gpu.scheduling.placement.kernels.fragments import Ask, Fragments, Rest
 from prefect_gpu.scheduling.sharing.rules import Sharing
-from prefect_gpu.scheduling.state.asked import AskedType, type_of
 from prefect_gpu.scheduling.state.state import State
 
 _GIB = 2**30
@@ -29,7 +29,7 @@ class KeepWorth(PlacementPolicy):
     Whether a job fits, joins others or spans nodes is for the other policy to say. Only where that gives a job free
     devices of one node, this one looks at the fullest node of each other kind; it takes that one if it clearly
     saves worth (:class:`~prefect_gpu.scheduling.placement.kernels.fragments.Fragments`). What is expected is what the
-    pool has seen (:class:`~prefect_gpu.scheduling.state.asked.Asked`). Before that is enough, and where all nodes are
+    pool has seen (:class:`~benchmarks.frontier._asked.Asked`). Before that is enough, and where all nodes are
     alike, nothing is different: among these, the fullest is as good.
 
     Args:
@@ -38,12 +38,16 @@ class KeepWorth(PlacementPolicy):
 
     def __init__(self, otherwise: PlacementPolicy) -> None:
         self._otherwise = otherwise
+        self._asked, self._seen = Asked(), set[str]()
         self._made: tuple[Known, Kinds, Fragments] | None = None
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
         usual = self._otherwise.place(job, state, sharing, kept)
-        known = state.learned.asked.known
+        if job.id not in self._seen:
+            self._seen.add(job.id)
+            self._asked.submitted(job)
+        known = self._asked.known
         if usual is None or kept or not known or not state.all_uniform or len(usual.parts) > 1:
             return usual
         asked = type_of(job)

@@ -1,4 +1,4 @@
-"""What kinds of jobs the pool has seen, and how often each: what it may expect. Bounded, and no clock."""
+"""What kinds of jobs a pool has seen, and how often each: what it may expect."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def type_of(job: Job) -> AskedType | None:
 
 
 class Asked:
-    """Counts jobs by type, as they are submitted.
+    """Counts jobs by type.
 
     Attributes:
         known: Types and how often each was asked for, as of the last time that enough had come since the one before;
@@ -51,7 +51,7 @@ class Asked:
         self.known: tuple[tuple[AskedType, int], ...] = ()
 
     def submitted(self, job: Job) -> None:
-        """A job was submitted."""
+        """A job was seen for the first time."""
         asked = type_of(job)
         if asked is None:
             return
