@@ -25,7 +25,7 @@ from prefect_gpu.scheduling.placement.kernels.device_values import STEP_MILLI, W
 SEQUENCES = 16
 LENGTH = 32
 VALUES_WEIGHT = 2.0
-WHOLE_WEIGHT = 0.5
+WHOLE_WEIGHT = 0.4
 """Over the root of the part of all jobs that ask for several devices: as what is kept in hand for what comes at random
 (square-root staffing)."""
 DEMAND = 1.1
