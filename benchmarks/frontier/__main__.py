@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks._claims import command_line, report
 
-WORLDS = {name: f"benchmarks.frontier.{name}" for name in ("cluster", "pollux", "shockwave", "elasticflow")}
+WORLDS = {name: f"benchmarks.frontier.{name}" for name in ("cluster", "pollux", "shockwave", "elasticflow", "fgd")}
 """By name, the module whose ``measure(traces, quick)`` gives the world's claims."""
 
 

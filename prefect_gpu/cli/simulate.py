@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefect_gpu.cli import common
+from prefect_gpu.cli.simulate_pods import place_pods
+from prefect_gpu.cli.simulate_words import in_words_of_options, progress, show, some
 
 if TYPE_CHECKING:
     from prefect_gpu.papers.from_trace import Selection
@@ -18,36 +18,16 @@ if TYPE_CHECKING:
     from prefect_gpu.simulation.results import Results
     from prefect_gpu.simulation.traces import TraceJob
 
-_NAMED = 5  # jobs that a message names
-_LABELS = {
-    "jobs": "Jobs that ended",
-    "mean_jct_s": "Completion time, mean",
-    "p50_jct_s": "… of the median job",
-    "p90_jct_s": "… 9 in 10 are faster",
-    "p99_jct_s": "… 99 in 100 are faster",
-    "makespan_s": "First start to last end",
-    "mean_wait_s": "Wait, mean",
-    "gpu_busy_fraction": "Devices busy",
-    "wall_s": "Simulated in",
-    "jobs_per_s": "Jobs per second",
-    "decisions": "Decisions",
-    "decision_p99_s": "99 in 100 decisions within",
-    "worst_fairness": "Finish-time fairness, worst",
-    "unfair_fraction": "… above 1.05",
-    "satisfied_fraction": "Ended by their deadlines",
-    "attainable_fraction": "… would if each were alone",
-    "refused": "Refused",
-    "late": "Promised, and late",
-}
-
 _MOST_DEVICES = 1_000_000
 _TABLES = {"pollux": "models", "shockwave": "jobs", "elasticflow": "models"}  # worlds that need tables: of what
 
 
 def simulate(
     trace: Annotated[Path, typer.Option(metavar="FILE", help="The trace: one job per line, gzipped or not.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")],
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices of each node.")],
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes of the cluster; the world fgd has nodes of its own.")
+    ] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=1, help="Devices of each node.")] = None,
     trace_format: Annotated[
         str | None,
         typer.Option(
@@ -60,26 +40,30 @@ def simulate(
     knowledge: Annotated[
         str,
         typer.Option(
-            help="What the scheduler knows about durations: exact, learned (from the jobs that ended before), or none."
+            help="What the scheduler knows about durations: exact, learned (from the jobs that ended before), or none. "
+            "In the world fgd, about the pods that will come."
         ),
     ] = "exact",
     error: Annotated[
         float,
         typer.Option(min=0, help="Size of random errors of exact durations: with 0.3, two in three are within 35 %."),
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of those errors.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of those errors; in the world fgd, of the arrivals.")] = 0,
     world: Annotated[
         str,
         typer.Option(
             help="cluster; or the rules of another simulator, to compare with published figures: muri, pollux (elastic "
             "jobs; profiles adaptive, tiresias, optimus), shockwave (batch sizes that change; profiles adaptive, "
-            "srtf, and the published schedules), or elasticflow (deadlines; profiles adaptive, edf)."
+            "srtf, and the published schedules), elasticflow (deadlines; profiles adaptive, edf), or fgd (pods with "
+            "parts of GPUs that never leave; profiles adaptive, fgd, bestfit)."
         ),
     ] = "cluster",
     tables: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder of what was measured, which the worlds pollux, shockwave and elasticflow need."
+            metavar="DIR",
+            help="Folder of what was measured, which the worlds pollux, shockwave and elasticflow need, or of the "
+            "nodes and arrivals of the world fgd.",
         ),
     ] = None,
     sharing: Annotated[
@@ -104,6 +88,14 @@ def simulate(
     from prefect_gpu.papers.unsuitable import Unsuitable
     from prefect_gpu.scheduling.profiles import get_profile
 
+    if world == "fgd":
+        given: dict[str, object] = {"--nodes": nodes, "--gpus-per-node": gpus_per_node, "--format": trace_format}
+        given |= {"--error": error, "--sharing": sharing, "--restart-cost": restart_cost, "--plot": plot}
+        place_pods(trace, tables, profile, knowledge, seed, limit, given, as_json=as_json)
+        return
+    if nodes is None or gpus_per_node is None:
+        missing = "--nodes" if nodes is None else "--gpus-per-node"
+        common.fail(f"--world {world} needs {missing}: say how large the cluster is.", code=2)
     if nodes * gpus_per_node > _MOST_DEVICES:
         common.fail(
             f"--nodes {nodes} with --gpus-per-node {gpus_per_node} are over {_MOST_DEVICES:,} devices: ask for fewer.",
@@ -120,11 +112,11 @@ def simulate(
         devices = 2**31 if world == "elasticflow" else nodes * gpus_per_node  # there, no job has a fixed size
         found = select(_read(trace, world, trace_format, limit), devices)
     except ValueError as wrong:
-        common.fail(_in_words_of_options(str(wrong)), code=2)
+        common.fail(in_words_of_options(str(wrong)), code=2)
     _tell_left_out(found, nodes * gpus_per_node)
     if not found.jobs:
         common.fail(f"{trace}: no job of it can run on this cluster. Name another trace, or a larger cluster.")
-    with _progress(len(found.jobs), shown=not as_json) as advance:
+    with progress(len(found.jobs), shown=not as_json) as advance:
         try:
             results = simulate(
                 found.jobs,
@@ -140,18 +132,18 @@ def simulate(
                 progress=advance,
             )
         except (FileNotFoundError, Unsuitable) as wrong:
-            common.fail(_in_words_of_options(str(wrong)), code=2)
+            common.fail(in_words_of_options(str(wrong)), code=2)
     if as_json:
         common.print_json(results.summary())
     else:
         title = f"{trace.name} on {nodes} × {gpus_per_node} devices, profile {profile}, durations {knowledge}"
-        _show(results, title)
+        show(results, title)
     if plot is not None:
         _draw(results, plot, nodes, gpus_per_node, f"{trace.name} under {profile}", quiet=as_json)
     if results.unfinished:
         common.fail(
             f"{common.plural(len(results.unfinished), 'job')} never ended under profile={profile!r} "
-            f"({_some(results.unfinished)}); the figures leave them out. Choose another profile or a larger cluster."
+            f"({some(results.unfinished)}); the figures leave them out. Choose another profile or a larger cluster."
         )
 
 
@@ -224,45 +216,7 @@ def _tell_left_out(found: Selection, devices: int) -> None:
     ):
         if jobs:
             count = "1 job that asks" if len(jobs) == 1 else f"{len(jobs)} jobs that ask"
-            typer.echo(f"Left out: {count} for {what} ({_some([job.job_id for job in jobs])}).", err=True)
-
-
-@contextmanager
-def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    screen = Console(stderr=True)
-    if not shown or not screen.is_terminal:
-        yield lambda _: None
-        return
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task("jobs", total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _show(results: Results, title: str) -> None:
-    from rich.text import Text
-
-    from prefect_gpu.reporting.simulated import duration
-    from prefect_gpu.reporting.tables import FIGURES, WORDS, plain_table
-
-    table = plain_table(("", WORDS), ("", FIGURES), ("", {**FIGURES, "style": "dim"}), show_header=False)
-    for name, value in results.summary().items():
-        seconds = name.endswith("_s") and name != "jobs_per_s"
-        if seconds:
-            words = f"{value * 1000:.3g} ms" if name == "decision_p99_s" else duration(value)
-        elif name.endswith("_fraction"):
-            words = f"{value:.1%}"
-        else:
-            words = f"{value:.2f}" if name == "worst_fairness" else f"{value:,.0f}"
-        exact = f"{value:,.0f} s" if seconds and value >= 90 else ""
-        table.add_row(_LABELS[name], Text(words), Text(exact))
-    screen = common.console()
-    screen.print(Text(title, style="bold"), soft_wrap=True)
-    screen.print(table)
+            typer.echo(f"Left out: {count} for {what} ({some([job.job_id for job in jobs])}).", err=True)
 
 
 def _draw(results: Results, path: Path, nodes: int, gpus_per_node: int, title: str, *, quiet: bool) -> None:
@@ -273,22 +227,3 @@ def _draw(results: Results, path: Path, nodes: int, gpus_per_node: int, title: s
         write_simulation_png(results, cluster(nodes, gpus_per_node), path, title=title)
     if not quiet:
         typer.echo(f"Wrote {path}.")
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
-
-
-def _in_words_of_options(message: str) -> str:
-    """A message about an argument, where the user gave an option."""
-    message = re.sub(r"(world|knowledge)='([\w-]+)'", r"--\1 \2", message)
-    for argument, option in (
-        ("restart_cost_s=", "--restart-cost "),
-        ("sharing=True", "--sharing"),
-        ("tables=", "--tables "),
-        ("gpus_per_node=", "--gpus-per-node "),
-        ("error=", "--error "),
-    ):
-        message = message.replace(argument, option)
-    return message

@@ -18,7 +18,7 @@ from prefect_gpu.simulation.results import Results
 from prefect_gpu.simulation.traces import TraceJob
 from prefect_gpu.simulation.world import World
 
-WORLDS = ("cluster", "muri", "pollux", "shockwave", "elasticflow")
+WORLDS = ("cluster", "muri", "pollux", "shockwave", "elasticflow", "fgd")
 MEMORY_BYTES = 80 * 2**30  # of each device; only jobs that ask for a part of a device need to know
 # A job is stopped at once; what that costs is paid when it starts again.
 ABILITIES = Abilities(Preemption.INSTANT, gates=True, cores=True, shares=True)
@@ -114,6 +114,8 @@ def check(world: str, restart_cost_s: float, sharing: bool) -> None:
         )
     if world != "muri" and sharing:
         raise ValueError("sharing=True needs world='muri', whose rules say how fast sharing jobs are.")
+    if world == "fgd":
+        raise ValueError("world='fgd' has nodes of its own: call prefect_gpu.papers.fgd.simulation.simulate_fgd.")
 
 
 def simulate(

@@ -43,6 +43,7 @@ class Results:
         self.unfinished: list[str] = []
         self.fairness: list[float] = []  # finish-time fairness by job, in worlds that have it
         self.deadlines: dict[str, float | int] = {}  # how many were met, in worlds that have them
+        self.placed: dict[str, float | int] = {}  # how much was, in worlds that nobody leaves and that have no time
         self.held_device_s = 0.0
         self.busy_device_s = 0.0  # training, each run at the speed that it has
         self.training_device_s = 0.0  # training, at whatever speed
@@ -134,6 +135,9 @@ class Results:
 
     def summary(self) -> dict[str, float | int]:
         """The figures that ``prefect-gpu simulate --json`` prints; seconds, fractions and counts."""
+        if self.placed:
+            within_s = quantile(sorted(self._decision_s), 0.99)
+            return {**self.placed, "wall_s": self.wall_s, "decisions": self.decisions, "decision_p99_s": within_s}
         times = sorted(outcome.jct_s for outcome in self.finished)
         waits = [o.jct_s - o.trained_s for o in self.finished]
         span_s = self.makespan_s

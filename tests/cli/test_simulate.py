@@ -146,7 +146,7 @@ def test_a_picture_without_matplotlib(cli: Cli, trace: Path, tmp_path: Path) -> 
         (
             ["--world", "mars"],
             2,
-            "--world mars is not known: choose one of cluster, muri, pollux, shockwave, elasticflow.",
+            "--world mars is not known: choose one of cluster, muri, pollux, shockwave, elasticflow, fgd.",
         ),
         (["--world", "muri", "--restart-cost", "5"], 2, "--restart-cost 5 does not belong into --world muri"),
         (["--sharing"], 2, "--sharing needs --world muri"),
