@@ -127,9 +127,9 @@ class Launch:
     _measured: Measured | None = None  # of an elastic run
 
     def __post_init__(self) -> None:
-        if self.record.request.is_resizable:
+        if self.record.request.is_elastic:
             self._measured = Measured(self.record.speeds)
-            self._measured.begins(len(self.record.placement.devices))  # an adopted one may train already
+            self._measured.begins(len(self.record.placement.all_devices))  # an adopted one may train already
 
     @property
     def run_id(self) -> str:
@@ -192,7 +192,7 @@ class Launch:
             self._pace, self._steps = {}, None
             self._last = None if self.record.progress["first_step"] else (0.0, 0)
             if self._measured is not None:
-                self._measured.begins(len(self.record.placement.devices))
+                self._measured.begins(len(self.record.placement.all_devices))
         return True
 
     def progressed(self, data: dict[str, Any], at: float | None = None) -> None:
@@ -263,7 +263,7 @@ class Launch:
         if record.progress.get("first_step"):
             features = features | {RESUMED_AT: record.progress["first_step"]}
         if self._measured is not None:
-            features = features | {MAX_GPUS: record.request.max_gpus, SPEEDS: record.speeds}
+            features = features | {MAX_GPUS: record.request.most_gpus, SPEEDS: record.speeds}
         followed = len(self._pace) == len(MARKS) and record.progress.get("step") == self._steps
         granted, launched = times.get("granted"), times.get("launched")
         preparing, training = times.get(protocol.PREPARING), times.get(protocol.TRAINING)

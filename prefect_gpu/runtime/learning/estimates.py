@@ -104,7 +104,7 @@ class Estimates(Follower):
         kind = device_kind if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
-        told = self.submitted(launch.run_id, known, record.request.max_gpus, speeds=record.speeds)
+        told = self.submitted(launch.run_id, known, record.request.most_if_elastic, speeds=record.speeds)
         yield ev.JobEstimated(launch.run_id, told)
         if launch.phase == protocol.TRAINING:
             yield from self._entered(launch, record.times[protocol.TRAINING])
@@ -134,8 +134,8 @@ class Estimates(Follower):
         followed.known = replace(followed.known, declared=declared_of(declared))
         # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
         here = followed.known
-        if run.record.request.is_resizable:
-            here = replace(here, gpus=len(run.record.placement.devices))
+        if run.record.request.is_elastic:
+            here = replace(here, gpus=len(run.record.placement.all_devices))
             followed.weighed = 0.0
         followed.prior = self._estimate(here)
         steps = declared.get("steps")
@@ -259,8 +259,8 @@ def _weighed(followed: _Followed, run: Launch) -> tuple[float, ...]:
     What the scheduler was told stands unless a speed differs clearly: each new plan may cost somebody a restart.
     """
     before = followed.told.throughput
-    total = run.record.speeds.get(str(len(run.record.placement.devices)))
-    if not followed.max_gpus or not run.record.request.is_resizable or total is None:
+    total = run.record.speeds.get(str(len(run.record.placement.all_devices)))
+    if not followed.max_gpus or not run.record.request.is_elastic or total is None:
         return before
     if total[0] < 2.0 * followed.weighed:
         return before

@@ -315,10 +315,9 @@ def _place_behind(job: Job, waiting: Job, decision: Decision) -> Placement | Non
     if not all(map(waiting.fits_on, devices)):
         return None
     if placement.others or request.is_gang:
-        before = job.request
-        if (before.gpus, before.workers, before.servers) != (gpus, request.workers, request.servers):
+        before, parts = job.request, placement.parts
+        if (before.gpus, before.servers, len(parts)) != (gpus, request.servers, request.workers + request.servers):
             return None
-        parts = placement.parts
     else:
         if gpus > len(placement.devices):
             return None
