@@ -56,7 +56,7 @@ def try_out(
         waiting: Jobs that may start, those that come first before others.
         growing: What is known of all of them.
         wanted: Devices by job; waiting jobs that are left out wait.
-        pays: Whether so many devices are worth a restart to a gang that has fewer.
+        pays: Whether another number of devices is worth a restart to a gang for its own sake.
     """
     outcome = Outcome()
     with _Trial(decision) as trial:
@@ -79,7 +79,7 @@ def try_out(
             if trial.place(job, sizes):
                 outcome.grows.append((job, trial.places[job.id]))
         for job in sorted(shrinking, key=lambda job: _gain(growing[job.id], wanted[job.id])):
-            trial.give_back(job, growing[job.id])
+            trial.give_back(job, growing[job.id], pays)
         outcome.shrinks = [(job, trial.places[job.id]) for job in shrinking if job.id in trial.places]
     return outcome
 
@@ -178,8 +178,8 @@ class _Trial:
         stays = sorted(range(len(own.parts)), key=lambda at: (room[own.parts[at].node], -here[own.parts[at].node], at))
         return self._kept(job, sorted(stays[:workers]))
 
-    def give_back(self, job: Job, one: Growing) -> None:
-        """Let a gang that shrinks keep what nobody takes, if that makes it faster."""
+    def give_back(self, job: Job, one: Growing, pays: Callable[[Growing, int], bool]) -> None:
+        """Let a gang that shrinks keep what nobody takes, if that makes it faster; all, unless fewer are worth it."""
         own, state = job.placement, self._state
         assert own is not None
         kept = {device for part in self.places[job.id].parts for device in part.devices}
@@ -189,7 +189,7 @@ class _Trial:
             if kept.issuperset(part.devices) or all(map(state.is_free, part.devices))
         ]
         best = _sizes(one, len(mine) * job.request.gpus, len(kept))[:1]
-        if best and best[0] == len(own.all_devices):
+        if len(mine) == len(own.parts) and not any(pays(one, size) for size in (len(kept), *best)):
             self.put(job, None)
         elif best and best[0] > len(kept):
             first = sorted(mine, key=lambda at: not kept.issuperset(own.parts[at].devices))

@@ -150,7 +150,7 @@ class ResizeGangs(Action):
 
 
 def pays(one: Growing, size: int) -> bool:
-    """Whether so many devices are worth a restart to a gang that has fewer."""
+    """Whether another number of devices is worth a restart to a gang for its own sake."""
     values, have = dict(worth(one, 0.0)), len(one.nodes)
     faster = one.speed.get(size, 0.0) >= LEAST_FASTER * one.speed.get(have, 0.0)
     return faster and values.get(size, 0.0) > values.get(have, 0.0)
@@ -214,11 +214,17 @@ def _used_up(ones: Sequence[Growing], wanted: dict[str, int], gpus: int) -> dict
 
 def _apply(decision: Decision, outcome: Outcome) -> None:
     """First those that shrink, then those that start, then those that grow: each may go where one before was."""
-    starting = names(tuple(job.label for job, _ in outcome.starts))
-    verb = "start" if len(outcome.starts) > 1 else "starts"
+    given = [(job, set(place.all_devices)) for job, place in (*outcome.starts, *outcome.grows)]
     for job, place in outcome.shrinks:
-        why = f"{starting} {verb} on the rest" if outcome.starts else "other runs gain more from the rest"
-        decision.move(job, place, f"it keeps {len(place.parts)} of its {_workers(job)}, as {why}")
+        own = job.placement
+        assert own is not None
+        taken = [other.label for other, devices in given if devices.intersection(own.all_devices)]
+        if taken:
+            gain = "gain" if len(taken) > 1 else "gains"
+            words = f"it keeps {len(place.parts)} of its {len(own.parts)} workers, as {names(tuple(taken))} {gain} more"
+        else:
+            words = f"with {len(place.parts)} of its {len(own.parts)} workers it is faster"
+        decision.move(job, place, words)
     for job, place in outcome.starts:
         on = names(place.all_devices)
         if is_growing(job):
@@ -229,9 +235,5 @@ def _apply(decision: Decision, outcome: Outcome) -> None:
             words = f"{on} {'are' if len(place.all_devices) > 1 else 'is'} free"
         decision.launch(job, place, words)
     for job, place in outcome.grows:
-        decision.move(job, place, f"{len(place.parts)} workers make it faster than {len(job.placement.parts)}")  # type: ignore[union-attr]
-
-
-def _workers(job: Job) -> str:
-    count = len(job.placement.parts) if job.placement is not None else 0
-    return f"{count} worker{'s' if count != 1 else ''}"
+        assert job.placement is not None
+        decision.move(job, place, f"{len(place.parts)} workers make it faster than {len(job.placement.parts)}")
