@@ -93,6 +93,10 @@ class Training:
             Interval(*(math.exp(median + side * reach * std) for side in sides)),
         )
 
+    def spent_s(self, now: float) -> float | None:
+        """Seconds of :attr:`.Outlook.total_s` that are over; None: it counts the whole training, not this launch."""
+        return None if self.steps is None or self._step_s() is None else max(0.0, now - self._points[0][1])
+
     def drift(self) -> float | None:
         """By which factor its steps take longer than its earlier runs let expect, if that is no chance; else None."""
         measured = self._measured()

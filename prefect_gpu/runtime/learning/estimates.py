@@ -49,6 +49,7 @@ class _Followed:
         learned: Its steps per second on 1, 2, … devices, from the history alone.
         own: The same by number of devices, as the run itself was measured.
         weighed: Steps that had been measured on its devices when that was last looked at.
+        again: Whether it was launched before, so that the scheduler counts the seconds that it trained then.
     """
 
     known: Known
@@ -56,6 +57,7 @@ class _Followed:
     learned: tuple[float, ...] = ()
     own: dict[int, float] = field(default_factory=dict)
     weighed: float = 0.0
+    again: bool = False
     prior: RunEstimate = NOTHING_KNOWN
     told: Estimate = NOTHING_TOLD
     told_at: float = float("-inf")
@@ -94,7 +96,7 @@ class Estimates(Follower):
         self._plan(run)
         return run.told
 
-    def adopted_anew(self, launch: Launch, device_kind: str | None) -> Iterator[ev.JobEstimated]:
+    def adopted_anew(self, launch: Launch, device_kind: str | None) -> Iterator[ev.Event]:
         """A run was adopted, and the scheduler knows it: what it is to know of its needs.
 
         Args:
@@ -109,7 +111,7 @@ class Estimates(Follower):
         if launch.phase == protocol.TRAINING:
             yield from self._entered(launch, record.times[protocol.TRAINING])
 
-    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> Iterator[ev.JobEstimated]:
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> Iterator[ev.Event]:
         """See :class:`.Follower`. What a run declares of itself is known from the phase on in which it does."""
         if kind == protocol.PHASE and launch.phase == protocol.TRAINING:
             yield from self._entered(launch, at)
@@ -125,7 +127,7 @@ class Estimates(Follower):
         self._plan(run)
         return None if run.told == before else ev.JobEstimated(run_id, run.told)
 
-    def _entered(self, run: Launch, at: float) -> Iterator[ev.JobEstimated]:
+    def _entered(self, run: Launch, at: float) -> Iterator[ev.Event]:
         """The run trains since a time in Unix seconds."""
         followed = self._runs.get(run.run_id)
         if followed is None:
@@ -141,9 +143,10 @@ class Estimates(Follower):
         steps = declared.get("steps")
         first = run.record.progress.get("first_step") or 0
         followed.training = Training(followed.prior, steps if isinstance(steps, int) else None, at, int(first))
+        followed.again |= first > 0
         yield from self._tell(run, followed, at)
 
-    def _progressed(self, run: Launch, at: float) -> Iterator[ev.JobEstimated]:
+    def _progressed(self, run: Launch, at: float) -> Iterator[ev.Event]:
         """The run has come as far as its record says, at a time in Unix seconds."""
         followed = self._runs.get(run.run_id)
         if followed is None or followed.training is None:
@@ -164,7 +167,7 @@ class Estimates(Follower):
             self._speeds[launch.run_id] = launch.record.speeds
         followed = self._runs.get(launch.run_id)
         if followed is not None:
-            followed.training = None
+            followed.training, followed.again = None, True
             followed.own = speeds_of(launch.record.speeds)
 
     def speeds(self, run_id: str) -> dict[str, list[float]]:
@@ -206,7 +209,7 @@ class Estimates(Follower):
     def _estimate(self, known: Known) -> RunEstimate:
         return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
 
-    def _tell(self, run: Launch, followed: _Followed, at: float) -> Iterator[ev.JobEstimated]:
+    def _tell(self, run: Launch, followed: _Followed, at: float) -> Iterator[ev.Event]:
         if at - followed.told_at < _EVERY_S:
             return
         plan = _corrected(to_plan(followed.prior), followed, run, at)
@@ -217,6 +220,8 @@ class Estimates(Follower):
         more = plan.memory_bytes != followed.told.memory_bytes or plan.throughput != followed.told.throughput
         if plan != followed.told and (moved or more):
             followed.told, followed.told_at = plan, at
+            if followed.again and followed.training is not None and (spent_s := followed.training.spent_s(at)) is not None:
+                yield ev.Progressed(((run.run_id, spent_s),))  # what is expected counts from this launch on
             yield ev.JobEstimated(run.run_id, plan)
 
 
