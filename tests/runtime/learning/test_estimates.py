@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from prefect_gpu.estimation.estimator import Estimator
@@ -20,9 +22,10 @@ from prefect_gpu.estimation.runs import (
 )
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import NOTHING_TOLD, Estimates, as_row, to_plan
+from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.model.jobs import Request, Status
 from prefect_gpu.training import protocol
 from tests.runtime.launches import launched
 
@@ -51,12 +54,16 @@ def a_run() -> Launch:
 def entered(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
     """The run, whose record is up to date, says that it trains."""
     run.phase = protocol.TRAINING
-    return next(iter([*estimates.reported(run, protocol.PHASE, at, {})]), None)
+    return told_of(estimates.reported(run, protocol.PHASE, at, {}))
 
 
 def progressed(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
     """The run, whose record is up to date, reports its progress."""
-    return next(iter([*estimates.reported(run, protocol.PROGRESS, at, {})]), None)
+    return told_of(estimates.reported(run, protocol.PROGRESS, at, {}))
+
+
+def told_of(events: Iterable[ev.Event]) -> ev.JobEstimated | None:
+    return next((event for event in [*events] if isinstance(event, ev.JobEstimated)), None)
 
 
 def test_nothing_is_told_of_a_run_that_nothing_is_known_of() -> None:
@@ -146,6 +153,25 @@ def test_the_steps_that_a_restored_run_had_done_are_not_taken_for_quick_ones(lea
         progressed(estimates, run, 1000.0 + 0.5 * (step - 50))
     outlook = estimates.outlook("a", 1010.0)
     assert outlook is not None and outlook.remaining_s.median == pytest.approx(15.0, rel=0.05)
+
+
+def test_what_is_left_of_a_run_that_was_launched_before_is_told_from_its_launch_on() -> None:
+    """The scheduler has counted the seconds that it trained before, and they are not among those that are expected."""
+    scheduler, estimates = Scheduler("fifo"), Estimates()
+    place = Placement("n", ("g0",), ())
+    scheduler.handle(ev.JobAdopted("a", Request(), "q", 0.0, place, Status.TRAINING, trains_since=100.0), 1000.0)
+    job = scheduler.state.running["a"]
+    assert job.done(1000.0) == 900.0
+    estimates.submitted("a", Known("train"))
+    run = a_run()
+    run.enter(protocol.TRAINING, 1000.0, {"step": 900, "steps": 1900})
+    for event in estimates.reported(run, protocol.PHASE, 1000.0, {}):
+        scheduler.handle(event, 1000.0)
+    for step in range(910, 1000, 10):
+        run.progressed({"step": step, "steps": 1900})
+        for event in estimates.reported(run, protocol.PROGRESS, 100.0 + step, {}):
+            scheduler.handle(event, 100.0 + step)
+    assert job.remaining_s(1090.0) == pytest.approx(910.0, rel=0.05)
 
 
 def test_memory_that_a_run_has_reached_is_told_at_once_if_it_is_more_than_expected(learned: Estimator) -> None:
