@@ -112,8 +112,8 @@ def gpu(
     workers, max_workers = _range_of(workers)
     if preemptible is False and (max_gpus, max_workers) != (None, None):
         raise ValueError(
-            "preemptible=False is not allowed where `gpus` or `workers` is a range: their number changes at checkpoints. "
-            "Leave preemptible out, or give one number."
+            "preemptible=False is not allowed where `gpus` or `workers` is a range: their number changes at "
+            "checkpoints. Leave preemptible out, or give one number."
         )
     asked = {
         "gpus": gpus,

@@ -60,7 +60,7 @@ async def test_a_gang_grows_when_another_run_ends_makes_room_for_the_next_and_lo
     pool.submit(Run("next", holds, Request(2), estimate=Estimate(service_s=60.0)))
     await pool.until(lambda: sizes(pool, "gang")[-1:] == [1], "steps of one instance again")
     told, own = pool.controller.estimates.throughput("gang")
-    assert set(own) == {1, 3} and own[3] > own[1] and told[2] > told[0], "it was measured on both"
+    assert set(own) == {1} and told[2] > told[0], "what it did on two nodes says what it would do on one"
     hurry.touch()
     [course] = await pool.completed("gang")
     await pool.end("next")
@@ -69,4 +69,5 @@ async def test_a_gang_grows_when_another_run_ends_makes_room_for_the_next_and_lo
     assert (pool.folder / "gang.result").read_text() == repr(undisturbed())
     assert len(course.left) == 2 and course.left[0] == "3 workers make it faster than 1"
     run = finished_run(course.row) if course.row is not None else None
-    assert run is not None and set(run.speeds) == {1, 3} and run.known.gpus == 1, "its row keeps what it has measured"
+    assert run is not None and run.known.gpus == 1, "it ended on one"
+    assert set(run.speeds) == {1} and set(run.apart) == {3}, "its row keeps what it has measured, of two nodes apart"

@@ -1,4 +1,4 @@
-"""Where elastic gangs of other sizes, and the jobs that start beside them, would go. The books are as before after it."""
+"""Where elastic gangs of other sizes, and jobs that start beside them, would go; the books stay as they are."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def try_out(
             trial.put(job, trial.shrunk(job, wanted[job.id] // job.request.gpus, room))
         for job in sorted((job for job in waiting if job.id in wanted), key=lambda job: not job.late):
             sizes = _sizes(growing[job.id], wanted[job.id], growing[job.id].least or 1)
-            if not trial.place(job, sizes):
+            if not trial.place(job, growing[job.id], sizes):
                 outcome.failed.append(job)
             outcome.elastic |= job.request.grows
         if outcome.failed:
@@ -76,12 +76,19 @@ def try_out(
         for job in sorted(growers, key=lambda job: -_gain(growing[job.id], wanted[job.id])):
             one = growing[job.id]
             sizes = [size for size in _sizes(one, wanted[job.id], len(one.nodes) + 1) if pays(one, size)]
-            if trial.place(job, sizes):
+            if trial.place(job, one, sizes, pays):
                 outcome.grows.append((job, trial.places[job.id]))
         for job in sorted(shrinking, key=lambda job: _gain(growing[job.id], wanted[job.id])):
             trial.give_back(job, growing[job.id], pays)
         outcome.shrinks = [(job, trial.places[job.id]) for job in shrinking if job.id in trial.places]
     return outcome
+
+
+def speed_on(job: Job, devices: int, nodes: int) -> float:
+    """Steps per second of an elastic gang, as far as is known; 0 where it cannot run."""
+    told = job.estimate
+    curve = told.apart if nodes > 1 and told.apart else told.throughput
+    return curve[devices - 1] if devices <= len(curve) else 0.0
 
 
 def _sizes(one: Growing, most: int, least: int) -> list[int]:
@@ -139,22 +146,39 @@ class _Trial:
         elif self._away.pop(job.id, None) is not None:
             self._state.occupy(job)
 
-    def place(self, job: Job, sizes: Sequence[int]) -> bool:
-        """Let the profile's placement place it, with the first of the numbers of devices for which there is room."""
+    def place(
+        self, job: Job, one: Growing, sizes: Sequence[int], pays: Callable[[Growing, int], bool] | None = None
+    ) -> bool:
+        """Let the profile's placement place it, with the number of devices with which it is fastest; whether it can.
+
+        Args:
+            one: What is known of it.
+            sizes: Numbers of devices, the largest first, each faster than those after it: the first for which there is
+                room is taken, unless it is slower there, as it would be on more nodes than was thought.
+            pays: Whether that speed is worth it; None: any is.
+        """
         decision, own = self._decision, job.placement
-        found = None
+        best, fastest = None, 0.0
         with without([job] if own is not None else [], self._state):
             for size in sizes:
                 twin = copy(job)
                 twin.placement = None
                 if job.request.grows:
                     twin.request = replace(job.request, workers=size // job.request.gpus)
-                found = decision.placement.place(twin, self._state, decision.sharing)
-                if found is not None:
+                place = decision.placement.place(twin, self._state, decision.sharing)
+                if place is None:
+                    continue
+                expected = one.speed[size]
+                speed = (
+                    speed_on(job, size, len(place.nodes)) if any(job.estimate.throughput) and job.request.grows else 1.0
+                )
+                if speed > fastest and (pays is None or pays(replace(one, speed={**one.speed, size: speed}), size)):
+                    best, fastest = place, speed
+                if speed >= expected:
                     break
-        if found is not None:
-            self.put(job, found)
-        return found is not None
+        if best is not None:
+            self.put(job, best)
+        return best is not None
 
     def room(self, running: Sequence[Job]) -> dict[str, int]:
         """Devices of each node that would be free without these gangs."""

@@ -1,4 +1,4 @@
-"""How many workers does each elastic gang have, on one node or on several? Sizes of ``goodput``, bound to the scheduler.
+"""How many workers does each elastic gang have, on one node or on several? The sizes of ``goodput``, bound to jobs.
 
 What is decided about here: gangs with ``max_workers`` above ``workers`` whose speed is known, and the jobs that wait
 beside them. The counts come from :func:`.sizes`, the places from the profile's placement; a gang is placed whole, at
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from prefect_gpu.scheduling.allocation.base import Action
 from prefect_gpu.scheduling.decision import Decision, names
-from prefect_gpu.scheduling.elastic.gang_trial import Outcome, try_out
+from prefect_gpu.scheduling.elastic.gang_trial import Outcome, speed_on, try_out
 from prefect_gpu.scheduling.elastic.goodput import Growing, sizes, worth
 from prefect_gpu.scheduling.interference.guard import contention_known
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -51,10 +51,12 @@ class ResizeGangs(Action):
 
     1. *Who.* Elastic gangs that train and are protected no more, and the first jobs that wait. A gang that runs keeps
        its minimum; a job that is late, or of a better queue than the gangs, is given its devices before anybody grows.
-    2. *Sizes.* :func:`.sizes`, with what is left of each, its speed by number of devices, and :data:`PAYS_OFF` times its
-       restart, as measured, for any number but its own. Devices that this leaves over go to whoever gains most.
+    2. *Sizes.* :func:`.sizes`, with what is left of each, its speed by number of devices (on several nodes, if they
+       are more than any node has), and :data:`PAYS_OFF` times its restart, as measured, for any number but its own.
+       Devices that this leaves over go to whoever gains most.
     3. *Places* (:mod:`.gang_trial`), on trial: those that shrink keep some of their devices, those that start, and then
        those that grow, are placed as any gang. Whoever finds no place competes no more, and the sizes are made again.
+       A gang that would grow over several nodes does so if it is worth it at the speed that it has there.
     4. *Applied* is only what brings something: a gang shrinks where others get the devices that it gives up, and grows
        where that pays.
 
@@ -158,12 +160,17 @@ def pays(one: Growing, size: int) -> bool:
 
 def _growing(job: Job, decision: Decision) -> Growing | None:
     """An elastic gang as a question of counts; None if its speed where it is, or with its minimum, is not known."""
-    request, told, state = job.request, job.estimate.throughput, decision.state
+    request, state = job.request, decision.state
     devices = job.placement.all_devices if job.placement is not None else ()
     if not all(map(state.has_node, devices)):
         return None
-    most = min(request.most_gpus, len(told), state.device_count)
-    speed = {size: told[size - 1] for size in range(request.total_gpus, most + 1, request.gpus)}
+    most = min(request.most_gpus, len(job.estimate.throughput), state.device_count)
+    speed = {
+        size: speed_on(job, size, 1 if size <= state.largest_node else 2)
+        for size in range(request.total_gpus, most + 1, request.gpus)
+    }
+    if job.placement is not None and len(devices) in speed:
+        speed[len(devices)] = speed_on(job, len(devices), len(job.placement.nodes))
     least = next((size for size, rate in speed.items() if rate > 0), 0)
     rate = speed.get(len(devices) or least, 0.0)
     if not rate:
@@ -171,7 +178,8 @@ def _growing(job: Job, decision: Decision) -> Growing | None:
     left_s, _ = expected_left(job, decision.now, state.learned.lengths)
     cost_s = restart_s(job)
     # What it has on more than one device counts in proportion, as of those that may have a single one.
-    alone_s = left_s * rate / told[0] if told[0] else left_s * len(devices or range(least))
+    alone = job.estimate.throughput[0]
+    alone_s = left_s * rate / alone if alone else left_s * len(devices or range(least))
     return Growing(
         job.id,
         left_s * rate,

@@ -122,6 +122,7 @@ class Estimate:
         utilisation: Mean use of each of its devices, 0 to 1; None: unknown.
         memory_bytes: Peak memory on each device; None: unknown.
         throughput: Steps per second on 1, 2, 3 … devices (F-scheduling's f_M); 0 where it cannot run.
+        apart: The same where they are on several nodes; empty: as on one.
         stages_s: Seconds of each iteration on each of several resources (Muri's resource model).
         iteration_s: Seconds of one iteration alone; with ``stages_s``.
         sent_bps: Bytes per second that each instance of a gang sends to the others while it trains, and receives of
@@ -141,6 +142,7 @@ class Estimate:
     sent_bps: float | None = None
     waits: bool = True
     restart_s: float = 0.0
+    apart: tuple[float, ...] = ()
 
 
 UNKNOWN = Estimate()

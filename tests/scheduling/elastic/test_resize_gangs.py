@@ -107,9 +107,7 @@ class Cluster:
                 if job.status is Status.STOPPING:
                     self.send(ev.JobStopped(job.id))
             starting = (Status.LAUNCHING, Status.PREPARING)
-            launching = [
-                job for job in self.state.running.values() if job.status in starting and job.behind is None
-            ]
+            launching = [job for job in self.state.running.values() if job.status in starting and job.behind is None]
             due = [(job.launched_at or self.now) + LAUNCH_S for job in launching]
             timer = self.scheduler.next_due()
             moment = min([*due, *([] if timer is None else [timer])], default=end)
@@ -224,6 +222,25 @@ def test_who_cannot_be_stopped_keeps_its_workers(why: str, request_: Request, ab
     assert cluster.workers == {"first": 8}, why
 
 
+def test_a_gang_grows_over_several_nodes_only_if_it_is_faster_there() -> None:
+    slow = replace(scales(), apart=(1.0, 1.2, 1.6, 1.8, 1.9, 2.0, 2.0, 2.0))
+    cluster = Cluster()
+    cluster.submit("long", Request(2), Estimate(service_s=1e6))
+    cluster.submit("short", Request(4), Estimate(service_s=1e6))
+    cluster.submit("gang", estimate=slow)
+    cluster.wait(100.0)
+    assert cluster.workers["gang"] == 2 and cluster.places["long"][0] == cluster.places["gang"][0]
+    cluster.end("short")  # six devices would be as fast as two of one node, and four of one node are twice as fast
+    assert cluster.workers["gang"] == 4 and len({one[0] for one in cluster.places["gang"].split()}) == 1
+    other = Cluster()
+    other.submit("long", Request(2), Estimate(service_s=1e6))
+    other.submit("short", Request(4), Estimate(service_s=1e6))
+    other.submit("gang", estimate=scales())
+    other.wait(100.0)
+    other.end("short")
+    assert other.workers["gang"] == 6, "where the network costs nothing, all are taken"
+
+
 def test_each_worker_has_as_many_devices_as_it_asks_for() -> None:
     cluster = Cluster("abc")
     cluster.submit("odd", Request(3), Estimate(service_s=36000.0))
@@ -234,11 +251,7 @@ def test_each_worker_has_as_many_devices_as_it_asks_for() -> None:
 def test_no_gang_straddles_domains() -> None:
     cluster = Cluster("")
     cluster.send(
-        ev.NodesChanged(
-            tuple(
-                Node(n, tuple(Device(f"{n}{d}", "x", 8) for d in range(2)), (), domain=n) for n in "ab"
-            )
-        )
+        ev.NodesChanged(tuple(Node(n, tuple(Device(f"{n}{d}", "x", 8) for d in range(2)), (), domain=n) for n in "ab"))
     )
     cluster.submit("gang")
     assert cluster.workers == {"gang": 2}
@@ -307,7 +320,7 @@ happenings = st.one_of(
 
 
 def played(what: list[tuple[Any, ...]]) -> Iterator[Cluster]:
-    """The cluster after each of the events; it complains itself about a gang that is not whole, or shrinks for nobody."""
+    """The cluster after each of the events; it complains itself if a gang is not whole, or shrinks for nobody."""
     cluster = Cluster()
     for one in what:
         match one:
