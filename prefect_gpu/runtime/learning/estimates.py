@@ -194,10 +194,16 @@ class Estimates(Follower):
         self._runs.pop(run_id, None)
         self._speeds.pop(run_id, None)
 
-    def throughput(self, run_id: str) -> tuple[tuple[float, ...], dict[int, float]]:
-        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those it has measured)."""
+    def throughput(self, run_id: str, *, apart: bool = False) -> tuple[tuple[float, ...], dict[int, float]]:
+        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those it has measured).
+
+        Args:
+            apart: On several nodes, and not on one.
+        """
         run = self._runs.get(run_id)
-        return ((), {}) if run is None else (run.told.throughput, dict(run.own))
+        if run is None:
+            return (), {}
+        return (run.told.apart, dict(run.own_apart)) if apart else (run.told.throughput, dict(run.own))
 
     def of(self, run_id: str) -> RunEstimate:
         """What was estimated of a run before it trained."""

@@ -161,6 +161,8 @@ class _Trial:
         best, fastest = None, 0.0
         with without([job] if own is not None else [], self._state):
             for size in sizes:
+                if size > self._state.free_count and not job.request.shareable:
+                    continue
                 twin = copy(job)
                 twin.placement = None
                 if job.request.grows:

@@ -204,10 +204,11 @@ def _used_up(ones: Sequence[Growing], wanted: dict[str, int], gpus: int) -> dict
     The envelope leaves sizes between its corners out, and a segment that is wider than what is left.
     """
     left = gpus - sum(wanted.values())
+    worths = [(one, dict(worth(one, 0.0))) for one in ones] if left > 0 else []
     while left > 0:
         best: tuple[float, str, int] | None = None
-        for one in ones:
-            have, values = wanted.get(one.id, 0), dict(worth(one, 0.0))
+        for one, values in worths:
+            have = wanted.get(one.id, 0)
             for size, value in values.items():
                 gain = (value - values.get(have, 0.0)) / (size - have) if have < size <= have + left else 0.0
                 if gain > 0 and (best is None or gain > best[0]):
