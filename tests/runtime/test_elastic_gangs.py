@@ -57,6 +57,10 @@ async def test_a_gang_grows_when_another_run_ends_makes_room_for_the_next_and_lo
     await pool.until(lambda: sizes(pool, "gang")[-1:] == [1], "steps of the first instance alone")
     await pool.end("other")
     await pool.until(lambda: sizes(pool, "gang")[-1:] == [3], "steps of three instances on two nodes")
+    await pool.controller.close()
+    await pool.begin()  # a worker that comes later goes on with it
+    job = pool.controller.scheduler.state.running["gang"]
+    assert job.request == GANG and job.placement is not None and len(job.placement.parts) == 3
     pool.submit(Run("next", holds, Request(2), estimate=Estimate(service_s=60.0)))
     await pool.until(lambda: sizes(pool, "gang")[-1:] == [1], "steps of one instance again")
     told, own = pool.controller.estimates.throughput("gang")

@@ -158,6 +158,7 @@ class _Trial:
             pays: Whether that speed is worth it; None: any is.
         """
         decision, own = self._decision, job.placement
+        decision.about = job if own is None else None
         best, fastest = None, 0.0
         with without([job] if own is not None else [], self._state):
             for size in sizes:

@@ -72,6 +72,7 @@ class ResizeGangs(Action):
                 outcome = self._settle(decision, found)
                 if outcome is not None:
                     _apply(decision, outcome)
+            decision.about = None
         return False
 
     # -- who ------------------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class ResizeGangs(Action):
         waiting, more = list[Job](), Counter[str]()
         walk = state.queue_of_waiting.in_order()
         for line, job in walk:
-            request = job.request
+            request, decision.about = job.request, job
             if (
                 len(waiting) >= _MOST_WAITING
                 or not request.total_gpus
