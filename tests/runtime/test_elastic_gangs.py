@@ -61,10 +61,11 @@ async def test_a_gang_grows_when_another_run_ends_makes_room_for_the_next_and_lo
     await pool.begin()  # a worker that comes later goes on with it
     job = pool.controller.scheduler.state.running["gang"]
     assert job.request == GANG and job.placement is not None and len(job.placement.parts) == 3
+    await pool.until(lambda: 3 in pool.controller.estimates.throughput("gang", apart=True)[1], "its speed on two nodes")
     pool.submit(Run("next", holds, Request(2), estimate=Estimate(service_s=60.0)))
     await pool.until(lambda: sizes(pool, "gang")[-1:] == [1], "steps of one instance again")
-    told, own = pool.controller.estimates.throughput("gang")
-    assert set(own) == {1} and told[2] > told[0], "what it did on two nodes says what it would do on one"
+    told, _ = pool.controller.estimates.throughput("gang")
+    assert told[2] > told[0], "what it did on two nodes says what it would do on one"
     hurry.touch()
     [course] = await pool.completed("gang")
     await pool.end("next")
@@ -74,4 +75,4 @@ async def test_a_gang_grows_when_another_run_ends_makes_room_for_the_next_and_lo
     assert len(course.left) == 2 and course.left[0] == "3 workers make it faster than 1"
     run = finished_run(course.row) if course.row is not None else None
     assert run is not None and run.known.gpus == 1, "it ended on one"
-    assert set(run.speeds) == {1} and set(run.apart) == {3}, "its row keeps what it has measured, of two nodes apart"
+    assert set(run.apart) == {3}, "its row keeps what it has measured, of two nodes apart"

@@ -47,7 +47,7 @@ def test_norm_and_variance_come_out_however_a_batch_is_split(torch: Any, parts: 
 
 
 def test_a_larger_batch_is_worth_more_the_noisier_the_gradient_is(torch: Any) -> None:
-    """Variance over squared norm is 50 · 2² / 8 ÷ (50 · 3²) = 1/18: four times as many bring (1/18 + 1) / (1/72 + 1)."""
+    """Variance over squared norm is 50 · 2² / 8 ÷ (50 · 3²) = 1/18: four times as many give (1/18 + 1) / (1/72 + 1)."""
     weight = torch.nn.Parameter(torch.zeros(50))
     measure = noise([weight], smoothing=0.99)
     assert measure.worth(32) == 1.0 and measure.worth(4) == 0.5, "nothing is known yet"
