@@ -41,7 +41,7 @@ def gpu(
     gpus: int | tuple[int, int] = 1,
     gpu_memory: str | None = None,
     cpus: int | None = None,
-    workers: int | None = None,
+    workers: int | tuple[int, int] | None = None,
     ps: int | None = None,
     preemptible: bool | None = None,
     category: str | None = None,
@@ -67,9 +67,12 @@ def gpu(
         cpus: CPU cores needed. Default: the pool decides.
         workers: How many instances train together, each with ``gpus`` GPUs of its own. Default: one. They start and end
             together; each sees ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the other variables of torchrun.
+            ``(1, 8)``: between one and eight, on one node or on several, and more or fewer of them while it trains, as
+            other runs start and end: all are then stopped at a checkpoint, and continue.
         ps: How many parameter servers they have: instances without a GPU, whose ranks come last.
         preemptible: Whether the run may be stopped at a checkpoint, to make room for others or to continue elsewhere.
-            It must offer checkpoints, and begin with ``run.restore()``. Default: only where ``gpus`` is a range.
+            It must offer checkpoints, and begin with ``run.restore()``. Default: only where ``gpus`` or ``workers`` is
+            a range.
         category: Kind of training, kept in the history: cv, nlp, speech, tabular, recommendation,
             reinforcement or other.
         exclusive: Whether the GPUs are for this run alone. True: always. False: it may share them, if ``gpu_memory``
@@ -105,14 +108,21 @@ def gpu(
     if not work_pool.strip():
         raise ValueError("work_pool='' is not allowed: give the name of a work pool of type gpu.")
     check_job_variable_names(set(job_variables) - _COMMON_VARIABLES, _REQUEST_FIELDS | _OTHER_ARGUMENTS)
-    least, most = gpus if isinstance(gpus, (tuple, list)) and len(gpus) == 2 else (gpus, None)
+    gpus, max_gpus = _range_of(gpus)
+    workers, max_workers = _range_of(workers)
+    if preemptible is False and (max_gpus, max_workers) != (None, None):
+        raise ValueError(
+            "preemptible=False is not allowed where `gpus` or `workers` is a range: their number changes at "
+            "checkpoints. Leave preemptible out, or give one number."
+        )
     asked = {
-        "gpus": least,
-        "max_gpus": most,
+        "gpus": gpus,
+        "max_gpus": max_gpus,
         "preemptible": preemptible,
         "gpu_memory": gpu_memory,
         "cpus": cpus,
         "workers": workers,
+        "max_workers": max_workers,
         "ps": ps,
         "category": category,
         "exclusive": exclusive,
@@ -261,6 +271,11 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
                 ", ".join(map(repr, unknown)),
                 self.name,
             )
+
+
+def _range_of(asked: Any) -> tuple[Any, Any]:
+    """The least and the most of what may be a range; one number has no most."""
+    return tuple(asked) if isinstance(asked, (tuple, list)) and len(asked) == 2 else (asked, None)
 
 
 def _check_env(env: Mapping[str, Any]) -> dict[str, str | None]:

@@ -24,6 +24,7 @@ _REMEDIES = {
     "workers": "give the number of instances that train together, 1 for a run that trains alone",
     "preemptible": "give True or False",
     "max_gpus": "give a number of GPUs that is not below `gpus`, or leave it out",
+    "max_workers": "give a number of instances that is not below `workers`, or leave it out",
     "ps": "give the number of parameter servers, 0 for none",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
@@ -76,6 +77,14 @@ class GpuRequest(BaseModel):
         title="Most GPUs",
         description="Most GPUs that the run can use. It gets between `gpus` and this many, and their number changes "
         "as other runs start and end. The run is then stopped at a checkpoint, and continues from there.",
+    )
+    max_workers: int | None = Field(
+        default=None,
+        ge=1,
+        title="Most workers",
+        description="Most instances that can train together. The run has between `workers` and this many, on one node "
+        "or on several, and their number changes as other runs start and end. All of them are then stopped at a "
+        "checkpoint, and continue from there.",
     )
     preemptible: bool = Field(
         default=False,
@@ -134,7 +143,7 @@ class GpuRequest(BaseModel):
             raise ValueError("a name is empty")
         return list(dict.fromkeys(names)) or None
 
-    @field_validator("gpus", "cpus", "workers", "ps", mode="before")
+    @field_validator("gpus", "cpus", "workers", "ps", "max_workers", mode="before")
     @classmethod
     def _no_boolean(cls, value: Any) -> Any:
         if isinstance(value, bool):  # True would pass as 1
@@ -145,7 +154,27 @@ class GpuRequest(BaseModel):
     def _enough_at_most(self) -> GpuRequest:
         if self.max_gpus is not None and self.max_gpus < self.gpus:
             raise ValueError(f"max_gpus={self.max_gpus} is below gpus={self.gpus}: give at least as many")
+        if self.max_workers is None:
+            return self
+        if self.max_workers < self.workers:
+            raise ValueError(f"max_workers={self.max_workers} is below workers={self.workers}: give at least as many")
+        if self.max_workers > self.workers:
+            self._may_vary_its_workers(f"max_workers={self.max_workers}")
         return self
+
+    def _may_vary_its_workers(self, said: str) -> None:
+        if self.gpus == 0:
+            raise ValueError(f"{said} with gpus=0 is not allowed: only workers with GPUs vary in number; leave it out")
+        if self.ps > 0:
+            raise ValueError(
+                f"{said} with ps={self.ps} is not allowed: beside parameter servers, the number of workers is fixed; "
+                "leave one of the two out"
+            )
+        if self.max_gpus is not None and self.max_gpus > self.gpus:
+            raise ValueError(
+                f"{said} with max_gpus={self.max_gpus} is not allowed: a run varies in its workers, or in its GPUs on "
+                "one node; leave one of the two out"
+            )
 
     @property
     def gpu_memory_bytes(self) -> int | None:
@@ -176,6 +205,9 @@ def explain(error: ValidationError) -> str:
     """The problems of a validation error, one sentence each: field, value, remedy."""
     problems = []
     for problem in error.errors():
+        if not problem["loc"] and "error" in problem.get("ctx", {}):  # of fields together, which it names itself
+            problems.append(f"{str(problem['ctx']['error']).rstrip('.')}.")
+            continue
         field = str(problem["loc"][0]) if problem["loc"] else "request"
         remedy = _REMEDIES.get(field, problem["msg"])
         problems.append(f"{field}={shown(problem['input'])} is not allowed: {remedy}.")

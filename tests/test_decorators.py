@@ -58,6 +58,12 @@ def plain(x: int = 1) -> int:
         ({"gpu": 2}, ["'gpu'", "did you mean 'gpus'"]),
         ({"gpu_memroy": "6GiB"}, ["'gpu_memroy'", "did you mean 'gpu_memory'"]),
         ({"gpus": -1, "cpus": 0}, ["gpus=-1", "cpus=0"]),
+        ({"workers": (1, "many")}, ["max_workers='many'", "not below `workers`"]),
+        ({"workers": (3, 2)}, ["max_workers=2 is below workers=3: give at least as many."]),
+        ({"workers": (1, 8), "ps": 1}, ["max_workers=8 with ps=1", "leave one of the two out"]),
+        ({"workers": (1, 8), "gpus": (1, 4)}, ["max_workers=8 with max_gpus=4", "leave one of the two out"]),
+        ({"workers": (1, 8), "gpus": 0}, ["max_workers=8 with gpus=0", "leave it out"]),
+        ({"workers": (1, 8), "preemptible": False}, ["preemptible=False", "Leave preemptible out"]),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -81,6 +87,7 @@ def test_job_variables_hold_what_was_given_and_nothing_else() -> None:
         "image": "mine",
     }
     assert gpu()(plain).job_variables == {"gpus": 1}
+    assert gpu(workers=(1, 8))(plain).job_variables == {"gpus": 1, "workers": 1, "max_workers": 8}
     assert gpu(features=("lr", "model.width"))(plain).job_variables == {"gpus": 1, "features": ["lr", "model.width"]}
     assert gpu(converged="stop")(plain).job_variables == {"gpus": 1, "converged": "stop"}
     assert gpu(exclusive=False)(plain).job_variables == {"gpus": 1, "exclusive": False}

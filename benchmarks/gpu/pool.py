@@ -93,7 +93,7 @@ class Past:
                 targets[target] = r.Interval(middle, 0.8 * middle, 1.2 * middle)
         return r.RunEstimate(targets, from_runs=len(rows)) if targets else r.NOTHING_KNOWN
 
-    def throughput(self, known: r.Known, max_gpus: int) -> tuple[float, ...]:
+    def throughput(self, known: r.Known, max_gpus: int, *, apart: bool = False) -> tuple[float, ...]:
         """See ``Estimator.throughput``: nothing is known."""
         return ()
 

@@ -116,10 +116,14 @@ class Estimator:
         out = least is not None
         return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings), model.pace, out)
 
-    def throughput(self, known: Known, max_gpus: int) -> tuple[float, ...]:
-        """Steps per second on 1, 2, … GPUs (F-scheduling's f_M); empty if no run of the program has told."""
+    def throughput(self, known: Known, max_gpus: int, *, apart: bool = False) -> tuple[float, ...]:
+        """Steps per second on 1, 2, … GPUs (F-scheduling's f_M); empty if no run of the program has told.
+
+        Args:
+            apart: On several nodes, and not on one.
+        """
         model = self.programs.get(known.program)
-        return () if model is None else throughput_of(model, known, max_gpus)
+        return () if model is None else throughput_of(model, known, max_gpus, apart=apart)
 
     def _of_unseen(self, known: Known) -> RunEstimate:
         facts, warnings = flatten(known)

@@ -77,6 +77,8 @@ class FinishedRun:
         pace: Seconds from the beginning of training until so many per cent of the steps were done (:data:`MARKS`);
             empty: it was not followed, or not from its first step on.
         speeds: Of an elastic run, its steps per second by number of devices, of all its launches together.
+        apart: The same on several nodes.
+        nodes: On how many nodes its devices were at last.
     """
 
     run_id: str
@@ -88,6 +90,8 @@ class FinishedRun:
     steps: int | None = None
     pace: Mapping[int, float] = field(default_factory=dict)
     speeds: Mapping[int, float] = field(default_factory=dict)
+    apart: Mapping[int, float] = field(default_factory=dict)
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def known_of(
         flow_name,
         parameters,
         declared_of(features),
-        gpus=request.gpus,
+        gpus=request.total_gpus if request.grows else request.gpus,
         workers=request.workers,
         servers=request.servers,
         cpus=request.cpus,

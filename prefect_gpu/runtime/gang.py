@@ -145,6 +145,7 @@ class GangHandle(RunHandle):
         self.run_id, self.pid, self.warm = run_id, instances[0].pid, instances[0].warm
         self.instances = tuple(instances)
         self._logger = logger
+        self._broken = self._stopped = False  # by itself, or by whoever wants it stopped: what came first
         self._watcher = asyncio.create_task(self._watch(), name=f"gang {run_id}")
 
     async def wait(self) -> ExitReport:
@@ -154,6 +155,7 @@ class GangHandle(RunHandle):
         await self.instances[0].announce_cancellation()
 
     async def stop(self, grace_seconds: float) -> None:
+        self._stopped = not self._broken
         await asyncio.gather(*(handle.stop(grace_seconds) for handle in self.instances))
         await self.wait()
 
@@ -180,6 +182,7 @@ class GangHandle(RunHandle):
         ends = [asyncio.ensure_future(handle.wait()) for handle in self.instances]
         try:
             first = await self._first_that_matters(ends)
+            self._broken = not self._stopped
             if first == 0 and not ends[0].result().returncode:
                 await asyncio.wait(ends, timeout=_AFTERWARDS_S)
             await asyncio.gather(*(handle.stop(_GRACE_S) for handle in self.instances))
@@ -187,7 +190,7 @@ class GangHandle(RunHandle):
         finally:
             for end in ends:
                 end.cancel()
-        return self._together(reports, self._earliest(reports, first))
+        return self._together(reports, 0 if self._stopped else self._earliest(reports, first))
 
     async def _first_that_matters(self, ends: Sequence[asyncio.Future[ExitReport]]) -> int:
         """The instance that ends the gang: number 0, or one that ended badly."""

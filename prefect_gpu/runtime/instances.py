@@ -108,7 +108,8 @@ class Instances:
     def _specify(self, run: Launch, spec: LaunchSpec) -> list[LaunchSpec]:
         """The specifications of all instances, instance 0 first, which reports for the run."""
         placement = run.record.placement
-        meeting = self._driver.meeting_point(run.run_id, run.folder) if len(placement.parts) > 1 else None
+        gang = len(placement.parts) > 1 or run.record.request.grows  # which may be one instance for now
+        meeting = self._driver.meeting_point(run.run_id, run.folder) if gang else None
         specs = []
         for rank, part in enumerate(placement.parts):
             devices = self._fleet.devices_of(part)

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS
-from prefect_gpu.estimation.throughput.speeds import Measured
+from prefect_gpu.estimation.throughput.speeds import Measured, place_of
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
 from prefect_gpu.runtime.gang import parts_of
@@ -127,14 +127,25 @@ class Launch:
     _measured: Measured | None = None  # of an elastic run
 
     def __post_init__(self) -> None:
-        if self.record.request.is_resizable:
+        if self.record.request.is_elastic:
             self._measured = Measured(self.record.speeds)
-            self._measured.begins(len(self.record.placement.devices))  # an adopted one may train already
+            self._measured.begins(*self._spread)  # an adopted one may train already
 
     @property
     def run_id(self) -> str:
         """The flow run's id."""
         return self.record.run_id
+
+    @property
+    def place(self) -> str:
+        """What it measures of its speed is kept under this; see :func:`.place_of`."""
+        return place_of(*self._spread)
+
+    @property
+    def _spread(self) -> tuple[int, int]:
+        """Its devices, and the nodes that they are on."""
+        parts = self.record.placement.parts
+        return sum(len(part.devices) for part in parts), len({part.node for part in parts if part.devices})
 
     def attach(self, *followers: Follower) -> None:
         """They hear, in this order, of all that happens from here on."""
@@ -192,7 +203,7 @@ class Launch:
             self._pace, self._steps = {}, None
             self._last = None if self.record.progress["first_step"] else (0.0, 0)
             if self._measured is not None:
-                self._measured.begins(len(self.record.placement.devices))
+                self._measured.begins(*self._spread)
         return True
 
     def progressed(self, data: dict[str, Any], at: float | None = None) -> None:
@@ -263,7 +274,7 @@ class Launch:
         if record.progress.get("first_step"):
             features = features | {RESUMED_AT: record.progress["first_step"]}
         if self._measured is not None:
-            features = features | {MAX_GPUS: record.request.max_gpus, SPEEDS: record.speeds}
+            features = features | {MAX_GPUS: record.request.most_gpus, SPEEDS: record.speeds}
         followed = len(self._pace) == len(MARKS) and record.progress.get("step") == self._steps
         granted, launched = times.get("granted"), times.get("launched")
         preparing, training = times.get(protocol.PREPARING), times.get(protocol.TRAINING)

@@ -36,6 +36,7 @@ RECORD, FIRST = "record.json", "first.json"
 VERSION = 2
 _LEAST_VERSION = 1  # of a worker that can read what we write
 _SINCE_1 = "since_version_1"
+_MAX_WORKERS = "max_workers"  # of the request, in there
 _OURS = (RECORD, FIRST, supervisor.CLAIM, supervisor.PROCESS)
 UNKNOWN_PLACE = Placement("", (), ())
 
@@ -206,6 +207,9 @@ def _as_written(record: RunRecord) -> dict[str, Any]:
     """A record's fields, those that version 1 does not have below ``known``."""
     written = fields_of(record)
     newer = {name: written.pop(name) for name in list(written) if name not in _FIELDS_OF_VERSION_1}
+    written["request"] = fields_of(record.request)
+    if (most := written["request"].pop(_MAX_WORKERS)) is not None:
+        newer[_MAX_WORKERS] = most
     own = {"version": VERSION, "least": _LEAST_VERSION, **newer}
     return {**written, "known": {**record.known, _SINCE_1: own}}
 
@@ -229,6 +233,8 @@ def _fields_in(path: Path, *, whatever: bool = False) -> dict[str, Any]:
     version, least = newer.pop("version", 1), newer.pop("least", 1)
     if not whatever and (not isinstance(least, int) or least > VERSION):
         raise files.UnreadableError(f"version {version} wrote it for versions from {least} on; this one is {VERSION}")
+    if (most := newer.pop(_MAX_WORKERS, None)) is not None and isinstance(request := written.get("request"), dict):
+        written["request"] = {**request, _MAX_WORKERS: most}
     return {**written, **newer}
 
 

@@ -42,6 +42,8 @@ class Run:
         speed: Seconds of service per second, now; 0 while it does not train.
         weight: Its share of its devices beside others (SpeCon's demotion).
         gate_open: Whether it may train as soon as it is prepared.
+        units: How fast an elastic gang was when it last began to train: the scheduler is told its service and progress
+            in seconds at that speed, as a live run is.
         turn: Counts changes, so that what was planned before the last change is known to be void.
     """
 
@@ -53,6 +55,7 @@ class Run:
     since: float = 0.0
     speed: float = 0.0
     weight: float = 1.0
+    units: float = 1.0
     gate_open: bool = True
     prepared: bool = False
     turn: int = 0

@@ -210,9 +210,19 @@ class World:
         run = self.runs[model.id] = Run(model, self.results.submitted(model))
         self._tell_submitted(run)
 
+    def _told(self, model: JobModel) -> Estimate:
+        return model.estimate if self._estimate is None else self._estimate(model)
+
+    def _tell_units(self, run: Run, units: float) -> None:
+        """What is left of an elastic gang is told in seconds at this speed from now on."""
+        told, run.units = self._told(run.model), units
+        if told.service_s is not None:
+            self._tell(ev.Progressed(((run.model.id, run.done_s / units),)))
+            self._tell(ev.JobEstimated(run.model.id, replace(told, service_s=told.service_s / units)))
+
     def _tell_submitted(self, run: Run) -> None:
         model = run.model
-        told = model.estimate if self._estimate is None else self._estimate(model)
+        told = self._told(model)
         self._tell(ev.JobSubmitted(model.id, model.request, model.queue, model.submit_s, self.now, "", told))
 
     def _launch(self, run: Run, placement: Placement) -> None:
@@ -250,6 +260,8 @@ class World:
         run.status, run.since = Status.TRAINING, self.now
         self.results.trains(run, self.now)
         self._learn(ev.PhaseEntered(run.model.id, Status.TRAINING))
+        if run.model.request.grows and run.model.throughput and run.placement is not None:
+            self._tell_units(run, run.model.speed_on(len(run.placement.all_devices)) or 1.0)
         self._changed(run)
 
     def _changed(self, run: Run) -> None:
@@ -325,7 +337,7 @@ class World:
 
     def _resubmit(self, run: Run) -> None:
         self._tell_submitted(run)
-        self._tell(ev.Progressed(((run.model.id, run.done_s),)))
+        self._tell(ev.Progressed(((run.model.id, run.done_s / run.units),)))
 
     def _stop(self, run: Run, then: Placement | None) -> None:
         """Save and stop a run; launch it again at ``then`` if given."""
@@ -355,7 +367,9 @@ class World:
         if not run.model.resumes:
             run.done_s = 0.0
         self.results.stopped(run)
-        self._tell(ev.Progressed(((run.model.id, run.done_s),)))
+        if then is None and run.units != 1.0:
+            self._tell_units(run, 1.0)
+        self._tell(ev.Progressed(((run.model.id, run.done_s / run.units),)))
         if then is not None:
             self._launch(run, then)
         elif not self._instant:
@@ -400,7 +414,7 @@ class World:
             if run.status is not Status.TRAINING or self._has_nothing_to_say(run):
                 continue
             self._advance(run)
-            done.append((run.model.id, run.done_s))
+            done.append((run.model.id, run.done_s / run.units))
             if run.model.losses:
                 self._tell(ev.LossReported(run.model.id, run.model.loss_at(run.done_s)))
             self._tell(ev.UtilisationMeasured(run.model.id, run.model.utilisation * run.speed))

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.interference.network import Communication
 from prefect_gpu.estimation.runs import FinishedRun, Known
-from prefect_gpu.estimation.submission import RESUMED_AT, SPEEDS, declared_of
-from prefect_gpu.estimation.throughput.speeds import speeds_of
+from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS, declared_of
+from prefect_gpu.estimation.throughput.speeds import apart_of, speeds_of
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
@@ -53,6 +53,7 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         named=_named(row.features),
     )
     ended = 0.0 if ended_at is None else ended_at
+    kept = row.features.get(SPEEDS) if isinstance(row.features, Mapping) else None
     return FinishedRun(
         row.run_id,
         known,
@@ -62,14 +63,20 @@ def finished_run(row: HistoryRow) -> FinishedRun | None:
         ended,
         None if steps is None else int(steps),
         _pace(row.pace),
-        speeds_of(row.features.get(SPEEDS)) if isinstance(row.features, Mapping) else {},
+        speeds_of(kept),
+        apart_of(kept),
+        len({node for node, devices in row.places if devices}) or 1,
     )
 
 
 def _gpus(row: HistoryRow) -> float | None:
-    """Devices of each instance. An elastic run asks for the fewest that it accepts: what it had last counts."""
+    """Devices of each instance. An elastic run asks for the fewest that it accepts: what it had last counts.
+
+    Of an elastic gang, the devices of all instances count, as its speed is known by their number.
+    """
     asked = _number(row.requested_gpus)
-    return float(len(row.devices)) if row.devices and not row.parts and asked != 0 else asked
+    elastic = isinstance(row.features, Mapping) and MAX_GPUS in row.features
+    return float(len(row.devices)) if row.devices and (elastic or not row.parts) and asked != 0 else asked
 
 
 def _named(features: object) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ class RunArtifacts:
     def _estimate_markdown(self, measured: Mapping[str, float] | None) -> str:
         run_id, now = self._run.run_id, CLOCK()
         speeds, own = self._estimates.throughput(run_id)
+        apart, own_apart = self._estimates.throughput(run_id, apart=True)
         return estimate_markdown(
             estimate_of(self._run.record.known.get("estimate", {}), self._estimates.of(run_id)),
             now=now,
@@ -113,6 +114,8 @@ class RunArtifacts:
             measured=measured,
             speeds=speeds,
             own=own,
+            apart=apart,
+            own_apart=own_apart,
         )
 
 

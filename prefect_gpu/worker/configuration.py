@@ -146,6 +146,7 @@ def check_bounds(request: GpuRequest, settings: GpuSettings) -> None:
         ("max_gpus", request.max_gpus or 0, "most_gpus", settings.most_gpus),
         ("cpus", request.cpus or 0, "most_cpus", settings.most_cpus),
         ("workers", request.workers, "most_instances", settings.most_instances),
+        ("max_workers", request.max_workers or 0, "most_instances", settings.most_instances),
         ("ps", request.ps, "most_instances", settings.most_instances - request.workers),
     )
     for field, value, setting, most in bounds:
@@ -191,7 +192,10 @@ def read_request(
         workers=request.workers,
         servers=request.ps,
         max_gpus=request.max_gpus if request.max_gpus != request.gpus else None,
-        preemptible=request.preemptible or request.max_gpus not in (None, request.gpus),
+        max_workers=request.max_workers if request.max_workers != request.workers else None,
+        preemptible=request.preemptible
+        or request.max_gpus not in (None, request.gpus)
+        or request.max_workers not in (None, request.workers),
         exclusive=request.exclusive is not False,
         automatic=request.exclusive is None and request.gpus > 0,
         category=request.category,

@@ -104,6 +104,8 @@ def estimate_markdown(
     measured: Mapping[str, float] | None = None,
     speeds: Sequence[float] = (),
     own: Mapping[int, float] = MappingProxyType({}),
+    apart: Sequence[float] = (),
+    own_apart: Mapping[int, float] = MappingProxyType({}),
     zone: tzinfo | None = None,
 ) -> str:
     """What a run's page says of its estimate; empty if nothing was estimated.
@@ -116,10 +118,14 @@ def estimate_markdown(
         measured: By target, what it needed; None: it is not over yet.
         speeds: Of an elastic run, the steps per second that are expected on 1, 2, 3 … devices.
         own: Its own steps per second, by the number of devices on which it was measured.
+        apart, own_apart: Likewise on several nodes, if it may be there.
         zone: Whose time is meant; None: that of this machine.
     """
+    shown = _speeds(speeds, own)
+    if any(apart):
+        shown = "\n".join((shown, _speeds(apart, own_apart, "on several nodes")))
     if not estimate.targets:
-        return _speeds(speeds, own)
+        return shown
     over = measured is not None
     paragraphs = [f"Estimated from {estimate.basis}."]
     if outlook is not None and not over:
@@ -127,14 +133,14 @@ def estimate_markdown(
     if drift is not None:
         paragraphs.append(f"**{drift_words(drift, estimate.basis)}.**")
     paragraphs.append(_table(estimate, measured))
-    if not over and (said := _speeds(speeds, own)):
-        paragraphs.append(said.rstrip())
+    if not over and shown:
+        paragraphs.append(shown.rstrip())
     if estimate.warnings:
         paragraphs.append("\n".join(f"- {warning}" for warning in estimate.warnings))
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _speeds(speeds: Sequence[float], own: Mapping[int, float]) -> str:
+def _speeds(speeds: Sequence[float], own: Mapping[int, float], where: str = "") -> str:
     """Steps per second of an elastic run by devices, those that it has measured itself in bold; empty: unknown."""
     if not any(speeds):
         return ""
@@ -143,7 +149,7 @@ def _speeds(speeds: Sequence[float], own: Mapping[int, float]) -> str:
         for count, rate in enumerate(speeds[:_MOST_SPEEDS], 1)
     ]
     more = " …" if len(speeds) > _MOST_SPEEDS else ""
-    return f"Steps per second by number of devices: {', '.join(said)}{more}.\n"
+    return f"Steps per second by number of devices{where and ' ' + where}: {', '.join(said)}{more}.\n"
 
 
 def _end(outlook: Outlook, saving: Interval, now: float, zone: tzinfo | None) -> str:

@@ -85,6 +85,53 @@ def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int 
     note("finished")
 
 
+@flow(retries=9, retry_delay_seconds=0)
+def carries_on_together(trace: str, steps: int, step_s: float, hurry: str) -> None:
+    """The same as a gang of any size: all meet at the first instance in each step, which is the shorter the more.
+
+    The first one adds ``step node pid instances`` to the trace.
+    """
+    import json
+    import socket
+
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if rank == 0:
+        server = socket.create_server(address)
+        peers = [server.accept()[0] for _ in range(count - 1)]
+    else:
+        peers = []
+        while not peers:
+            try:
+                peers = [socket.create_connection(address, timeout=30)]
+            except OSError:
+                time.sleep(0.05)
+    with training_run(steps=steps, checkpoint_every=0.2) as run:
+        state = run.restore(lambda path: json.loads(path.read_text()))
+        weight = state["weight"] if state else 1.0
+        run.step = state["step"] if state else 0
+        run.ready()
+
+        def save(path: Path) -> None:
+            path.write_text(json.dumps({"weight": weight, "step": run.step}))
+
+        for step in run.steps():
+            for peer in peers:
+                peer.sendall(b"x")
+            if not all(peer.recv(1) for peer in peers):
+                raise RuntimeError("an instance is gone")
+            weight -= 0.1 * weight * (1 + step % 3)
+            if rank == 0:
+                with open(trace, "a") as file:
+                    file.write(f"{step} {os.uname().nodename} {os.getpid()} {count}\n")
+            time.sleep(0.0 if Path(hurry).exists() else step_s / count)
+            run.report(loss=weight, checkpoint=save)
+    if rank == 0:
+        with run.saving():
+            Path(f"{trace}.result").write_text(repr(weight))
+        note("finished")
+
+
 @flow
 def eats_memory(mebibytes: int) -> None:
     """Takes so much main memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -149,3 +150,19 @@ async def test_the_report_is_of_the_instance_that_ended_first_and_not_of_the_one
     report = await gang.wait()
     assert report.returncode == (9 if heard_late == (9, 1.0) else 5)
     assert [handle.running for handle in handles] == [False, False, False]
+
+
+async def test_of_a_gang_that_is_stopped_no_instance_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    handles = [MemoryHandle(f"run.{rank}") for rank in range(3)]
+    gang = GangHandle("run", handles, LOGGER)
+    end = handles[0].stop
+
+    async def later(grace_seconds: float) -> None:
+        await asyncio.wait([asyncio.ensure_future(handle.wait()) for handle in handles[1:]])
+        await asyncio.sleep(0)
+        await end(grace_seconds)
+
+    handles[0].stop = later  # type: ignore[method-assign]
+    await gang.stop(0)
+    report = await gang.wait()
+    assert report.returncode == -15 and report.cause == "" and caplog.records == []

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,15 @@ def test_version_1_reads_our_records(tmp_path: Path, name: str) -> None:
     assert names_in(ours) == names_in(theirs)
     assert ours["known"].pop("since_version_1") == {"version": records.VERSION, "least": 1}
     assert ours == theirs
+
+
+def test_the_range_of_an_elastic_gang_is_kept_where_version_1_does_not_look(tmp_path: Path) -> None:
+    store = RecordStore(tmp_path, "pool")
+    folder = store.create(replace(a_record(), request=Request(max_workers=8, preemptible=True)))
+    written = json.loads((folder / RECORD).read_text())
+    assert names_in(written["request"]) == names_in(of_version_1("record-plain.json")["request"])
+    [(_, record)] = store
+    assert record.request == Request(max_workers=8, preemptible=True)
 
 
 @pytest.mark.parametrize("place", [(), ("request",), ("placement",), ("known", "since_version_1")])

@@ -63,12 +63,13 @@ requests = st.builds(
     servers=st.sampled_from([0, 0, 1]),
     spans=st.sampled_from([False, False, True]),
     max_gpus=st.sampled_from([None, None, 4]),
+    max_workers=st.sampled_from([None, None, None, 4]),
     preemptible=st.sampled_from([True, True, False]),
     owner=st.sampled_from(["ada", "bob"]),
     priority=st.integers(0, 2),
     kind=st.sampled_from(["", "vgg16", "bert"]),
     converged=st.sampled_from(["", "", "yield", "stop"]),
-).filter(lambda one: (one.workers == 1 and one.servers == 0) or not (one.spans or one.max_gpus or one.gpus == 0))
+).filter(lambda one: not one.is_gang or not (one.spans or one.max_gpus or one.gpus == 0))
 estimates = st.builds(
     Estimate,
     service_s=st.none() | st.sampled_from([10.0, 30.0, 100.0, 1000.0]),
@@ -184,6 +185,7 @@ class Outside:
                     self.stopping.add(job)
             case Move(job, placement):
                 assert self.able.preemption is not Preemption.NONE and self.requests[job].preemptible
+                self.check_gang(self.requests[job], placement)
                 self.check_memory(job, placement)
                 self.running[job] = placement
                 if not self.able.free_moves:
@@ -236,7 +238,10 @@ class Outside:
             return
         assert placement.servers == request.servers
         held = [len(part.devices) for part in placement.parts]
-        assert held == [request.gpus] * request.workers + [0] * request.servers, "a worker or a server is missing"
+        workers = len(held) - request.servers
+        assert held == [request.gpus] * workers + [0] * request.servers, "a worker or a server is missing"
+        most = (request.max_workers or 0) if request.grows else request.workers
+        assert request.workers <= workers <= max(request.workers, most), "more or fewer workers than it can have"
 
     def some(self, number: int, jobs: Any) -> str | None:
         """One of the jobs, or None if there is none."""

@@ -170,6 +170,14 @@ def test_an_elastic_run_tells_where_it_ended_and_how_fast_it_was_before() -> Non
     assert run.known.declared == {}, "what the pool notes is nothing that it declared"
 
 
+def test_an_elastic_gang_tells_all_its_devices_and_what_it_did_on_several_nodes() -> None:
+    parts = tuple({"node": n, "devices": (n,), "role": "worker"} for n in "ab")
+    features = {"max_gpus": 4, "speeds": {"1": [50, 5.0], "2/2": [45, 3.0], "x/2": [9, 1.0], "2/": [9, 1.0]}}
+    run = finished_run(row(requested_gpus=1, devices=("a", "b"), parts=parts, features=features, **TIMES))
+    assert run is not None and (run.known.gpus, run.nodes) == (2, 2)
+    assert run.speeds == {1: 10.0} and run.apart == {2: 15.0}
+
+
 def test_an_instance_of_a_gang_has_the_devices_that_it_asked_for() -> None:
     parts = tuple({"node": n, "devices": (n,), "role": "worker"} for n in "ab")
     run = finished_run(row(requested_gpus=1, devices=("a", "b"), parts=parts, **TIMES))

@@ -124,6 +124,7 @@ def test_a_bad_value_is_refused_with_a_remedy(variables: dict[str, Any], words: 
         ({"max_gpus": 9}, "max_gpus=9 is more than the 8 .*_MOST_GPUS=8"),
         ({"cpus": 5}, "cpus=5 is more than the 4 .*_MOST_CPUS=4"),
         ({"workers": 4}, "workers=4 is more than the 3 .*_MOST_INSTANCES=3"),
+        ({"max_workers": 4}, "max_workers=4 is more than the 3 .*_MOST_INSTANCES=3"),
         ({"workers": 2, "ps": 2}, "ps=2 is more than the 1 .*_MOST_INSTANCES=3"),
     ],
 )
@@ -135,6 +136,14 @@ def test_what_the_operator_does_not_allow_is_refused_with_the_setting_that_says_
         read_request(a_run(**variables), None, a_pool(), settings)
     most = {"gpus": 8, "max_gpus": 8, "cpus": 4, "workers": 2, "ps": 1}
     assert read_request(a_run(**most), None, a_pool(), settings).servers == 1
+
+
+def test_a_range_of_workers_makes_an_elastic_gang_that_may_be_stopped() -> None:
+    request = read_request(a_run(workers=2, max_workers=8, gpus=2), None, a_pool())
+    assert request.grows and request.is_elastic and request.is_gang and request.preemptible
+    assert (request.total_gpus, request.most_gpus) == (4, 16)
+    fixed = read_request(a_run(workers=2, max_workers=2), None, a_pool())
+    assert not fixed.grows and fixed.max_workers is None and not fixed.preemptible
 
 
 def test_environments_are_merged_key_by_key() -> None:

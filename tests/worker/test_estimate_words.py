@@ -134,5 +134,8 @@ def test_an_elastic_run_shows_its_speeds_and_which_of_them_are_its_own() -> None
     unknown = estimate_markdown(NOTHING_KNOWN, now=NOON, speeds=tuple(range(1, 11)))
     assert unknown.startswith("Steps per second") and unknown.endswith("8 on 8 ….\n"), "long ones are cut"
     assert estimate_markdown(NOTHING_KNOWN, now=NOON) == ""
+    gang = estimate_markdown(ESTIMATE, now=NOON, speeds=(10.0, 16.7), apart=(10.0, 12.0), own_apart={2: 12.0})
+    assert "devices: 10 on 1, 16.7 on 2" in gang
+    assert "devices on several nodes: 10 on 1, **12** on 2 (its own)" in gang
     over = estimate_markdown(ESTIMATE, now=NOON, measured={}, speeds=(10.0, 16.7))
     assert "Steps per second" not in over, "it is over: nothing is planned with them any more"

@@ -75,7 +75,8 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     controller: Any = queue.controller
     controller.handle = told.append
     controller.fleet = Fleet()
-    monkeypatch.setattr(controller.estimates, "submitted", lambda *_: Estimate(memory_bytes=2, utilisation=0.5))
+    estimate = Estimate(memory_bytes=2, utilisation=0.5)
+    monkeypatch.setattr(controller.estimates, "submitted", lambda *_, **__: estimate)
     monkeypatch.setattr("prefect_gpu.worker.queue_sync.read_request", lambda *_: Request(automatic=True))
 
     async def flow(_: object) -> Any:

@@ -63,18 +63,21 @@ class Throughput:
             for rates in zip(median.tolist(), (median - wide).tolist(), (median + wide).tolist(), strict=True)
         ]
 
-    def as_tuple(self, max_gpus: int) -> tuple[float, ...]:
-        """Steps per second on 1, 2, 3 … GPUs of a node of the kind that was tried last, and with that batch.
+    def as_tuple(self, max_gpus: int, nodes: int = 1) -> tuple[float, ...]:
+        """Steps per second on 1, 2, 3 … GPUs of nodes of the kind that was tried last, and with that batch.
 
         :class:`~prefect_gpu.scheduling.model.jobs.Estimate` has them so. It is a lower quantile: where it was tried
         that is close to the median, and where it is a guess, a GPU is not handed out for a speed-up that nothing shows.
 
         Args:
             max_gpus: Length of the tuple. It is empty if nothing was tried.
+            nodes: On so many nodes; a single GPU is on one.
         """
         if not self.tried or max_gpus < 1:
             return ()
-        setups = [replace(self.tried[-1].setup, gpus=count, nodes=1) for count in range(1, max_gpus + 1)]
+        setups = [
+            replace(self.tried[-1].setup, gpus=count, nodes=min(count, nodes)) for count in range(1, max_gpus + 1)
+        ]
         median, std = self.log_rates(setups)
         return tuple(_rate(rate) for rate in (median + NormalDist().inv_cdf(CAUTIOUS) * std).tolist())
 

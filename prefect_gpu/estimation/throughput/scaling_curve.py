@@ -29,7 +29,10 @@ class Speed:
     runs: int
 
 
-def speeds_on(model: ProgramModel, known: Known, max_gpus: int) -> tuple[Speed, ...]:
+_APART = 2  # nodes that stand for several
+
+
+def speeds_on(model: ProgramModel, known: Known, max_gpus: int, *, apart: bool = False) -> tuple[Speed, ...]:
     """A run's speed on 1, 2, … ``max_gpus`` GPUs, with its parameters.
 
     For each number of GPUs on which runs of the program have ended, the program's model says what this run's steps
@@ -38,35 +41,48 @@ def speeds_on(model: ProgramModel, known: Known, max_gpus: int) -> tuple[Speed, 
     (cautiously: about 0.86 of linear on twice, 0.63 on four times one GPU). A program that was measured to be no
     faster on more GPUs is not promised to be so beyond them.
 
+    Args:
+        apart: On several nodes. For the form, these are two; what was measured on one node and on several tells both.
+
     Returns:
         Nothing if no run of the program has told, or ``max_gpus`` is below 1.
     """
     ended: dict[int, int] = {}
+    spread: dict[int, int] = {}  # of those, how many were on several nodes
     for run in model.runs:
         if STEP_S in run.measured and run.known.gpus >= 1:
             ended[int(run.known.gpus)] = ended.get(int(run.known.gpus), 0) + 1
+            spread[int(run.known.gpus)] = spread.get(int(run.known.gpus), 0) + (run.nodes > 1 and bool(run.apart))
     if STEP_S not in model.models or not ended or max_gpus < 1:
         return ()
     at = {gpus: _rate(model, replace(known, gpus=gpus)) for gpus in sorted(ended)}
-    tried = [Tried(Setup(gpus), rate, ended[gpus]) for gpus, rate in at.items()]
-    told = dict(ended)
+    tried = [Tried(_setup(gpus, 2 * spread[gpus] > ended[gpus]), rate, ended[gpus]) for gpus, rate in at.items()]
+    told = {one.setup.gpus: ended[one.setup.gpus] for one in tried if apart == (one.setup.nodes > 1)}
     for run in model.runs:
-        own = run.speeds
-        base = int(run.known.gpus) if run.known.gpus in own else next((gpus for gpus in own if gpus in at), None)
-        if base is None or base not in at:
+        own = {(gpus, False): speed for gpus, speed in run.speeds.items()}
+        own |= {(gpus, True): speed for gpus, speed in run.apart.items()}
+        last = int(run.known.gpus), run.nodes > 1 and bool(run.apart)
+        base = last if last in own else next((place for place in own if place[0] in at), None)
+        if base is None or base[0] not in at:
             continue
-        for gpus, speed in own.items():
-            if gpus != base:
-                tried.append(Tried(Setup(gpus), at[base] * speed / own[base]))
-                told[gpus] = told.get(gpus, 0) + 1
+        for (gpus, wide), speed in own.items():
+            if (gpus, wide) != base:
+                tried.append(Tried(_setup(gpus, wide), at[base[0]] * speed / own[base]))
+                if wide == apart:
+                    told[gpus] = told.get(gpus, 0) + 1
     fitted = Throughput(tried, NO_PRIOR)
-    curve = bounded(fitted.as_tuple(max_gpus), {one.setup.gpus: one.steps_per_s for one in fitted.tried})
+    measured = {one.setup.gpus: one.steps_per_s for one in fitted.tried if apart == (one.setup.nodes > 1)}
+    curve = bounded(fitted.as_tuple(max_gpus, _APART if apart else 1), measured)
     return tuple(Speed(gpus, rate, told.get(gpus, 0)) for gpus, rate in enumerate(curve, 1))
 
 
-def throughput_of(model: ProgramModel, known: Known, max_gpus: int) -> tuple[float, ...]:
+def throughput_of(model: ProgramModel, known: Known, max_gpus: int, *, apart: bool = False) -> tuple[float, ...]:
     """:func:`speeds_on` as :class:`.Estimate` has it: steps per second on 1, 2, … GPUs."""
-    return tuple(speed.steps_per_s for speed in speeds_on(model, known, max_gpus))
+    return tuple(speed.steps_per_s for speed in speeds_on(model, known, max_gpus, apart=apart))
+
+
+def _setup(gpus: int, apart: bool) -> Setup:
+    return Setup(gpus, min(gpus, _APART) if apart else 1)
 
 
 def _rate(model: ProgramModel, known: Known) -> float:

@@ -7,8 +7,19 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 FIXED = 0.2  # part of a step on one device that further devices are taken not to shorten, before any run has told
+FIXED_APART = 0.3  # likewise, where they are on several nodes
 MOST_DEVICES = 10_000  # of one node; whoever says more is wrong
 LEAST_STEPS = 5  # between two reports, from which on they say how fast the run is
+
+
+def place_of(devices: int, nodes: int) -> str:
+    """What measurements on so many devices of so many nodes are kept under; those on one node as version 1 has it.
+
+    Example:
+        >>> place_of(4, 1), place_of(4, 2)
+        ('4', '4/2')
+    """
+    return str(devices) if nodes <= 1 else f"{devices}/{nodes}"
 
 
 class Measured:
@@ -17,8 +28,8 @@ class Measured:
     The time up to a launch's first report is left out: its first steps are slow (compilers, caches).
 
     Args:
-        kept: Where it keeps what it has measured: by number of devices, as text since JSON will have it so,
-            [steps, seconds]. It is changed in place; what an earlier launch has left there counts on.
+        kept: Where it keeps what it has measured: by :func:`place_of`, [steps, seconds]. It is changed in place; what
+            an earlier launch has left there counts on.
 
     Example:
         >>> measured = Measured({})
@@ -31,52 +42,86 @@ class Measured:
 
     def __init__(self, kept: dict[str, list[float]]) -> None:
         self.kept = kept
-        self._devices = 0
+        self._place = ""
         self._last: tuple[int, float] | None = None  # (steps done, when), of the last report of this launch
 
-    def begins(self, devices: int) -> None:
+    def begins(self, devices: int, nodes: int = 1) -> None:
         """A launch begins to train on so many devices, or begins again."""
-        self._devices, self._last = devices, None
+        self._place, self._last = place_of(devices, nodes) if devices > 0 else "", None
 
     def reports(self, step: int, at: float) -> None:
         """So many steps were done at this time in Unix seconds. Whoever goes back is followed from there on."""
-        if self._last is not None and self._devices > 0:
+        if self._last is not None and self._place:
             done, before = self._last
             if step == done:
                 return  # it may have evaluated: the time counts towards the next step
             if step > done and at > before:
-                total = self.kept.setdefault(str(self._devices), [0.0, 0.0])
+                total = self.kept.setdefault(self._place, [0.0, 0.0])
                 total[0] += step - done
                 total[1] += at - before
         self._last = step, at
 
 
 def speeds_of(kept: object) -> dict[int, float]:
-    """Steps per second by number of devices, fewest first; what is absurd, or rests on a few steps only, is left out.
+    """Steps per second by number of devices of one node, fewest first; see :func:`apart_of`."""
+    return {devices: speed for (devices, apart), speed in _speeds(kept).items() if not apart}
+
+
+def apart_of(kept: object) -> dict[int, float]:
+    """The same on several nodes. What is absurd, or rests on a few steps only, is left out.
 
     Args:
         kept: As :class:`Measured` keeps it; it may come from a database, and so be anything.
     """
-    found = {}
-    for devices, total in kept.items() if isinstance(kept, Mapping) else ():
-        if not (isinstance(devices, str) and devices.isdecimal() and isinstance(total, Sequence) and len(total) == 2):
+    return {devices: speed for (devices, apart), speed in _speeds(kept).items() if apart}
+
+
+def _speeds(kept: object) -> dict[tuple[int, bool], float]:
+    """By number of devices, and whether they are on several nodes."""
+    totals: dict[tuple[int, bool], tuple[float, float]] = {}
+    for place, total in kept.items() if isinstance(kept, Mapping) else ():
+        if not (isinstance(place, str) and isinstance(total, Sequence) and len(total) == 2):
+            continue
+        devices, apart, nodes = place.partition("/")
+        if not devices.isdecimal() or (apart and not nodes.isdecimal()):
             continue
         steps, seconds = total
         numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in total)
         if not numbers or not LEAST_STEPS <= steps < math.inf or not 0 < seconds < math.inf:
             continue
         if 0 < steps / seconds < math.inf and 1 <= int(devices) <= MOST_DEVICES:
-            found[int(devices)] = steps / seconds
-    return dict(sorted(found.items()))
+            before = totals.get((int(devices), bool(apart)), (0.0, 0.0))
+            totals[int(devices), bool(apart)] = before[0] + steps, before[1] + seconds
+    return {key: steps / seconds for key, (steps, seconds) in sorted(totals.items())}
 
 
-def assumed(max_gpus: int) -> tuple[float, ...]:
+def assumed(max_gpus: int, fixed: float = FIXED) -> tuple[float, ...]:
     """f_M of a program that nothing is known of, relative to one device: Amdahl's law with :data:`FIXED`.
 
     The thesis (§3) does not say what f is before anything was tried. This is cautious: 0.83 of linear on two devices,
     0.62 on four; and one try shows what is true.
     """
-    return tuple(count / (1.0 + FIXED * (count - 1)) for count in range(1, max_gpus + 1))
+    return tuple(count / (1.0 + fixed * (count - 1)) for count in range(1, max_gpus + 1))
+
+
+def both(
+    learned: Sequence[float], apart: Sequence[float], own: Mapping[int, float], own_apart: Mapping[int, float]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """f_M of a run that trains, on one node and on several, from what was learned of others and what it measured.
+
+    What it measured on several nodes says by what was learned what it would do on one, and the other way round.
+
+    Args:
+        learned: On one node; see :func:`corrected`.
+        apart: On several nodes.
+        own, own_apart: Of the run itself, likewise.
+    """
+    ratio = [many / one if one > 0 else 1.0 for one, many in zip(learned, apart, strict=True)]
+    known = range(1, len(ratio) + 1)
+    near = {n: rate / ratio[n - 1] for n, rate in own_apart.items() if n in known and ratio[n - 1] > 0}
+    together = corrected(learned, {**near, **own})
+    far = [one * part for one, part in zip(together, ratio, strict=True)]
+    return together, corrected(far, {**{n: rate for n, rate in own.items() if n == 1}, **own_apart})
 
 
 def corrected(learned: Sequence[float], own: Mapping[int, float]) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ elsewhere (:mod:`~prefect_gpu.runtime.learning.learner`) as an :class:`~prefect_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from prefect_gpu.estimation.runs import (
     RunEstimate,
 )
 from prefect_gpu.estimation.submission import declared_of, known_of
-from prefect_gpu.estimation.throughput.speeds import assumed, corrected, speeds_of
+from prefect_gpu.estimation.throughput.speeds import FIXED_APART, apart_of, assumed, both, corrected, speeds_of
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.jobs import Estimate
@@ -47,7 +47,10 @@ class _Followed:
 
     Attributes:
         learned: Its steps per second on 1, 2, … devices, from the history alone.
+        learned_apart: The same on several nodes.
         own: The same by number of devices, as the run itself was measured.
+        own_apart: Likewise on several nodes.
+        wide: Whether its devices may be on several nodes.
         weighed: Steps that had been measured on its devices when that was last looked at.
         earlier_s: Seconds of service that the scheduler counts of its earlier launches.
     """
@@ -56,12 +59,19 @@ class _Followed:
     max_gpus: int | None = None
     learned: tuple[float, ...] = ()
     own: dict[int, float] = field(default_factory=dict)
+    learned_apart: tuple[float, ...] = ()
+    own_apart: dict[int, float] = field(default_factory=dict)
+    wide: bool = False
     weighed: float = 0.0
     earlier_s: float = 0.0
     prior: RunEstimate = NOTHING_KNOWN
     told: Estimate = NOTHING_TOLD
     told_at: float = float("-inf")
     training: Training | None = None
+
+    def measured(self, kept: Mapping[str, list[float]] | None) -> None:
+        """What it has measured itself, as its record has it."""
+        self.own, self.own_apart = speeds_of(kept), apart_of(kept)
 
 
 class Estimates(Follower):
@@ -87,17 +97,20 @@ class Estimates(Follower):
         known: Known,
         max_gpus: int | None = None,
         *,
+        wide: bool = False,
         speeds: Mapping[str, list[float]] | None = None,
     ) -> Estimate:
         """A run waits: what the scheduler is to know of it.
 
         Args:
             max_gpus: Most GPUs that an elastic run can use; its speed on each number of them is estimated, too.
+            wide: Whether these may be on several nodes, so that the speeds there are estimated, too.
             speeds: What an elastic run that was adopted has measured itself, as its record has it.
         """
         if speeds:
             self._speeds[run_id] = {devices: list(total) for devices, total in speeds.items()}
-        run = self._runs[run_id] = _Followed(known, max_gpus, own=speeds_of(self._speeds.get(run_id)))
+        run = self._runs[run_id] = _Followed(known, max_gpus, wide=wide)
+        run.measured(self._speeds.get(run_id))
         self._plan(run)
         return run.told
 
@@ -111,7 +124,9 @@ class Estimates(Follower):
         kind = device_kind if record.request.gpus else None
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
-        told = self.submitted(launch.run_id, known, record.request.max_gpus, speeds=record.speeds)
+        told = self.submitted(
+            launch.run_id, known, record.request.most_if_elastic, wide=record.request.grows, speeds=record.speeds
+        )
         yield ev.JobEstimated(launch.run_id, told)
         if launch.phase == protocol.TRAINING:
             yield from self._entered(launch, record.times[protocol.TRAINING])
@@ -141,8 +156,8 @@ class Estimates(Follower):
         followed.known = replace(followed.known, declared=declared_of(declared))
         # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
         here = followed.known
-        if run.record.request.is_resizable:
-            here = replace(here, gpus=len(run.record.placement.devices))
+        if run.record.request.is_elastic:
+            here = replace(here, gpus=len(run.record.placement.all_devices))
             followed.weighed = 0.0
         followed.prior = self._estimate(here)
         steps = declared.get("steps")
@@ -173,7 +188,7 @@ class Estimates(Follower):
         followed = self._runs.get(launch.run_id)
         if followed is not None:
             followed.training = None
-            followed.own = speeds_of(launch.record.speeds)
+            followed.measured(launch.record.speeds)
 
     def speeds(self, run_id: str) -> dict[str, list[float]]:
         """What an elastic run did in earlier launches, for the record of the next one; empty: nothing is known."""
@@ -184,10 +199,16 @@ class Estimates(Follower):
         self._runs.pop(run_id, None)
         self._speeds.pop(run_id, None)
 
-    def throughput(self, run_id: str) -> tuple[tuple[float, ...], dict[int, float]]:
-        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those it has measured)."""
+    def throughput(self, run_id: str, *, apart: bool = False) -> tuple[tuple[float, ...], dict[int, float]]:
+        """Of an elastic run: (steps per second on 1, 2, … devices as the scheduler was told, those it has measured).
+
+        Args:
+            apart: On several nodes, and not on one.
+        """
         run = self._runs.get(run_id)
-        return ((), {}) if run is None else (run.told.throughput, dict(run.own))
+        if run is None:
+            return (), {}
+        return (run.told.apart, dict(run.own_apart)) if apart else (run.told.throughput, dict(run.own))
 
     def of(self, run_id: str) -> RunEstimate:
         """What was estimated of a run before it trained."""
@@ -208,8 +229,11 @@ class Estimates(Follower):
         run.prior, run.told = self._estimate(run.known), NOTHING_TOLD
         if self.estimator is not None:
             run.learned = self.estimator.throughput(run.known, run.max_gpus) if run.max_gpus else ()
+            if run.max_gpus and run.wide:
+                run.learned_apart = self.estimator.throughput(run.known, run.max_gpus, apart=True)
             run.told = to_plan(run.prior)
-        run.told = replace(run.told, throughput=_speeds_of(run))
+        throughput, apart = _speeds_of(run)
+        run.told = replace(run.told, throughput=throughput, apart=apart)
 
     def _estimate(self, known: Known) -> RunEstimate:
         return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
@@ -219,10 +243,12 @@ class Estimates(Follower):
             return
         plan = _corrected(to_plan(followed.prior), followed, run, at)
         # Without it, the run would be elastic no more.
-        plan = replace(plan, throughput=_weighed(followed, run))
+        throughput, apart = _weighed(followed, run)
+        plan = replace(plan, throughput=throughput, apart=apart)
         before, after = followed.told.service_s, plan.service_s
         moved = before is None or after is None or abs(after - before) > _MOVED * before
         more = plan.memory_bytes != followed.told.memory_bytes or plan.throughput != followed.told.throughput
+        more |= plan.apart != followed.told.apart
         if plan != followed.told and (moved or more):
             followed.told, followed.told_at = plan, at
             yield ev.JobEstimated(run.run_id, plan)
@@ -261,29 +287,39 @@ def as_row(estimate: RunEstimate) -> dict[str, Any]:
     return {**intervals, "from_runs": estimate.from_runs, "basis": estimate.basis}
 
 
-def _weighed(followed: _Followed, run: Launch) -> tuple[float, ...]:
+def _weighed(followed: _Followed, run: Launch) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """An elastic run's throughput with its own speed in it, as often as that rests on twice as many steps as before.
 
     What the scheduler was told stands unless a speed differs clearly: each new plan may cost somebody a restart.
     """
-    before = followed.told.throughput
-    total = run.record.speeds.get(str(len(run.record.placement.devices)))
-    if not followed.max_gpus or not run.record.request.is_resizable or total is None:
+    before = followed.told.throughput, followed.told.apart
+    total = run.record.speeds.get(run.place)
+    if not followed.max_gpus or not run.record.request.is_elastic or total is None:
         return before
     if total[0] < 2.0 * followed.weighed:
         return before
-    followed.weighed, followed.own = total[0], speeds_of(run.record.speeds)
+    followed.weighed = total[0]
+    followed.measured(run.record.speeds)
     now = _speeds_of(followed)
-    same = len(now) == len(before) and all(
+    return before if all(map(_alike, now, before)) else now
+
+
+def _alike(now: Sequence[float], before: Sequence[float]) -> bool:
+    return len(now) == len(before) and all(
         abs(new - old) <= _FASTER * old for new, old in zip(now, before, strict=True)
     )
-    return before if same else now
 
 
-def _speeds_of(followed: _Followed) -> tuple[float, ...]:
-    if not followed.max_gpus or not followed.own:
-        return followed.learned
-    return corrected(followed.learned if any(followed.learned) else assumed(followed.max_gpus), followed.own)
+def _speeds_of(followed: _Followed) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """A run's speeds on one node and, if it may be on several, there."""
+    most, learned, apart = followed.max_gpus, followed.learned, followed.learned_apart
+    if not most or not (followed.own or followed.own_apart):
+        return learned, apart
+    if not any(learned):
+        learned, apart = assumed(most), assumed(most, FIXED_APART)
+    if not followed.wide:
+        return corrected(learned, followed.own), ()
+    return both(learned, apart, followed.own, followed.own_apart)
 
 
 def _corrected(plan: Estimate, followed: _Followed, run: Launch, at: float) -> Estimate:

@@ -1,1 +1,1 @@
-"""How many devices does an elastic job get (F-scheduling)?"""
+"""How many devices does an elastic job get, on one node (F-scheduling) or on several?"""

@@ -28,30 +28,41 @@ class Growing:
         work: What is left, in any unit.
         speed: Work per second by number of GPUs, of those that it may have; 0 where it does not run.
         nodes: Where its GPUs are now; empty while it waits.
+        least: So many GPUs it gets before anybody gets more than that; one of the numbers that it may have, or 0.
+        restart_s: Seconds by which another number of its GPUs must pay off; None: those of the call.
+        alone_s: Seconds that are left on one GPU, or would be; None: on the fewest that it may have.
     """
 
     id: str
     work: float
     speed: Mapping[int, float]
     nodes: Nodes = ()
+    least: int = 0
+    restart_s: float | None = None
+    alone_s: float | None = None
 
 
 def sizes(jobs: Sequence[Growing], gpus: int, *, restart_s: float = RESTART_S) -> dict[str, int]:
     """How many GPUs each job gets; those that are left out wait.
 
     Each job has a curve: what it is worth by number of GPUs. Its concave envelope falls into segments, which are taken
-    in the order of what they add per GPU, as long as there are GPUs. Of equal ones, the earlier job's is first.
+    in the order of what they add per GPU, as long as there are GPUs. Of equal ones, the earlier job's is first. What a
+    job gets in any case is not asked about; all of that together must not be more than there is.
 
     Args:
         gpus: GPUs to hand out.
         restart_s: Seconds that a job loses on any number of GPUs but its own.
     """
     steps = []
+    found: dict[int, int] = {}
     for number, job in enumerate(jobs):
-        corners = [(0, 0.0), *envelope(worth(job, restart_s))]
+        values = worth(job, restart_s)
+        if job.least:
+            found[number] = job.least
+            gpus -= job.least
+        corners = [(job.least, 0.0), *_above(job.least, values)] if job.least else [(0, 0.0), *envelope(values)]
         for rank, ((less, low), (more, high)) in enumerate(pairwise(corners)):
             steps.append(((low - high) / (more - less), rank, number, less, more))
-    found: dict[int, int] = {}
     for _, _, number, less, more in sorted(steps):
         if found.get(number, 0) == less and more - less <= gpus:
             found[number] = more
@@ -64,11 +75,19 @@ def worth(job: Growing, restart_s: float) -> list[tuple[int, float]]:
     runs = [(size, job.work / speed) for size, speed in sorted(job.speed.items()) if speed > 0]
     if not runs:
         return []
-    least_s = max(runs[0][1] + restart_s, 1.0)
+    restart_s = restart_s if job.restart_s is None else job.restart_s
+    least_s = max((runs[0][1] if job.alone_s is None else job.alone_s) + restart_s, 1.0)
     return [
         (size, (least_s / max(left_s + restart_s * (size != len(job.nodes)), 1.0)) ** FASTER / least_s**SHORTER)
         for size, left_s in runs
     ]
+
+
+def _above(least: int, values: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The envelope of what more GPUs than the least are worth beside these."""
+    base = next((value for size, value in values if size == least), 0.0)
+    more = envelope((size - least, value - base) for size, value in values if size > least)
+    return [(size + least, value) for size, value in more]
 
 
 def envelope(points: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -205,13 +205,13 @@ class Resize(Action):
 
 
 class Protection(Reaction):
-    """Looks again when an elastic job may be resized; to be composed with :class:`Resize`."""
+    """Looks again when an elastic job may be resized; to be composed with :class:`Resize` or ``ResizeGangs``."""
 
     def react(self, event: ev.Event, decision: Decision) -> bool:
         """Note when the protection of a job that begins to train ends."""
         if isinstance(event, ev.PhaseEntered) and event.status is Status.TRAINING:
             job = decision.state.jobs[event.job]
-            if job.request.max_gpus is not None and is_elastic(job):
+            if job.request.is_elastic and any(job.estimate.throughput):
                 decision.look_again_at(left_alone_until(job, math.inf))
         return False
 

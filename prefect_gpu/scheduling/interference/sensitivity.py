@@ -47,7 +47,7 @@ class Traffic:
 def placed_key(request: Request, placement: Placement) -> Key:
     """What contention is known for, of a job where it is: its program, on its devices, over so many nodes."""
     nodes = {part.node for part in placement.parts if part.devices}
-    return Key(request.kind, request.total_gpus, len(nodes))
+    return Key(request.kind, len(placement.all_devices), len(nodes))
 
 
 def predicted_ratio(own: Traffic, other: Traffic, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:

@@ -40,8 +40,8 @@ def widths(request: Request, preferred: Sequence[int]) -> tuple[int, ...]:
 
 
 def can_spread(request: Request) -> bool:
-    """Whether the request is one that is spread here: it wants devices, and has no parameter servers."""
-    return request.total_gpus > 0 and request.servers == 0 and not request.max_gpus
+    """Whether the request is one that is spread here: it wants devices, always as many, and no parameter servers."""
+    return request.total_gpus > 0 and request.servers == 0 and not request.max_gpus and not request.max_workers
 
 
 def fits_evenly(job: Job, state: State, preferred: Sequence[int], without: Container[int] = ()) -> bool:
@@ -180,7 +180,7 @@ def running_jobs(decision: Decision) -> dict[str, Running]:
         devices = job.placement.all_devices if job.placement else ()
         nodes = frozenset(state.number_of(device) for device in devices if state.has_node(device))
         if nodes:
-            found[job.id] = Running(key_of(job, len(nodes)), nodes)
+            found[job.id] = Running(Key(job.request.kind, len(devices), len(nodes)), nodes)
     return found
 
 

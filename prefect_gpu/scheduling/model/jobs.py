@@ -22,6 +22,7 @@ class Request:
         servers: Parameter servers of a gang: further instances, which hold no device.
         spans: Whether the devices of an instance may be split over several nodes as the scheduler likes.
         max_gpus: Most devices an elastic run can use (F-scheduling); None: exactly ``gpus``.
+        max_workers: Most instances that an elastic gang can have; None: exactly ``workers``.
         preemptible: Whether the run may be stopped, and carries on from where it was.
         owner: Who is to be treated fairly (DRF).
         priority: Higher goes first under the order ``Priority``.
@@ -49,6 +50,7 @@ class Request:
     features: tuple[str, ...] = ()
     converged: str = ""
     automatic: bool = False
+    max_workers: int | None = None
 
     @property
     def shareable(self) -> bool:
@@ -77,9 +79,36 @@ class Request:
         )
 
     @property
+    def grows(self) -> bool:
+        """Whether it is an elastic gang: one of a varying number of workers, on one node or on several."""
+        return (
+            self.max_workers is not None
+            and self.max_workers > self.workers >= 1
+            and self.gpus >= 1
+            and self.servers == 0
+            and not self.spans
+            and not self.shareable
+        )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it can use a varying number of devices, in one way or the other."""
+        return self.is_resizable or self.grows
+
+    @property
+    def most_gpus(self) -> int:
+        """Devices that it can use at most, of all instances together."""
+        return self.gpus * (self.max_workers or 0) if self.grows else max(self.total_gpus, self.max_gpus or 0)
+
+    @property
+    def most_if_elastic(self) -> int | None:
+        """The same of an elastic run; None of others."""
+        return self.most_gpus if self.is_elastic else None
+
+    @property
     def is_gang(self) -> bool:
-        """Whether it has several instances, which are placed together or not at all."""
-        return self.workers > 1 or self.servers > 0
+        """Whether it has several instances, or may have: they are placed together or not at all."""
+        return self.workers > 1 or self.servers > 0 or (self.max_workers or 0) > 1
 
 
 @dataclass(frozen=True)
@@ -93,6 +122,7 @@ class Estimate:
         utilisation: Mean use of each of its devices, 0 to 1; None: unknown.
         memory_bytes: Peak memory on each device; None: unknown.
         throughput: Steps per second on 1, 2, 3 … devices (F-scheduling's f_M); 0 where it cannot run.
+        apart: The same where they are on several nodes; empty: as on one.
         stages_s: Seconds of each iteration on each of several resources (Muri's resource model).
         iteration_s: Seconds of one iteration alone; with ``stages_s``.
         sent_bps: Bytes per second that each instance of a gang sends to the others while it trains, and receives of
@@ -112,6 +142,7 @@ class Estimate:
     sent_bps: float | None = None
     waits: bool = True
     restart_s: float = 0.0
+    apart: tuple[float, ...] = ()
 
 
 UNKNOWN = Estimate()

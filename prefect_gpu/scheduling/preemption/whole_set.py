@@ -6,6 +6,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import attrgetter, itemgetter
 
@@ -355,7 +356,8 @@ def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit:
     if len(spots) == 1:
         shape: Shape | None = Shape.on_one_node(width, pool.size)
     else:
-        shape = shape_of(job.request, pool.size, len(pool.numbers))
+        asked = replace(job.request, workers=len(placement.parts)) if job.request.grows else job.request
+        shape = shape_of(asked, pool.size, len(pool.numbers))
     return none if shape is None else _Unit(jobs, shape, width, list(spots.items()))
 
 

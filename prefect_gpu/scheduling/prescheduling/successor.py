@@ -115,8 +115,11 @@ class Prescheduling(Reaction):
                 self._watch(jobs[job_id], decision)
                 self._note_phase(job_id, status, decision)
             case ev.Progressed(done):
-                for job_id, _ in done:
+                for job_id, done_s in done:
                     if job_id in self._paces and jobs[job_id].status is Status.TRAINING:
+                        since, first_s = self._paces[job_id]
+                        if done_s < first_s or decision.now <= since:  # it is told in other units from now on
+                            self._paces[job_id] = (decision.now, done_s)
                         self._watch(jobs[job_id], decision)
             case ev.JobEnded(job_id) | ev.LaunchFailed(job_id) | ev.JobStopped(job_id):
                 self._forget(job_id, decision)
@@ -314,16 +317,48 @@ def _place_behind(job: Job, waiting: Job, decision: Decision) -> Placement | Non
     devices = [state.device(id_) for id_ in placement.all_devices]
     if not all(map(waiting.fits_on, devices)):
         return None
-    if placement.others or request.is_gang:
-        before = job.request
-        if (before.gpus, before.workers, before.servers) != (gpus, request.workers, request.servers):
+    if job.request.grows and not request.is_gang:
+        on_one = _on_one_node(placement, gpus)
+        if on_one is None:
             return None
-        parts = placement.parts
+        parts: tuple[Placement, ...] = (on_one,)
+    elif placement.others or request.is_gang:
+        before, parts = job.request, placement.parts
+        if request.grows and all(len(part.devices) == gpus for part in parts):
+            parts = parts[: _workers_behind(waiting, len(parts))]
+            if not parts:
+                return None
+        elif (before.gpus, before.servers, len(parts)) != (gpus, request.servers, request.workers + request.servers):
+            return None
     else:
         if gpus > len(placement.devices):
             return None
         parts = (replace(placement, devices=placement.devices[:gpus]),)
     return _granted(waiting, parts, placement.servers, decision)
+
+
+def _on_one_node(placement: Placement, gpus: int) -> Placement | None:
+    """So many of a gang's devices that are on one node, with the cores of their workers; None: no node has as many."""
+    for node in placement.nodes:
+        parts = [part for part in placement.parts if part.node == node]
+        while sum(len(part.devices) for part in parts[:-1]) >= gpus:
+            parts.pop()
+        devices = tuple(device for part in parts for device in part.devices)[:gpus]
+        if len(devices) == gpus:
+            cores = {core for part in parts for core in part.cpus}
+            return Placement(node, devices, tuple(sorted(cores)))
+    return None
+
+
+def _workers_behind(waiting: Job, most: int) -> int:
+    """With how many workers an elastic gang begins behind a run that has so many parts; 0: they are too few.
+
+    With as many as make it fastest, as far as its speed is known, and with its minimum where it is not.
+    """
+    request, speed = waiting.request, waiting.estimate.throughput
+    counts = range(request.workers, min(most, request.max_workers or 0) + 1)
+    known = {count: speed[count * request.gpus - 1] for count in counts if count * request.gpus <= len(speed)}
+    return max(known, key=known.__getitem__) if any(known.values()) else min(counts, default=0)
 
 
 def _granted(waiting: Job, parts: tuple[Placement, ...], servers: int, decision: Decision) -> Placement:

@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.cores.throttle import ThrottleByBandwidth, ThrottleB
 from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.elastic.resize import Protection, Resize
+from prefect_gpu.scheduling.elastic.resize_gangs import ResizeGangs
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.order.orders import LeastService
@@ -41,6 +42,7 @@ def adaptive() -> Profile:
         sharing=KnownCompany(),
         allocation=(
             Resize(),
+            ResizeGangs(),
             When(_stay_where_they_start, Batch()),
             whole_set,
             Backfill(MakeRoom(urgent=True), InterferenceGuard(), why=why_it_waits),
@@ -70,7 +72,7 @@ def _stay_where_they_start(decision: Decision) -> bool:
     is what the jobs say, those that run and those that wait, and not what the world could do.
     """
     firsts = [line.entries[0][1] for line in decision.state.queue_of_waiting.lines()]
-    gangs = [job for job in firsts if job.request.is_gang]
+    gangs = [job for job in firsts if job.request.is_gang and not job.request.grows]
     if any(contention_known(job, decision.state) for job in gangs):
         return False
     return bool(gangs or decision.state.firm_count) or not all(map(decision.can_stop, firsts))

@@ -96,7 +96,7 @@ def decided(request: Request, estimate: Estimate) -> Request:
     if not request.automatic:
         return request
     elastic = request.max_gpus is not None and request.max_gpus > request.gpus
-    if elastic or estimate.memory_bytes is None or estimate.utilisation is None:
+    if elastic or request.grows or estimate.memory_bytes is None or estimate.utilisation is None:
         return replace(request, exclusive=True)
     return replace(request, exclusive=False, gpu_memory_bytes=max(request.gpu_memory_bytes or 0, estimate.memory_bytes))
 

@@ -54,6 +54,7 @@ class State(DeviceBooks):
         self.firm_count = 0  # running jobs that do not say that they may be stopped
         self.deviceless_count = 0  # running jobs that need no device
         self.wanted_count = 0  # devices that all jobs here ask for together
+        self.growing_count = 0  # jobs here that ask for a varying number of workers
         self.shared_s = 0.0  # seconds for which each job would have had its devices if all had had their turns
         self._shared_until: float | None = None
         self.queue_of_waiting = Waiting(order, patience_s, most_late)
@@ -156,6 +157,7 @@ class State(DeviceBooks):
     def ask(self, job: Job, request: Request) -> None:
         """A job that stands in no line asks for something else."""
         self.wanted_count += request.total_gpus - job.request.total_gpus
+        self.growing_count += (request.max_workers is not None) - (job.request.max_workers is not None)
         job.request = request
 
     def take(self, job: Job, placement: Placement, status: Status, now: float, behind: str | None = None) -> None:
@@ -220,6 +222,8 @@ class State(DeviceBooks):
         before = self.jobs.get(job.id)
         if before is not job:
             self.wanted_count += job.request.total_gpus - (before.request.total_gpus if before is not None else 0)
+            self.growing_count += job.request.max_workers is not None
+            self.growing_count -= before is not None and before.request.max_workers is not None
             self.jobs[job.id] = job
 
     def _count(self, job: Job, sign: int) -> None:
@@ -259,6 +263,7 @@ class State(DeviceBooks):
         self.queue_of_waiting.remove(job)
         del self.jobs[job.id]
         self.wanted_count -= job.request.total_gpus
+        self.growing_count -= job.request.max_workers is not None
         self._ended[job.id] = job.story
         while len(self._ended) > _KEPT_STORIES:
             self._ended.popitem(last=False)
@@ -294,9 +299,11 @@ class State(DeviceBooks):
         if placement is None:
             return
         devices = placement.all_devices
-        least, most = job.request.total_gpus, max(job.request.total_gpus, job.request.max_gpus or 0)
+        least, most = job.request.total_gpus, job.request.most_gpus
         if not least <= len(devices) <= most or len(set(devices)) != len(devices):
             raise InvariantError(f"{job.label} asked for {least} to {most} devices and has {devices}")
+        if job.request.grows and any(len(part.devices) != job.request.gpus for part in placement.parts):
+            raise InvariantError(f"{job.label} has a worker without its devices: {placement}")
         for part in placement.parts:
             node = self.nodes.get(part.node)
             if node is not None:
@@ -316,6 +323,8 @@ class State(DeviceBooks):
             raise InvariantError("the count of jobs that may not be stopped is wrong")
         if self.wanted_count != sum(job.request.total_gpus for job in self.jobs.values()):
             raise InvariantError("the count of devices that are asked for is wrong")
+        if self.growing_count != sum(job.request.max_workers is not None for job in self.jobs.values()):
+            raise InvariantError("the count of jobs with a varying number of workers is wrong")
         if self.deviceless_count != sum(not job.request.total_gpus for job in active):
             raise InvariantError("the count of jobs without devices is wrong")
         if +self._active_in != Counter(job.queue for job in active):

@@ -84,6 +84,22 @@ class GradientNoise:
         self._var = kept * self._var + (1 - kept) * var / self._batch_size
         self._weight = kept * self._weight + (1 - kept)
 
+    def worth(self, batch_size: int) -> float:
+        """How many steps of the batch that the training began with a step with so many samples is worth (AdaScale).
+
+        A larger batch has less noise, and is worth the more the noisier the gradient is: at most as many as it is times
+        as large. As long as nothing is known, 1. In all replicas of data-parallel training it is the same.
+
+        Args:
+            batch_size: Samples of the batch, of all replicas together.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size!r} has no sample: give 1 or more.")
+        scale = batch_size / self._batch_size
+        if not self._weight or self._sqr <= 0 or self._var <= 0:
+            return min(1.0, scale)
+        return (self._var + self._sqr) / (self._var / scale + self._sqr)
+
     def metrics(self) -> dict[str, float]:
         """What to report: ``gradient_sqr`` and ``gradient_var``; empty as long as they are unknown or not positive."""
         if not self._weight or self._sqr <= 0 or self._var <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import STEP_S, TRAINING_S, FinishedRun, Known
 from prefect_gpu.estimation.throughput.scaling_curve import speeds_on
-from prefect_gpu.estimation.throughput.speeds import Measured, assumed, bounded, corrected, speeds_of
+from prefect_gpu.estimation.throughput.speeds import Measured, apart_of, assumed, both, bounded, corrected, speeds_of
 
 rates = st.floats(0.01, 1e4)
 curves = st.lists(rates, min_size=1, max_size=8)
@@ -154,3 +155,39 @@ def test_who_tells_of_a_number_is_counted() -> None:
     model = Estimator([ended(0, 4, 30.0, on_1=10.0, on_4=30.0), ended(1, 1, 10.0)]).programs["train"]
     assert [speed.runs for speed in speeds_on(model, Known("train", {"width": 64}), 5)] == [2, 0, 0, 1, 0]
     assert speeds_on(model, Known("train"), 0) == ()
+
+
+def test_what_was_measured_on_several_nodes_is_kept_apart_and_says_what_to_expect_on_one() -> None:
+    measured = Measured({})
+    for devices, nodes, rate in ((1, 1, 10.0), (4, 2, 20.0), (4, 3, 20.0)):
+        measured.begins(devices, nodes)
+        for step in range(20):
+            measured.reports(step, at=100.0 + step / rate)
+    assert set(measured.kept) == {"1", "4/2", "4/3"}
+    own, apart = speeds_of(measured.kept), apart_of(measured.kept)
+    assert own == {1: pytest.approx(10.0)} and apart == {4: pytest.approx(20.0)}
+    together, spread = both(assumed(4), assumed(4, 0.3), own, apart)
+    assert together[0] == spread[0] == pytest.approx(10.0) and spread[3] == pytest.approx(20.0)
+    assert together[3] == pytest.approx(20.0 * (1.9 / 1.6)), "on one node it is expected to lose less"
+
+
+def test_several_nodes_are_learned_from_runs_that_were_there() -> None:
+    """On two nodes it did half of what it does on one; the next run of the program is told so."""
+
+    def run(number: int) -> FinishedRun:
+        of = ended(number, 4, 15.0)
+        return replace(of, apart={4: 15.0}, speeds={1: 10.0, 4: 30.0}, nodes=2)
+
+    estimator = Estimator([run(number) for number in range(4)])
+    known = Known("train", {"width": 64})
+    one, apart = (estimator.throughput(known, 4, apart=wide) for wide in (False, True))
+    assert one[3] == pytest.approx(30.0, rel=0.1) and apart[3] == pytest.approx(15.0, rel=0.1)
+    assert one[0] == pytest.approx(10.0, rel=0.1) == apart[0]
+
+
+@given(*[st.dictionaries(st.integers(1, 6), st.floats(0.1, 100.0), max_size=3)] * 2)
+def test_its_own_speeds_count_on_one_node_and_on_several(own: dict[int, float], apart: dict[int, float]) -> None:
+    together, spread = both(assumed(6), assumed(6, 0.3), own, apart)
+    assert len(together) == len(spread) == 6 and min(*together, *spread) >= 0
+    assert all(together[count - 1] <= rate * (1 + 1e-9) for count, rate in own.items())
+    assert all(spread[count - 1] <= rate * (1 + 1e-9) for count, rate in apart.items())

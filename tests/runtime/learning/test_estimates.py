@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from prefect_gpu.estimation.estimator import Estimator
@@ -51,12 +53,16 @@ def a_run() -> Launch:
 def entered(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
     """The run, whose record is up to date, says that it trains."""
     run.phase = protocol.TRAINING
-    return next(iter([*estimates.reported(run, protocol.PHASE, at, {})]), None)
+    return told_of(estimates.reported(run, protocol.PHASE, at, {}))
 
 
 def progressed(estimates: Estimates, run: Launch, at: float) -> ev.JobEstimated | None:
     """The run, whose record is up to date, reports its progress."""
-    return next(iter([*estimates.reported(run, protocol.PROGRESS, at, {})]), None)
+    return told_of(estimates.reported(run, protocol.PROGRESS, at, {}))
+
+
+def told_of(events: Iterable[ev.Event]) -> ev.JobEstimated | None:
+    return next((event for event in [*events] if isinstance(event, ev.JobEstimated)), None)
 
 
 def test_nothing_is_told_of_a_run_that_nothing_is_known_of() -> None:
