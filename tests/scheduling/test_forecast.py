@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, P
 from prefect_gpu.scheduling.model.cluster import Device, Node, Queue
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.profiles import all_profiles
+from prefect_gpu.scheduling.profiles.adaptive import MOST_LATE
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.simulation.model import JobModel
 from prefect_gpu.simulation.world import World as Simulated
@@ -135,13 +136,13 @@ def test_only_the_first_are_played_and_the_rest_know_how_many_come_first() -> No
 
 
 def test_a_waiting_run_knows_until_when_others_may_overtake_it() -> None:
-    """Under `adaptive`, until it has been there for four times as long as it takes with its share of the devices."""
+    """Under `adaptive`, until it has been there for so many times as long as it takes with its share of the devices."""
     world = World(node("n", 8), profile="adaptive")
     world.submit("a", service_s=600.0)
     world.submit("b", service_s=600.0)
     world.submit("later", service_s=600.0, due=5000.0)
     found = forecast(world.scheduler, world.now)
-    assert found["b"].first_at == world.now + 4.0 * 3 * 600.0, "a third of the device is its share"
+    assert found["b"].first_at == world.now + MOST_LATE * 3 * 600.0, "a third of the device is its share"
     assert found["a"].first_at is None, "it runs"
     assert found["later"].first_at is None, "it is not due yet"
 
