@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 
 IMAGE = Path(__file__).resolve().parents[1] / "images" / "frontier-cluster.png"
 PANELS = {
-    ", mean over best of SRSF, SRTF": "mean completion time ÷ that of the better of SRSF and SRTF",
-    ", p99 over SRSF's": "99th percentile ÷ that of SRSF",
+    ", mean over best of SRSF, SRTF": "mean JCT ÷ the better of SRSF and SRTF",
+    ", p99 over SRSF's": "99th percentile ÷ SRSF",
 }
 BEFORE = "cluster: "
 
@@ -31,11 +31,11 @@ def main(result: Path) -> None:
             if name.endswith(ending) and " on " in name and "durations" not in name
         }
         bars = axis.barh([*found], [value - 1 for value in found.values()], left=1, color="C2")
-        axis.bar_label(bars, [f"{value:.3f}" for value in found.values()], padding=3, fontsize=7)
+        axis.bar_label(bars, [f"{value:.3g}" for value in found.values()], padding=3, fontsize=7)
         axis.axvline(1, color="black", linewidth=0.8)
         least = min(found.values())
         axis.set_xlim(least - 0.2 * (1.06 - least), 1.1)
-        axis.tick_params(axis="y", labelsize=7)
+        axis.tick_params(labelsize=7)
         axis.set_title(title, loc="left", fontsize=9)
     axes[0].invert_yaxis()  # both share it
     figure.tight_layout()
