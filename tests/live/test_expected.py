@@ -10,7 +10,7 @@ from uuid import UUID
 
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.storage.history import HistoryRow
-from tests.live.pool import LivePool, eventually
+from tests.live.pool import DEADLINE_S, LivePool, eventually
 
 _AT_GATE = re.compile(
     r"It trains when \S+ has stopped training: expected at (?:\S{10} )?(\d\d:\d\d:\d\d) \S+ \(.*\)\.$"
@@ -84,7 +84,9 @@ async def test_runs_behind_a_known_program_show_when_they_are_expected(pool: Liv
     with pool.history_of_runs() as history:
         for ended_at, steps in enumerate((20, 150, 20, 150), start=1):  # what the pool learns from
             history.record(even("train", {"steps": steps, **parameters}, ended_at=float(ended_at), step_s=0.1))
-    pool.start_worker(virtual_devices="1")
+    worker = pool.start_worker(virtual_devices="1")
+    # What is learned after a run has begun to train is not told of one that does no step.
+    worker.wait_for_output("Learned from 4 finished runs", timeout_s=DEADLINE_S)
     # The next one is expected to train for 15 s: long enough for the others to be there before. It holds in its first.
     holder = await pool.submit("train", steps=150, step_s=0.1, hold=str(tmp_path / "go"))
     await pool.until_noted(holder)
