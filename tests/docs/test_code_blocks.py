@@ -20,6 +20,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from tests.training.callbacks.restarted import OFFLINE
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
 _BLOCK = re.compile(
@@ -97,7 +99,9 @@ def test_python_runs(page: Path) -> None:
 
 @pytest.mark.needs("frameworks")
 @pytest.mark.parametrize("page", of("python", frameworks=True), ids=name)
-def test_python_with_frameworks_runs(page: Path) -> None:
+def test_python_with_frameworks_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name_, value in OFFLINE.items():
+        monkeypatch.setenv(name_, value)
     run_python(page)
 
 

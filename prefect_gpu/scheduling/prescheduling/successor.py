@@ -328,8 +328,10 @@ def _place_behind(job: Job, waiting: Job, decision: Decision) -> Placement | Non
             parts = parts[: _workers_behind(waiting, len(parts))]
             if not parts:
                 return None
-        elif (before.gpus, before.servers, len(parts)) != (gpus, request.servers, request.workers + request.servers):
-            return None
+        else:
+            workers = len(parts) if before.grows else before.workers  # as many as it has now
+            if (before.gpus, workers, before.servers) != (gpus, request.workers, request.servers):
+                return None
     else:
         if gpus > len(placement.devices):
             return None
