@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Container
 
 from benchmarks.frontier._asked import Asked, AskedType, type_of
+from prefect_gpu.papers.fgd.device_values import WHOLE_MILLI
+from prefect_gpu.papers.fgd.fragments import Ask, Fragments, Rest
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.placement.granting import grant
-from prefect_gpu.scheduling.placement.kernels.device_values import WHOLE_MILLI
-from prefect_gpu.scheduling.placement.kernels.fragments import Ask, Fragments, Rest
 from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.state import State
 
@@ -28,7 +28,7 @@ class KeepWorth(PlacementPolicy):
 
     Whether a job fits, joins others or spans nodes is for the other policy to say. Only where that gives a job free
     devices of one node, this one looks at the fullest node of each other kind; it takes that one if it clearly
-    saves worth (:class:`~prefect_gpu.scheduling.placement.kernels.fragments.Fragments`). What is expected is what the
+    saves worth (:class:`~prefect_gpu.papers.fgd.fragments.Fragments`). What is expected is what the
     pool has seen (:class:`~benchmarks.frontier._asked.Asked`). Before that is enough, and where all nodes are
     alike, nothing is different: among these, the fullest is as good.
 

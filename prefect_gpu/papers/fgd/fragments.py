@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from prefect_gpu.scheduling.placement.kernels.device_values import STEP_MILLI, WHOLE_MILLI, device_values
+from prefect_gpu.papers.fgd.device_values import STEP_MILLI, WHOLE_MILLI, device_values
 
 SEQUENCES = 16
 LENGTH = 32
