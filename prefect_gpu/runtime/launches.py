@@ -431,4 +431,4 @@ def _is_full(error: Exception) -> bool:
 def _exit_words(report: ExitReport) -> str:
     if report.returncode is None:
         return "its process vanished"
-    return "its process ended" if report.returncode == 0 else f"its process ended with code {report.returncode}"
+    return ev.ENDED_WELL if report.returncode == 0 else f"{ev.ENDED_WELL} with code {report.returncode}"

@@ -29,7 +29,6 @@ class SchedulingError(RuntimeError):
         self.job = None if decision.about is None else decision.about.id
 
 
-_COMPLETED = ("completed", "its process ended")  # outcomes, simulated and live, of a run that did what it was to do
 _LONGEST_STORY = 500  # sentences, from which on phases are not told any more
 _PHASES = (Status.PREPARING, Status.TRAINING, Status.SAVING)
 _NOT_YET_TRAINING = (Status.LAUNCHING, Status.PREPARING, Status.STOPPING)  # here, a launch may turn out to have failed
@@ -295,7 +294,7 @@ class Scheduler:
         if job is None or not (job.active or job.status is Status.STOPPING):
             return False
         job.story.append((decision.now, f"ended: {outcome}"))
-        if outcome in _COMPLETED and job.estimate.service_s is not None and job.request.total_gpus:
+        if outcome in ev.COMPLETED_OUTCOMES and job.estimate.service_s is not None and job.request.total_gpus:
             self.state.learned.lengths.came_true(job.estimate.service_s, job.done(decision.now))
         self._free(job, decision)
         if job.request.total_gpus and job.attained_s:

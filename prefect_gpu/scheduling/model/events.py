@@ -206,6 +206,11 @@ class JobStopped:
     job: str
 
 
+ENDED_WELL = "its process ended"
+COMPLETED_OUTCOMES = ("completed", ENDED_WELL)
+"""Outcomes of a run that did what it was to do: simulated, and live, where nobody but Prefect knows more."""
+
+
 @dataclass(frozen=True)
 class JobEnded:
     """A run's process is gone and its devices are free."""
