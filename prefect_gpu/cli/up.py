@@ -28,7 +28,8 @@ def up(
     them by a line in its .env. `prefect-gpu down` ends them.
     """
     from prefect_gpu.lab.dotenv import put
-    from prefect_gpu.lab.tryout import SandboxError, TryOut
+    from prefect_gpu.lab.sandbox import SandboxError
+    from prefect_gpu.lab.tryout import TryOut
 
     here = Path.cwd()
     tryout = TryOut(here)

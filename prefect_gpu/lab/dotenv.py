@@ -1,4 +1,8 @@
-"""The lines in a folder's ``.env`` that let Prefect find a server there: added by one command, removed by another."""
+"""The lines in a folder's ``.env`` that let Prefect find a server there: added by one command, removed by another.
+
+python-dotenv can set and unset a name, but would replace a line that the user has written for it, and not bring it
+back.
+"""
 
 from __future__ import annotations
 

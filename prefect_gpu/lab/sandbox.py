@@ -350,13 +350,17 @@ class Sandbox:
         return not elsewhere and not (self.home / DATABASE).exists()
 
     def _own_processes(self) -> Iterator[psutil.Process]:
-        for process in psutil.process_iter():
-            if process.pid != os.getpid() and environ_of(process).get("PREFECT_HOME") == str(self.home):
-                yield process
+        return processes_of(self.home)
 
 
-def environ_of(process: psutil.Process) -> dict[str, str]:
-    """The environment that a process was started with; empty where that cannot be read."""
+def processes_of(home: Path) -> Iterator[psutil.Process]:
+    """The processes that have their ``PREFECT_HOME`` there, but for this one: all that a sandbox has started."""
+    for process in psutil.process_iter():
+        if process.pid != os.getpid() and _environ(process).get("PREFECT_HOME") == str(home):
+            yield process
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
     except psutil.Error:

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from prefect_gpu.lab.sandbox import Sandbox, SandboxError, environ_of
+from prefect_gpu.lab.sandbox import Sandbox, processes_of
 
 FOLDER = ".prefect-gpu"
 """In the folder where the user works."""
@@ -139,10 +139,10 @@ class TryOut:
 
     def _processes(self, *words: str) -> list[psutil.Process]:
         """Those that have their home here, and these words in their command line."""
-        home, found = str(self.folder / "home"), []
-        for process in psutil.process_iter():
+        found = []
+        for process in processes_of(self.folder / "home"):
             with contextlib.suppress(psutil.Error):
-                if environ_of(process).get("PREFECT_HOME") == home and set(words) <= {*process.cmdline()}:
+                if set(words) <= {*process.cmdline()}:
                     found.append(process)
         return found
 
@@ -150,6 +150,3 @@ class TryOut:
 def _terminate(process: psutil.Process) -> None:
     with contextlib.suppress(psutil.Error):
         process.terminate()
-
-
-__all__ = ["FOLDER", "Running", "SandboxError", "TryOut"]

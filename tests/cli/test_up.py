@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_gpu.lab.dotenv import forget, put
-from prefect_gpu.lab.sandbox import environ_of
+from prefect_gpu.lab.sandbox import processes_of
 from prefect_gpu.lab.tryout import FOLDER
 from tests.cli.conftest import REPOSITORY, InProcess
 
@@ -37,8 +37,7 @@ def test_what_stood_in_env_stands_there_afterwards(tmp_path_factory: pytest.Temp
 
 
 def theirs(folder: Path) -> list[psutil.Process]:
-    home = str(folder / FOLDER / "home")
-    return [process for process in psutil.process_iter() if environ_of(process).get("PREFECT_HOME") == home]
+    return list(processes_of(folder / FOLDER / "home"))
 
 
 @pytest.mark.slow

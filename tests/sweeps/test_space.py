@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import TrialState
+from prefect import flow
 
+from prefect_gpu import gpu
 from prefect_gpu.sweeps import sweep
 from prefect_gpu.sweeps.artifacts import parallel_coordinates, table
 from prefect_gpu.sweeps.space import distribution, propose
@@ -44,6 +46,11 @@ def test_a_function_may_propose() -> None:
 def test_a_flow_without_a_pool_and_numbers_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="give a flow with @gpu"):
         sweep(print, {}, trials=1)  # type: ignore[arg-type]
+    train = gpu()(flow(lambda x: x))
+    with pytest.raises(ValueError, match="trials=0 is not allowed"):
+        sweep(train, {}, trials=0)
+    with pytest.raises(ValueError, match="parallel=True is not allowed"):
+        sweep(train, {}, trials=1, parallel=True)
 
 
 def test_the_best_trial_is_the_first_row_and_pruned_ones_come_after() -> None:
