@@ -24,7 +24,7 @@ from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.host import Host
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.instances import Instances
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.launch import Follower, Launch, Suspend
 from prefect_gpu.runtime.launches import Launches
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.pressure_watch import PressureWatch
@@ -260,6 +260,12 @@ class Controller:
         if run.handle is not None:
             await run.handle.stop(grace_seconds)
         return True
+
+    def suspend(self, run_id: str, reason: str) -> None:
+        """Let a launched run save its progress, stop, and leave its devices. Nothing happens if it is not launched."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            self._eviction.begin(run, Suspend(run_id, reason))
 
     async def instruct(self, run_id: str, kind: str, data: dict[str, Any] | None = None) -> None:
         """Send an instruction to a run over its channel, now or when it connects."""

@@ -8,7 +8,7 @@ from logging import Logger, LoggerAdapter
 from typing import Any
 
 from prefect_gpu.runtime.channel import ChannelServer
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.launch import Follower, Launch, Suspend
 from prefect_gpu.scheduling.model.instructions import Move, Preempt
 from prefect_gpu.training import protocol
 
@@ -48,8 +48,10 @@ class Eviction(Follower):
         for timer in self._timers.values():
             timer.cancel()
 
-    def begin(self, run: Launch, why: Preempt | Move) -> None:
-        """Begin to evict a run."""
+    def begin(self, run: Launch, why: Preempt | Move | Suspend) -> None:
+        """Begin to evict a run. One that its user has suspended stays so, whatever the scheduler would do with it."""
+        if isinstance(run.eviction, Suspend):
+            return
         run.eviction = why
         if run.handle is None or run.phase in _NEEDS_NO_STOP:
             return  # whoever is launching it will see it

@@ -95,6 +95,14 @@ class Follower:
 F = TypeVar("F", bound=Follower)
 
 
+@dataclass(frozen=True)
+class Suspend:
+    """Save the run's progress and stop it, as its user has suspended it. It is not ours until it is resumed."""
+
+    job: str
+    reason: str
+
+
 @dataclass
 class Launch:
     """A launch, from the grant to the moment when Prefect and the history know how it ended."""
@@ -108,8 +116,9 @@ class Launch:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
+    suspending: bool = False
     deleted: bool = False  # whoever owns the run does not have it any more
-    eviction: Preempt | Move | None = None  # it is to carry on later or elsewhere
+    eviction: Preempt | Move | Suspend | None = None  # it is to carry on later or elsewhere
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
     company: list[Launch] = field(
         default_factory=list, repr=False, compare=False

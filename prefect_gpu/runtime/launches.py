@@ -20,7 +20,7 @@ from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.gang import instances_in
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.launch import Follower, Launch, Suspend
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE
@@ -332,7 +332,8 @@ class Launches:
                 return
         except Exception:
             self.logger.exception("Run %s cannot carry on elsewhere, and so has ended", launch.record.name)
-        self.tell(ev.JobEnded(launch.run_id, _exit_words(report)))
+        suspended = isinstance(launch.eviction, Suspend)
+        self.tell(ev.JobEnded(launch.run_id, ev.SUSPENDED if suspended else _exit_words(report)))
         settled = False
         try:
             await self._settle(launch, report, ended_at)
@@ -343,7 +344,8 @@ class Launches:
 
     async def _settle(self, launch: Launch, report: ExitReport, ended_at: float) -> None:
         outcome, message = await self.host.finalise(launch, report)
-        self._over(launch, ended_at, outcome, message)
+        left = outcome is None and isinstance(launch.eviction, Suspend)
+        self._over(launch, ended_at, LEFT if left else outcome, message)
         if outcome is not None:
             await self._keep(launch, report, ended_at, outcome, message)
 

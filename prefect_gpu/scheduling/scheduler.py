@@ -297,7 +297,7 @@ class Scheduler:
         if outcome in ev.COMPLETED_OUTCOMES and job.estimate.service_s is not None and job.request.total_gpus:
             self.state.learned.lengths.came_true(job.estimate.service_s, job.done(decision.now))
         self._free(job, decision)
-        if job.request.total_gpus and job.attained_s:
+        if job.request.total_gpus and job.attained_s and outcome != ev.SUSPENDED:
             self.state.learned.lengths.ended(job.request.total_gpus, job.attained_s)
         self.state.forget(job)
         return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from prefect_gpu.training import cpus
-from prefect_gpu.training.protocol import OPEN_GATE, SAVE_CHECKPOINT, SET_SHARE, STOP, USE_CPUS
+from prefect_gpu.training.protocol import GO_ON, OPEN_GATE, SAVE_CHECKPOINT, SET_SHARE, STOP, USE_CPUS
 
 
 class Mailbox:
@@ -19,6 +20,7 @@ class Mailbox:
         save: Why a checkpoint is wanted, or None.
         threads: How many threads numeric libraries should use from now on, or None.
         weight: Part of the time for which the run should train, 0 to 1.
+        go_on: Called when the user's wish to suspend the run was refused.
         news: Set when an instruction has come; whoever waits clears it first.
     """
 
@@ -31,6 +33,7 @@ class Mailbox:
         self.save: str | None = None
         self.threads: int | None = None
         self.weight = 1.0
+        self.go_on: Callable[[], None] = lambda: None
         self.news = threading.Event()
 
     def put(self, kind: str, data: dict[str, Any]) -> None:
@@ -55,4 +58,6 @@ class Mailbox:
             weight = data.get("weight")
             if isinstance(weight, (int, float)) and not isinstance(weight, bool) and 0 <= weight <= 1:
                 self.weight = float(weight)
+        elif kind == GO_ON:
+            self.go_on()
         self.news.set()

@@ -80,6 +80,7 @@ SAVE_CHECKPOINT = "checkpoint"  # {"reason"}
 STOP = "stop"  # {"reason"}: save if possible, then leave steps(). The function goes on after its loop (and so
 #   uploads and completes): this is for "enough", not for "carry on elsewhere".
 USE_CPUS = "use_cpus"  # {"cpus": [0, 1]}
+GO_ON = "go_on"  # {}: the user suspended the run, which was refused: Prefect's engine must not end it for that
 SET_SHARE = "share"  # {"weight", "reason"}: train for this part of the time, 0 to 1; 0 is to pause between two steps
 
 # WebSocket close codes (4000-4999 are for applications).

@@ -38,6 +38,7 @@ from prefect_gpu.training.protocol import (
 )
 from prefect_gpu.training.saver import Saver
 from prefect_gpu.training.share import Pacer
+from prefect_gpu.training.suspension import forgetting
 from prefect_gpu.training.trial import PRUNED, TrialLink, link_from
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -168,6 +169,7 @@ class TrainingRun:
             self._told = Attachment(link, self._progress, self._about)
             self._client, self._mailbox = link.client, link.mailbox
             self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
+            link.mailbox.go_on = forgetting()
         self._saver = Saver(store, self._checkpoint_every, self._told.saved, saves=saves)
         self._saver.on_cores = self._on_cores
         self._trial = link_from(os.environ.get(ENV_TRIAL), self.total_steps) if saves else None

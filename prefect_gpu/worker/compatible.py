@@ -12,6 +12,7 @@ TESTED = ">=3.8.8,<3.9"
 """The versions of Prefect that prefect-gpu is tested with; pyproject.toml says the same."""
 
 _PRIVATE = (
+    "prefect._flow_run_suspension:FlowRunSuspensionRequest.mark_requested",
     "prefect._internal.launchers:resolve_bundle_step_with_launcher",
     "prefect.bundles:_deserialize_bundle_object",
     "prefect.runner._control_channel:ControlChannel.register",

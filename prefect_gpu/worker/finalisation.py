@@ -25,6 +25,7 @@ from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
+from prefect_gpu.worker.suspension import suspended_before
 
 T = TypeVar("T")
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
@@ -211,6 +212,10 @@ class Finalisation:
             state = flow_run.state
             # Its engine may have had the time to say what the signal that stopped it looks like from inside: a crash.
             stopped = state is not None and state.type is StateType.CRASHED and bool(run.record.leaving)
+            suspension = suspended_before(await self._client.read_flow_run_states(flow_run.id)) if stopped else None
+            if suspension is not None:
+                await put_back(self._client, flow_run.id, suspension)
+                return None
             open_types = (StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED)
             if state is None or not (stopped or state.type in open_types):
                 return None

@@ -12,8 +12,9 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
+from prefect.logging.loggers import PrefectLogAdapter
 from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.clock import CLOCK
@@ -41,6 +42,7 @@ from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
+from prefect_gpu.worker.suspension import WORDS, refusal, refuse
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -107,6 +109,7 @@ class PrefectHost:
             self.pool,
             self._finalisation,
             cancel=self.cancel,
+            suspend=self.suspend,
             lane=self.lane,
             logger=self.logger,
             settings=self.settings,
@@ -197,11 +200,7 @@ class PrefectHost:
 
     def _show(self, run: Launch) -> RunDisplay:
         def warn(text: str) -> None:
-            flow_run = self.queue.flow_run(run.run_id)
-            if flow_run is None:  # an adopted run, which is not read again
-                self.logger.warning("Run %s: %s", run.record.name, text)
-            else:
-                self.worker.get_flow_run_logger(flow_run).warning("%s", text)
+            self._log_for(run).warning("Run %s: %s", run.record.name, text)
 
         display = RunDisplay(
             self._client,
@@ -239,6 +238,36 @@ class PrefectHost:
             await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
 
         self.tasks.keep(stop, f"cancel-{run.run_id}")
+
+    def suspend(self, run: Launch, flow_run: FlowRun) -> None:
+        """Let a run save and leave its devices, as its user has suspended it; or let it go on, and say why."""
+        if run.suspending or run.cancelling:
+            return
+        run.suspending = True
+        message = refusal(run)
+        if not message and not run.record.request.preemptible:
+            self._log_for(run).warning(
+                "Run %s is suspended, and reports nothing: its process ends when it begins another task.",
+                run.record.name,
+            )
+            return
+        if not message:
+            self._log_for(run).info("Suspending run %s: it saves its progress and leaves its devices", run.record.name)
+            self.controller.suspend(run.run_id, WORDS)
+            return
+
+        async def let_go_on() -> None:
+            if await self.asking.persist(lambda: refuse(self._client, run, flow_run, message)):
+                await self.controller.instruct(run.run_id, protocol.GO_ON)
+                self._log_for(run).warning("%s", message)
+            run.suspending = False
+
+        self.tasks.start(let_go_on(), f"suspend-{run.run_id}")
+
+    def _log_for(self, run: Launch) -> logging.Logger | PrefectLogAdapter:
+        """What its user sees beside the run; the worker's own log for an adopted run, which is not read again."""
+        flow_run = self.queue.flow_run(run.run_id)
+        return self.logger if flow_run is None else self.worker.get_flow_run_logger(flow_run)
 
     def is_here(self, infrastructure_pid: str) -> bool:
         """Whether that is, or was, on this machine or on a node of ours."""

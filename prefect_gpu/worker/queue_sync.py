@@ -36,6 +36,7 @@ from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.states import AWAITING_GPU
+from prefect_gpu.worker.suspension import is_suspended
 
 # So many runs are read one by one, which is quicker; more are read with one query.
 _READ_SINGLY = 4
@@ -76,6 +77,7 @@ class QueueSync:
 
     Args:
         cancel: Called with a launched run that its user has cancelled.
+        suspend: Called with a launched run that its user has suspended, and as it was read.
         lane: It is told of submissions.
     """
 
@@ -86,6 +88,7 @@ class QueueSync:
         finalisation: Finalisation,
         *,
         cancel: Callable[[Launch], Awaitable[None]],
+        suspend: Callable[[Launch, FlowRun], None],
         lane: Lane,
         logger: logging.Logger,
         settings: GpuSettings | None = None,
@@ -96,6 +99,7 @@ class QueueSync:
         self._pool = pool
         self._finalisation = finalisation
         self._cancel = cancel
+        self._suspend = suspend
         self._lane = lane
         self._settings = settings or GpuSettings()
         self._logger = logger
@@ -137,7 +141,8 @@ class QueueSync:
             except Exception:
                 self._stale = True
                 raise
-            for flow_run in await self._pool.runs_in_state(StateType.CANCELLING):
+            asked = (StateType.CANCELLING, StateType.PAUSED) if self.controller.runs else (StateType.CANCELLING,)
+            for flow_run in await self._pool.runs_in_state(*asked):
                 await self._take_in(flow_run, started)
             await self._mark_ready()
         return waiting
@@ -212,6 +217,8 @@ class QueueSync:
                 self._lane.submission()
         elif state_type in (StateType.CANCELLING.value, StateType.CANCELLED.value):
             relevant = job is not None or state_type == StateType.CANCELLING.value
+        elif state_type == StateType.PAUSED.value:
+            relevant = job is not None
         else:
             relevant = job is not None and not job.active
             if job is None and self._is_limited():
@@ -305,6 +312,8 @@ class QueueSync:
                 await self._finalisation.cancel_if_ours(flow_run)
             return
         if launched is not None:
+            if is_suspended(state):
+                self._suspend(launched, flow_run)
             return
         if not is_waiting(flow_run):
             self.withdraw(run_id, f"it is {state.name}")

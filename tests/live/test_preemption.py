@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
+
 from tests.live.pool import LivePool, eventually
 
 STEPS = 20_000  # more than are needed until another run was submitted, also where the server is slow
@@ -51,3 +53,40 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     assert sorted(set(steps)) == list(range(STEPS))
     [row] = await pool.rows([long])
     assert row.outcome == "completed"
+
+
+async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it_is_resumed(
+    pool: LivePool, tmp_path: Path
+) -> None:
+    pool.start_worker(virtual_devices="1")
+    trace, hurry, hold = tmp_path / "trace", tmp_path / "hurry", tmp_path / "hold"
+    run = await pool.submit(
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
+    )
+
+    async def trains() -> bool:
+        return len(steps_of(trace)) > 20
+
+    await eventually(trains, "the first run's training")
+    await asuspend_flow_run(flow_run_id=run)
+    other = await pool.submit("train", hold=str(hold))  # has no checkpoints
+    await pool.until(other, "Training")
+    assert (await pool.read(run)).state_name == "Suspended" and (await pool.names(run)).count("Suspended") >= 1
+    done = len(steps_of(trace))
+
+    await asuspend_flow_run(flow_run_id=other)
+    state = await pool.until(other, "Training")
+    assert "offers no checkpoints" in (state.message or ""), state
+    assert len(steps_of(trace)) == done, "it does nothing while it is suspended"
+
+    hurry.touch()
+    await aresume_flow_run(run)
+    hold.touch()
+    assert (await pool.until(other)).is_completed() and (await pool.until(run)).is_completed()
+    assert result_of(trace) == undisturbed(STEPS)
+    steps = steps_of(trace)
+    assert sorted(set(steps)) == list(range(STEPS))
+    assert len(steps) < done + STEPS, "it has not begun anew"
+    assert (await pool.read(run)).run_count == 1, "no try is used up"
+    rows = await pool.rows([run, other])
+    assert sorted(row.outcome for row in rows) == ["completed", "completed"]

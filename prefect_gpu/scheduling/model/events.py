@@ -207,6 +207,9 @@ class JobStopped:
 
 
 ENDED_WELL = "its process ended"
+SUSPENDED = "suspended by its user"
+"""So ends, for the scheduler, a run that is not over: how long it was says nothing of how long such runs are."""
+
 COMPLETED_OUTCOMES = ("completed", ENDED_WELL)
 """Outcomes of a run that did what it was to do: simulated, and live, where nobody but Prefect knows more."""
 

@@ -1,0 +1,65 @@
+"""A run that its user suspends in Prefect saves its progress and gives its devices back; Resume lets it carry on.
+
+Prefect only marks the run: its process would go on, and hold its devices, until it begins another task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun, State, StateType
+
+from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.training import protocol
+from prefect_gpu.worker.states import put_back
+
+WORDS = "its user suspended it"
+
+LEAVES_BY_ITSELF_S = 5.0
+"""So long has a run without checkpoints to end by itself, as one does that has suspended itself, or begins a task."""
+
+
+def is_suspended(state: State | None) -> bool:
+    """Whether a state is Prefect's ``Suspended``. One that is merely paused keeps its process, and its devices."""
+    return state is not None and state.type is StateType.PAUSED and bool(state.state_details.pause_reschedule)
+
+
+def suspended_before(history: Sequence[State]) -> State | None:
+    """The suspension that the last state of a run came over, as its engine reports a crash when it is stopped."""
+    return history[-2] if len(history) > 1 and is_suspended(history[-2]) else None
+
+
+def refusal(run: Launch) -> str:
+    """Why a run cannot be suspended, in words for its owner; empty: it can be, or is left to Prefect.
+
+    A flow that reports nothing is Prefect's alone: it ends when it begins another task, and stays suspended.
+    """
+    if run.record.request.preemptible or run.phase not in protocol.PHASES:
+        return ""
+    return (
+        "It was not suspended: it offers no checkpoints, and would have to begin anew. Let it save checkpoints "
+        "(run.report(checkpoint=...) and run.restore()), and say so with @gpu(preemptible=True)."
+    )
+
+
+async def refuse(client: PrefectClient, run: Launch, seen: FlowRun, message: str) -> bool:
+    """Let a run go on that its user has suspended; False: it has ended by itself, or is not suspended any more."""
+    try:
+        await asyncio.wait_for(run.gone.wait(), LEAVES_BY_ITSELF_S)
+        return False
+    except asyncio.TimeoutError:
+        pass
+    flow_run = await client.read_flow_run(seen.id)
+    if flow_run.state is None or seen.state is None or flow_run.state.id != seen.state.id:
+        return False
+    history = await client.read_flow_run_states(seen.id)
+    before = next((state for state in reversed(history) if state.type is StateType.RUNNING), None)
+    if before is None:
+        return False
+    # Prefect counts a run's entries into RUNNING as tries, but not of one that is marked as resuming.
+    policy = flow_run.empirical_policy.model_copy(update={"resuming": True})
+    await client.update_flow_run(seen.id, empirical_policy=policy)
+    await put_back(client, seen.id, before.model_copy(update={"message": message}))
+    return True
