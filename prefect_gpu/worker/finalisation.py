@@ -25,7 +25,7 @@ from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
-from prefect_gpu.worker.suspension import suspended_before
+from prefect_gpu.worker.suspension import SUSPENDED, suspended_before
 
 T = TypeVar("T")
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
@@ -115,7 +115,7 @@ class Finalisation:
                 await self._retry(flow_run, told)
             return _outcome(state), told
         if state.type is StateType.PAUSED:
-            return None, "suspended"
+            return None, SUSPENDED
         if state.type is StateType.SCHEDULED and flow_run.empirical_policy.retry_type != "in_process":
             crash = (state.message or "").partition(_AFTER_A_CRASH)[2]
             if crash and await self._claimed_in(flow_run.id, run.folder.name):

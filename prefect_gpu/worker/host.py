@@ -42,7 +42,7 @@ from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.suspension import WORDS, refusal, refuse
+from prefect_gpu.worker.suspension import SUSPENDED, WORDS, refusal, refuse
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -247,7 +247,7 @@ class PrefectHost:
         message = refusal(run)
         if not message and not run.record.request.preemptible:
             self._log_for(run).warning(
-                "Run %s is suspended, and reports nothing: its process ends when it begins another task.",
+                "Run %s is suspended, and reports nothing to the pool: its process ends when it begins another task.",
                 run.record.name,
             )
             return
@@ -296,6 +296,10 @@ class PrefectHost:
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
         with self.lane.urgent():
             outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
+        if outcome is None and message == SUSPENDED:
+            done = run.record.progress.get("step") if run.record.request.preemptible else None
+            from_where = f" from step {done}" if done else ""
+            self._log_for(run).info("Suspended: its devices are free. Once it is resumed, it carries on%s.", from_where)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
             self.queue.exhausted(run.run_id)
         self.queue.finalised(run.run_id)

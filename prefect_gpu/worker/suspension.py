@@ -15,6 +15,7 @@ from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.states import put_back
 
+SUSPENDED = "suspended"  # what is said of a launch that ended so
 WORDS = "its user suspended it"
 
 LEAVES_BY_ITSELF_S = 5.0
