@@ -404,6 +404,11 @@ class _Host:
         self.worker.spark()
         assert run.folder not in self.finalised, f"{run.run_id} was finalised twice by one worker"
         self.finalised.add(run.folder)
+        if run.run_id in self.world.suspended and run.run_id not in self.world.cancelling:
+            self.world.claimed.discard(run.run_id)
+            self.world.left.add(run.run_id)
+            self.worker.spark()
+            return None, "suspended"
         self.world.over.setdefault(run.run_id, f"ended with {report.returncode}")
         self.worker.spark()
         return ("completed" if report.returncode == 0 else "crashed"), ""
@@ -411,7 +416,7 @@ class _Host:
     async def give_way(self, run: Launch, reason: str) -> bool:
         await self.world.dawdle("finalise")
         self.worker.spark()
-        if run.run_id in self.world.over or run.run_id in self.world.cancelling:
+        if {run.run_id} & (self.world.over.keys() | self.world.cancelling | self.world.suspended):
             return False
         self.world.claimed.discard(run.run_id)
         self.world.left.add(run.run_id)
@@ -490,6 +495,8 @@ class Worker:
                 self.offer(run_id)
                 if run_id in self.world.cancelling and run_id in self.controller.runs:
                     await self.controller.stop(run_id, 5.0)
+                if run_id in self.world.suspended:
+                    self.controller.suspend(run_id, "it is suspended")
                 if run_id in self.controller.runs:
                     self.controller.handle(ev.JobEstimated(run_id, estimate))
 
@@ -502,6 +509,8 @@ class Worker:
         """Prefect says that a run waits, if it does."""
         controller = self.controller
         if run_id in self.world.over or run_id in self.world.claimed or run_id in controller.runs:
+            return
+        if run_id in self.world.suspended:
             return
         if run_id in self.world.cancelling:
             self.world.over[run_id] = "cancelled"
@@ -575,6 +584,7 @@ class World:
         self.submitted: dict[str, tuple[Request, str, Estimate]] = {}
         self.claimed: set[str] = set()
         self.cancelling: set[str] = set()
+        self.suspended: set[str] = set()
         self.over: dict[str, str] = {}
         self.orders: list[tuple[str, str]] = []  # runs that are to leave, and how
         self.left: set[str] = set()  # runs that left once
@@ -678,8 +688,9 @@ class World:
                 run_id in controller.runs,
                 run_id in jobs and jobs[run_id].status is Status.WAITING,
                 run_id in self.over and run_id not in controller.runs,
+                run_id in self.suspended and run_id not in controller.runs,
             )
-            assert sum(places) == 1, f"{run_id}: launched, waiting, over = {places}"
+            assert sum(places) == 1, f"{run_id}: launched, waiting, over, suspended = {places}"
         for process in self.processes.values():
             self._check_process(process)
             run = controller.runs.get(process.run_id)
@@ -751,6 +762,7 @@ class World:
         if run_id in self.over:
             return
         self.cancelling.add(run_id)
+        self.suspended.discard(run_id)
         if run_id in controller.runs:
 
             def begin() -> None:
@@ -760,6 +772,17 @@ class World:
         elif run_id not in self.claimed:
             self.over[run_id] = "cancelled"
             self.do(lambda: controller.handle(ev.JobWithdrawn(run_id, "cancelled")))
+
+    def suspend(self, run_id: str) -> None:
+        """The user suspends a run that runs."""
+        if run_id in self.claimed and run_id not in self.over and run_id not in self.cancelling:
+            self.suspended.add(run_id)
+            self.do(lambda: self.worker.controller.suspend(run_id, "it is suspended"))
+
+    def resume(self, run_id: str) -> None:
+        """It is to carry on."""
+        self.suspended.discard(run_id)
+        self.do(lambda: self.worker.offer(run_id))
 
     def order(self, run_id: str, how: str) -> None:
         """A run is to leave its place: to ``"wait"``, or to ``"move"``."""
@@ -790,6 +813,8 @@ class World:
         self.refusals.clear()
         self.hurry()
         self.set_quota(None)
+        for run_id in sorted(self.suspended):
+            self.resume(run_id)
         for process in self.processes.values():
             process.cut = False
         for _ in range(40 + 12 * len(self.submitted)):

@@ -141,6 +141,17 @@ class Faults(RuleBasedStateMachine):
             self.world.order(process.run_id, how)
 
     @rule(number=st.integers(0, 7))
+    def a_run_is_suspended(self, number: int) -> None:
+        process = self.one(number, "preparing", "gate", "lock", "training", "saving")
+        if process is not None and self.world.submitted[process.run_id][0].preemptible:
+            self.world.suspend(process.run_id)
+
+    @precondition(lambda self: self.world.suspended)
+    @rule(number=st.integers(0, 7))
+    def a_run_is_resumed(self, number: int) -> None:
+        self.world.resume(sorted(self.world.suspended)[number % len(self.world.suspended)])
+
+    @rule(number=st.integers(0, 7))
     def a_run_is_cancelled(self, number: int) -> None:
         self.world.cancel(f"run-{number % len(self.world.submitted)}")
 
