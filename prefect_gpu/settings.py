@@ -75,6 +75,11 @@ class GpuSettings(PrefectBaseSettings):
         default=None,
         description="SQLAlchemy URL of the history of finished runs. Default: SQLite in the state folder.",
     )
+    events: bool = Field(
+        default=True,
+        description="Emit an event of Prefect's whenever a run waits, is granted devices, prepares, trains, saves, is "
+        "demoted, moved and so on (prefect-gpu.run.*), so that automations can act on it.",
+    )
     warm_start: bool = Field(
         default=True,
         description="Start runs from an interpreter that has imported Prefect already. With containers, up to two "

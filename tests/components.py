@@ -87,6 +87,7 @@ COMPONENTS = {
     ),
     "engines": Component("Docker Engines of its own", checkout.missing, frozenset({"cluster", "gpu_lab"}), shared=True),
     "image": Component("Docker Engines that build images", training_image.missing),
+    "prometheus": Component("Prometheus", programs("prometheus")),
     "small disk": Component("a file system that a test may fill", small_disk.missing, frozenset({"small_disk"})),
     "compose": Component("docker-compose", programs("docker-compose")),
     "networks": Component("shaped networks", lambda: missing(*NEEDED[1:], *SHAPING)),

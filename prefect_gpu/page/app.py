@@ -13,7 +13,7 @@ import ipaddress
 import json
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,7 +50,11 @@ class Source(Protocol):
         """One launch; see :func:`prefect_gpu.runtime.overview.details`."""
 
 
-def page_app(source: Source, *, names: Iterable[str] = (), token: str = "") -> ASGIApp:
+Metrics = Callable[[str], tuple[bytes, str]]
+"""Gives all metrics, and their media type, as an ``Accept`` header wants them."""
+
+
+def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metrics: Metrics | None = None) -> ASGIApp:
     """The application.
 
     Args:
@@ -58,6 +62,7 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "") -> A
         names: Host names under which the page may be asked for, beside ``localhost``, this machine's own name, and
             addresses.
         token: What one must know to be answered anything; empty: nothing.
+        metrics: What ``/metrics`` answers; None: there is no such address.
     """
     # Numbers of versions mean nothing to another worker: a page that outlives its worker must begin anew.
     epoch = secrets.token_hex(4)
@@ -74,6 +79,8 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "") -> A
         return _json(found)
 
     routes = [Route("/api/overview", overview), Route("/api/runs/{number:int}", details)]
+    if metrics is not None:
+        routes.append(Route("/metrics", _measured(metrics)))
     for path in sorted(_STATIC.iterdir()):
         if path.suffix in _TYPES:
             at = "/" if path.name == "index.html" else f"/{path.name}"
@@ -114,6 +121,14 @@ def phases_js() -> str:
     words = {name: phase.word for name, phase in PHASES.items()}
     past = {name: phase.past for name, phase in PHASES.items() if phase.past}
     return f"export const PHASES = {json.dumps(words)};\nexport const PAST = {json.dumps(past)};\n"
+
+
+def _measured(metrics: Metrics) -> Any:
+    async def send(request: Request) -> Response:
+        body, media_type = metrics(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": media_type})
+
+    return send
 
 
 def _always(content: bytes | str, suffix: str) -> Any:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from prefect_gpu.page.app import Source, page_app
+from prefect_gpu.page.app import Metrics, Source, page_app
 
 _NEXT_PORTS = 20  # several workers on one machine have their pages side by side
 
@@ -29,15 +29,26 @@ class PageServer:
         note: File that tells :func:`pages` where the page is.
         pool: Name of the worker's pool.
         token: What one must know to read it; empty: nothing.
+        metrics: See :func:`.page_app`.
 
     Attributes:
         url: Its address.
         entry: The address that lets a reader in, with the token.
     """
 
-    def __init__(self, source: Source, *, host: str, port: int, note: Path, pool: str, token: str = "") -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        host: str,
+        port: int,
+        note: Path,
+        pool: str,
+        token: str = "",
+        metrics: Metrics | None = None,
+    ) -> None:
         self._source, self._host, self._port, self._note, self._pool = source, host, port, note, pool
-        self._token = token
+        self._token, self._metrics = token, metrics
         self._server: uvicorn.Server | None = None
         self._task: asyncio.Task[None] | None = None
         self.url = self.entry = ""
@@ -51,7 +62,7 @@ class PageServer:
         listening = _listen(self._host, self._port)
         port = listening.getsockname()[1]
         config = uvicorn.Config(
-            page_app(self._source, names=[self._host], token=self._token),
+            page_app(self._source, names=[self._host], token=self._token, metrics=self._metrics),
             log_config=None,
             access_log=False,
             log_level=logging.WARNING,

@@ -91,6 +91,7 @@ class Controller:
         self.estimates = Estimates(self._done_s)
         self.idle = IdleTime()
         self.activity = ActivityLog()
+        self.listeners: tuple[Follower, ...] = ()  # who else hears of every launch
         self.fleet = Fleet(nodes)
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         self._host = host
@@ -141,7 +142,8 @@ class Controller:
     def _followers(self) -> tuple[Follower, ...]:
         """What is attached to a launch. Phases are told early on: until the scheduler knows, a device may be idle."""
         meter = SlowdownMeter(self.runs.values(), self._keep)
-        return self.idle, Phases(), self._adjuster, self.estimates, Measurements(), meter, self._eviction, self.activity
+        own = self.idle, Phases(), self._adjuster, self.estimates, Measurements(), meter, self._eviction, self.activity
+        return (*own, *self.listeners)
 
     def _done_s(self, run_id: str) -> float:
         job = self.scheduler.state.jobs.get(run_id)

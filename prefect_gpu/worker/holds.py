@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from typing import Any
 
 import httpx
+from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseWorker
 
@@ -46,6 +47,7 @@ class Holds:
         self._expectations = Expectations(logger)
         self._forecast_is_new = False
         self._holds: dict[str, Hold] = {}  # why runs wait, where that is still to be shown
+        self.on_waiting: Callable[[FlowRun, str], None] = lambda flow_run, reason: None
         self._never: dict[str, Hold] = {}  # the same of runs that no node can hold
 
     def expected(self, run_id: str) -> Outlook | None:
@@ -139,6 +141,7 @@ class Holds:
             if await show_waiting(self._client, flow_run.id, words, due):
                 if self._queue.seen[run_id].shown is None:  # once where its owner looks first
                     self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", words)
+                    self.on_waiting(flow_run, words)
                 self._queue.seen[run_id].shown = shown
             else:
                 self._queue.doubt(run_id)

@@ -37,6 +37,7 @@ from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
+from prefect_gpu.worker.metrics import PoolMetrics
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.recording import Recorder
@@ -73,7 +74,7 @@ class PrefectHost:
         role: Gives each run credentials of its own instead; None: it does not.
         lane: Where what is only shown is written.
         tasks: Keeps what goes on beside.
-        controller, stream: Set by the session, which makes them know each other.
+        controller, stream, metrics: Set by the session, which makes them know each other.
         asking: How Prefect is asked what must be known.
         page_url: Of the pool's page; empty: there is none.
     """
@@ -95,6 +96,7 @@ class PrefectHost:
     asking: Asking = field(init=False)
     controller: Controller = field(init=False)
     stream: PoolStream = field(init=False)
+    metrics: PoolMetrics = field(init=False)
 
     def __post_init__(self) -> None:
         self._client = self.worker.client
@@ -330,6 +332,7 @@ class PrefectHost:
     def record_history(self, row: HistoryRow) -> None:
         """See :class:`Host`."""
         self.recorder.keep(row)
+        self.metrics.recorded(row)
 
     async def bury_orphans(self) -> None:
         """Bring runs to their end that Prefect believes to run, and of which nothing is left."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from prefect.utilities.urls import url_for
 
+from prefect_gpu.page.app import Metrics
 from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.overview import details, overview
@@ -55,7 +56,11 @@ class PoolSource:
 
 
 async def open_page(
-    source: PoolSource, settings: GpuSettings, pool: str, logger: logging.Logger | logging.LoggerAdapter[logging.Logger]
+    source: PoolSource,
+    settings: GpuSettings,
+    pool: str,
+    metrics: Metrics,
+    logger: logging.Logger | logging.LoggerAdapter[logging.Logger],
 ) -> PageServer | None:
     """Serve the page; None if it is switched off, or cannot be served. Runs do not need it: that is only a warning."""
     if not settings.page:
@@ -67,6 +72,7 @@ async def open_page(
         note=note_of(settings.resolved_state_dir, pool),
         pool=pool,
         token=token_of(settings),
+        metrics=metrics,
     )
     try:
         await page.start()

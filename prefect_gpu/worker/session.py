@@ -45,11 +45,13 @@ from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
 from prefect_gpu.worker.leftovers import PoolOwner
+from prefect_gpu.worker.metrics import PoolMetrics
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
+from prefect_gpu.worker.run_events import RunEvents
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
 
@@ -144,6 +146,7 @@ class PoolSession:
             logger=self._logger,
         )
         self.controller = self._make_controller(place, chosen.credentials)
+        self._listen()
         host.controller = host.queue.controller = host.holds.controller = self.controller
         host.stream = PoolStream(
             pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
@@ -199,6 +202,16 @@ class PoolSession:
             logger=self._logger,
         )
 
+    def _listen(self) -> None:
+        """Let events and metrics hear of every launch."""
+        pool, host = self._worker.work_pool, self.host
+        host.metrics = PoolMetrics(pool.name, self.controller)
+        self.controller.listeners = (host.metrics,)
+        if self._settings.events:
+            events = RunEvents(pool, host.queue.flow_run)
+            host.holds.on_waiting = events.waiting
+            self.controller.listeners += (events,)
+
     def _make_cleaner(self) -> Cleaner:
         pool, days = self._worker.work_pool.name, self._settings.keep_days
         records = RecordStore(self._state_dir, pool)
@@ -214,7 +227,7 @@ class PoolSession:
     async def _open_page(self) -> None:
         pool = self._worker.work_pool.name
         source = PoolSource(self.controller, pool, self.host.holds.expected, self.unwell)
-        self._page = await open_page(source, self._settings, pool, self._logger)
+        self._page = await open_page(source, self._settings, pool, self.host.metrics.text, self._logger)
         if self._page is not None:
             self.host.page_url = self._page.url
             self._printer(f"Watch the pool at {self._page.entry} or with `prefect-gpu status`")

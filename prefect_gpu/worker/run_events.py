@@ -1,0 +1,142 @@
+"""Prefect events of what the pool does with its runs: automations can act on them, and the run's page lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from prefect.client.schemas.objects import FlowRun, WorkPool
+from prefect.events import emit_event
+from prefect.events.related import object_as_related_resource, tags_as_related_resources
+
+from prefect_gpu.runtime.activity_log import LEFT
+from prefect_gpu.runtime.launch import Adjustment, Follower, Launch, Suspend
+from prefect_gpu.scheduling.model.instructions import Finish, Move, SetShare
+from prefect_gpu.training import protocol
+
+PREFIX = "prefect-gpu.run."
+WHAT = (
+    "waiting",
+    "granted",
+    "preparing",
+    "training",
+    "saving",
+    "demoted",
+    "converged",
+    "preempted",
+    "suspended",
+    "moved",
+    "resized",
+    "ended",
+)
+"""What may happen to a run, as the last part of an event's name."""
+
+_PHASES = (protocol.PREPARING, protocol.TRAINING, protocol.SAVING)
+_LONGEST = 1000  # characters of a message
+
+
+class RunEvents(Follower):
+    """Emits them.
+
+    Args:
+        pool: The runs' work pool.
+        flow_run: A run as it was read last; None: not read by this worker.
+        emit: Prefect's function; tests may replace it.
+
+    An event is named ``prefect-gpu.run.<what>``, see :data:`WHAT`. Its resource is ``prefect-gpu.run.<flow run's id>``,
+    with the labels ``prefect-gpu.pool`` and, once the run has ended, ``prefect-gpu.outcome``. The flow run, its flow,
+    deployment, queue, pool and tags are related resources. Its payload says what there is to say: ``devices``,
+    ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``outcome``, ``message``.
+    """
+
+    def __init__(
+        self, pool: WorkPool, flow_run: Callable[[str], FlowRun | None], emit: Callable[..., Any] = emit_event
+    ) -> None:
+        self._pool, self._flow_run, self._emit = pool, flow_run, emit
+        self._demoted: set[str] = set()
+        self._related: dict[str, list[Any]] = {}  # of launched runs: when one has ended, it is read no more
+
+    def waiting(self, flow_run: FlowRun, reason: str) -> None:
+        """A run is shown as waiting for the first time."""
+        self._say("waiting", str(flow_run.id), flow_run.name, reason=reason)
+
+    def granted(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        self._related[launch.run_id] = self._related_to(launch.run_id, launch.record.name)
+        waited_s = at - launch.record.times.get("submitted", at)
+        self._tell("granted", launch, waited_s=round(max(0.0, waited_s), 3), behind=launch.record.behind)
+
+    def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
+        """See :class:`.Follower`."""
+        if kind == protocol.PHASE and launch.phase in _PHASES and not launch.waiting:
+            self._tell(launch.phase, launch)
+        return ()
+
+    def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:
+        """See :class:`.Follower`."""
+        match change:
+            case SetShare(_, weight, reason) if weight < 1.0:
+                if launch.run_id not in self._demoted:
+                    self._demoted.add(launch.run_id)
+                    self._tell("demoted", launch, weight=weight, reason=reason)
+            case SetShare():
+                self._demoted.discard(launch.run_id)
+            case Finish(_, reason):
+                self._tell("converged", launch, reason=reason)
+
+    def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
+        """See :class:`.Follower`."""
+        self._demoted.discard(launch.run_id)
+        if outcome == LEFT:
+            self._tell(how_it_left(launch), launch, reason=message)
+        elif outcome is not None:
+            self._tell("ended", launch, outcome=outcome, message=message[:_LONGEST])
+
+    def released(self, launch: Launch, at: float, carries_on: bool) -> None:
+        """See :class:`.Follower`."""
+        self._related.pop(launch.run_id, None)
+
+    def _tell(self, what: str, launch: Launch, **more: Any) -> None:
+        record = launch.record
+        told = {"devices": list(record.placement.all_devices), "nodes": list(record.placement.nodes)}
+        if "step" in record.progress:
+            told["step"] = record.progress["step"]
+        self._say(what, launch.run_id, record.name, **told, **more)
+
+    def _say(self, what: str, run_id: str, name: str, **payload: Any) -> None:
+        self._emit(
+            event=f"{PREFIX}{what}",
+            resource={
+                "prefect.resource.id": f"{PREFIX}{run_id}",
+                "prefect.resource.name": name,
+                "prefect-gpu.pool": self._pool.name,
+                **({"prefect-gpu.outcome": payload["outcome"]} if "outcome" in payload else {}),
+            },
+            related=self._related.get(run_id) or self._related_to(run_id, name),
+            payload={key: value for key, value in payload.items() if value is not None},
+        )
+
+    def _related_to(self, run_id: str, name: str) -> list[Any]:
+        pool = object_as_related_resource(kind="work-pool", role="work-pool", object=self._pool)
+        flow_run = self._flow_run(run_id)
+        if flow_run is None:  # an adopted run, which is not read again
+            return [_related("flow-run", run_id, name), pool]
+        ids = {"flow": flow_run.flow_id, "deployment": flow_run.deployment_id, "work-queue": flow_run.work_queue_id}
+        others = [_related(kind, str(one)) for kind, one in ids.items() if one is not None]
+        return [_related("flow-run", run_id, name), *others, pool, *tags_as_related_resources(set(flow_run.tags))]
+
+
+def _related(kind: str, its_id: str, name: str = "") -> dict[str, str]:
+    named = {"prefect.resource.name": name} if name else {}
+    return {"prefect.resource.id": f"prefect.{kind}.{its_id}", "prefect.resource.role": kind, **named}
+
+
+def how_it_left(launch: Launch) -> str:
+    """What happened to a launch that left its devices to carry on: preempted, suspended, moved or resized."""
+    match launch.eviction:
+        case Suspend():
+            return "suspended"
+        case Move(_, placement):
+            before = len(launch.record.placement.all_devices)
+            return "moved" if len(placement.all_devices) == before else "resized"
+    return "preempted"
