@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_FRAMEWORKS = re.compile(r"^(?:from|import) (?:torch|lightning|transformers|keras)\b", re.MULTILINE)
+_FRAMEWORKS = re.compile(r"^(?:try:\n    )?(?:from|import) (?:torch|lightning|transformers|keras)\b", re.MULTILINE)
 
 
 def modules(*, frameworks: bool) -> list[str]:
