@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+import psutil
 
 from prefect_gpu.lab.migrated import DATABASE, MigratedDatabase
 from prefect_gpu.lab.sandbox import Process, SandboxError, free_port, processes_of, wait_until
@@ -81,15 +82,11 @@ class Terminal:
     def close(self) -> None:
         """End everything that was started."""
         self._end_shell()
-        for kind in ("view", "worker", "server"):
-            self._stop(kind)
-        for process in processes_of(self.home / ".prefect"):
-            process.kill()
+        self._end_all()
 
     def new_database(self) -> None:
-        """End the worker and the server, whose database begins anew; the pool's history stays."""
-        for kind in ("worker", "server"):
-            self._stop(kind)
+        """End all runs, the worker and the server, whose database begins anew; the pool's history stays."""
+        self._end_all()
         for path in (self.home / ".prefect").glob(f"{DATABASE}*"):
             path.unlink()
 
@@ -109,6 +106,13 @@ class Terminal:
         if code != 0:
             raise SandboxError(f"it ended with {code}:\n{said[-2500:]}")
         return said
+
+    def _end_all(self) -> None:
+        for kind in ("view", "worker", "server"):
+            self._stop(kind)
+        for process in processes_of(self.home / ".prefect"):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
     def _end_shell(self) -> None:
         if self._bash is not None:

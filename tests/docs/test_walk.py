@@ -56,7 +56,11 @@ def pages() -> list[Path]:
 
 
 def test_every_command_works(terminal: Terminal) -> None:
-    wrong = [said for page in pages() for said in walk(page, terminal)]
+    wrong = []
+    for page in pages():
+        for said in walk(page, terminal):
+            print(f"WRONG {said}", flush=True)
+            wrong.append(said)
     assert not wrong, "\n\n".join(wrong)
 
 
