@@ -19,7 +19,7 @@ import httpx
 import psutil
 
 from prefect_gpu.lab.migrated import DATABASE, MigratedDatabase
-from prefect_gpu.lab.sandbox import Process, SandboxError, free_port, processes_of, wait_until
+from prefect_gpu.lab.sandbox import Process, SandboxError, free_port, wait_until
 from tests.docs.pages import ROOT
 
 _END = "--- the command has ended:"
@@ -52,7 +52,6 @@ class Terminal:
         kept = {one: value for one, value in os.environ.items() if not one.startswith("PREFECT")}
         self.env = kept | {
             "HOME": str(self.home),
-            "PREFECT_HOME": str(self.home / ".prefect"),  # as it is anyway; by it, all processes are found
             "PREFECT_SERVER_API_PORT": str(self.port),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_INTEGRATIONS_GPU_PAGE_PORT": str(self._page_port),
@@ -89,6 +88,7 @@ class Terminal:
         self._end_all()
         for path in (self.home / ".prefect").glob(f"{DATABASE}*"):
             path.unlink()
+        self.new_shell()
 
     def type(self, command: str) -> str:
         """Carry out a command as if it were typed, and return what it printed, as far as it has.
@@ -110,9 +110,10 @@ class Terminal:
     def _end_all(self) -> None:
         for kind in ("view", "worker", "server"):
             self._stop(kind)
-        for process in processes_of(self.home / ".prefect"):
+        for process in psutil.process_iter():  # also what went into the background
             with contextlib.suppress(psutil.Error):
-                process.kill()
+                if process.environ().get("HOME") == str(self.home):
+                    process.kill()
 
     def _end_shell(self) -> None:
         if self._bash is not None:

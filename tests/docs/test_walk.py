@@ -19,7 +19,7 @@ from tests.components import traces_folder
 from tests.docs.pages import COMMANDS, PAGES, ROOT, blocks, commands, name
 from tests.docs.terminal import Terminal
 
-pytestmark = [pytest.mark.full, pytest.mark.needs("openssl", "traces")]
+pytestmark = [pytest.mark.full, pytest.mark.needs("openssl", "traces"), pytest.mark.timeout(3600)]
 
 FIRST = ["docs/tutorial.md", "README.md"]  # each starts a server of its own
 TRACES = {
