@@ -107,6 +107,9 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
 @pytest.mark.parametrize("block", all_of("yaml"), ids=where)
 def test_yaml_is_what_its_reader_takes(block: Block, tmp_path: Path) -> None:
     said = yaml.safe_load(block.text)
+    assert said, "there is nothing in it"
+    if not block.is_run:  # it is for another program
+        return
     if "deployments" in said:
         for deployment in PrefectYamlModel.model_validate(said).deployments:
             assert deployment.entrypoint and deployment.work_pool
