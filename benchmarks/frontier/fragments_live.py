@@ -18,11 +18,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from benchmarks._claims import Claim, at_least, command_line, report
-from benchmarks.frontier._keep_worth import KeepWorth
 from prefect_gpu.papers.from_trace import ABILITIES
 from prefect_gpu.scheduling.cores.cpu_array import CpuArray
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.placement.keep_worth import KeepWorth
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.profiles.adaptive import adaptive
 from prefect_gpu.scheduling.profiles.profile import Profile
