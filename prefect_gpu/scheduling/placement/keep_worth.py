@@ -133,9 +133,13 @@ def _fullest(job: Job, devices: int, state: State) -> Iterator[tuple[_Kind, int,
 
 
 def _ask(asked: AskedType, kinds: _Kinds) -> Ask | None:
-    """What a type asks for, as the kernel counts; None if no node can ever hold it."""
-    fitting = [kind for kind, _ in kinds if kind.size >= asked.gib * GIB and kind.each >= asked.devices]
-    if not fitting:
+    """What a type asks for, as the kernel counts; None if no node can ever hold it.
+
+    Its memory says which kinds will do. That it may be too wide for some is no reason for a price: it would be put on
+    single devices too, which nobody wide could use.
+    """
+    fitting = [kind for kind, _ in kinds if kind.size >= asked.gib * GIB]
+    if not any(kind.each >= asked.devices for kind in fitting):
         return None
     milli = WHOLE_MILLI
     if asked.part and asked.devices == 1:

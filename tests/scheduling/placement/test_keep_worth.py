@@ -65,6 +65,17 @@ def test_devices_of_one_node_stay_together_for_runs_that_ask_for_several() -> No
     assert said.reason == ("eight1 is free, and 2 devices of one node stay free for runs that ask for as many")
 
 
+def test_a_single_device_is_not_kept_for_runs_that_could_not_use_it() -> None:
+    """Runs of eight devices fit on large nodes only, but none on one of which seven are in use."""
+    large = node("large", *[80] * 8)
+    world = keeps(large)
+    world.submit("a", request=asks(7))
+    world.handle(ev.NodesChanged((SMALL, large)))
+    world.handle(ev.RequestsLearned(((AskedType(1, 10, False), 40), (AskedType(8, 10, False), 20))))
+    world.submit("b", request=asks(1, 10))
+    assert world.places["b"] == "large7"
+
+
 def test_what_it_has_seen_itself_counts_and_a_job_only_once() -> None:
     world = keeps(SMALL, LARGE)
     for number in range(ENOUGH):
