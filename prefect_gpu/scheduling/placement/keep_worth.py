@@ -112,7 +112,7 @@ class KeepWorth(PlacementPolicy):
                 ask = _ask(asked, kinds)
                 if ask is not None:
                     expected[ask] += count
-            made = Fragments(expected, {kind.model: total for kind, total in kinds}, parts=False)
+            made = Fragments(expected, {kind.model: total for kind, total in kinds}, passing=True)
             self._made = known, kinds, made
         return self._made[2]
 

@@ -92,18 +92,21 @@ class Fragments:
     Args:
         expected: How often each type has been asked for, or any numbers in that proportion.
         devices: How many there are of each model.
-        parts: Whether parts of devices differ in what is left of them. Without, jobs are only compared that come to
-            whole ones, and what :func:`~.device_values.device_values` says is the same wherever they go.
+        passing: Whether jobs leave again, and only come to whole devices. Then a device of a scarce model is missed only
+            while others of the model are in use by those that need it: the price counts as often as that, which is
+            its square. What :func:`~.device_values.device_values` says is the same wherever they go, and is left out.
     """
 
-    def __init__(self, expected: Mapping[Ask, float], devices: Mapping[str, int], *, parts: bool = True) -> None:
+    def __init__(self, expected: Mapping[Ask, float], devices: Mapping[str, int], *, passing: bool = False) -> None:
         ranked = sorted(expected.items(), key=lambda one: (*one[0][:4], sorted(one[0].models)))
         total = sum(expected.values()) or 1.0
         self._parts = [(ask, count / total) for ask, count in ranked if count > 0]
         asked = sum(part * ask.milli * ask.gpus for ask, part in self._parts)
         self._prices = _prices(self._parts, asked, devices)
+        if passing:
+            self._prices = {model: price * price for model, price in self._prices.items()}
         self._values = [0.0]
-        if asked and parts:
+        if asked and not passing:
             count = sum(devices.values())
             jobs = DEMAND * count * WHOLE_MILLI / asked
             sizes: dict[int, float] = defaultdict(float)
