@@ -121,9 +121,9 @@ def main() -> int:
     ratios: dict[Case, float] = {}
     for case in CASES:
         if not options.quick or case.seed == SEEDS[0]:
-            print(f"  {case} ...", file=sys.stderr, flush=True)
             without = replace(adaptive(), placement=CpuArray(Spread()))
             ratios[case] = mean_s(adaptive(), case) / mean_s(without, case)
+            print(f"  {case}: {ratios[case]:.4f}", file=sys.stderr, flush=True)
     claims: list[Claim] = []
     details: dict[str, object] = {}
     for name in NODES:
