@@ -94,7 +94,7 @@ class Fragments:
         devices: How many there are of each model.
         passing: Whether jobs leave again, and only come to whole devices. Then a device of a scarce model is missed
             only while others of the model are in use by those that need it: the price counts as often as that, which
-            is its square. What :func:`~.device_values.device_values` says is the same wherever they go, and is left out.
+            is its square. What :func:`~.device_values.device_values` says is the same wherever they go: it is left out.
     """
 
     def __init__(self, expected: Mapping[Ask, float], devices: Mapping[str, int], *, passing: bool = False) -> None:
