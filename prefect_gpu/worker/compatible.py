@@ -13,18 +13,14 @@ TESTED = ">=3.8.8,<3.9"
 
 _PRIVATE = (
     "prefect._flow_run_suspension:FlowRunSuspensionRequest.mark_requested",
-    "prefect._internal.launchers:resolve_bundle_step_with_launcher",
     "prefect.bundles:_deserialize_bundle_object",
     "prefect.runner._control_channel:ControlChannel.register",
     "prefect.runner._control_channel:ControlChannel.signal",
     "prefect.runner._control_channel:ControlChannel.unregister",
-    "prefect.workers.base:BaseWorker._give_worker_labels_to_flow_run",
-    "prefect.workers.base:BaseWorker._mark_flow_run_as_cancelled",
-    "prefect.workers.base:BaseWorker._propose_crashed_state",
     "prefect.workers.base:BaseWorker._setup_cancellation_observer",
     "prefect.workers.base:BaseWorker._submit_adhoc_run",
 )
-_OF_A_WORKER = ("_last_polled_time", "_limit", "_prefetch_seconds", "_work_pool_name", "_work_queues")
+_OF_A_WORKER = ("_limit", "_prefetch_seconds", "_work_pool_name", "_work_queues")
 
 
 def lacking(worker: Any) -> list[str]:

@@ -19,9 +19,9 @@ async def test_a_prefect_that_lacks_something_is_named_with_the_version_to_insta
     monkeypatch.setenv("PREFECT_INTEGRATIONS_GPU_STATE_DIR", str(tmp_path / "state"))
     worker = GpuWorker("pool")
     assert lacking(worker) == []
-    monkeypatch.delattr(BaseWorker, "_propose_crashed_state")
+    monkeypatch.delattr(BaseWorker, "_submit_adhoc_run")
     with pytest.raises(
-        SystemExit, match=r"Prefect 3\.\S+ is installed, and lacks .*:BaseWorker\._propose_crashed_state"
+        SystemExit, match=r"Prefect 3\.\S+ is installed, and lacks .*:BaseWorker\._submit_adhoc_run"
     ) as told:
         await worker.start()
     assert f"pip install 'prefect{TESTED}'" in str(told.value)
