@@ -1,8 +1,8 @@
 """Addresses that Prefect's pages show beside our types: where to read about them, and a picture for each.
 
 The project has no website. It has a name that ``pip install`` knows, and so the page of that name, which shows the
-README of the newest release. Prefect wants a logo to be a PNG at an http address, and we have no place for one: ours are
-those that Prefect's own types have for the same things. ``tests/blocks/test_prefect_standards.py`` compares them.
+README of the newest release. Prefect wants a logo to be a PNG at an http address, and we have no place for one: ours
+are those of Prefect's own types for the same things. ``tests/blocks/test_prefect_standards.py`` compares them.
 """
 
 from __future__ import annotations
