@@ -320,6 +320,9 @@ class QueueSync:
         if not is_waiting(flow_run):
             self.withdraw(run_id, f"it is {state.name}")
             return
+        if not self._pool.serves(flow_run):  # events tell of all queues
+            self.withdraw(run_id, f"it is in queue {flow_run.work_queue_name}")
+            return
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
             versions = _versions(flow_run, deployment, self._worker.work_pool)
