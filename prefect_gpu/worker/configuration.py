@@ -83,6 +83,13 @@ class _OfContainer(BaseModel):
 class GpuVariables(_OfProcess, _OfContainer, BaseVariables):
     """Variables of the base job template."""
 
+    name: str | None = Field(
+        default=None,
+        title="Name",
+        description="Without effect: a worker finds a run's process or container again by the name that it gave it. "
+        "Labels are for what a container is to be known by.",
+    )
+
 
 class GpuJobConfiguration(_OfProcess, _OfContainer, BaseJobConfiguration):
     """One run's configuration, with the template's placeholders filled in."""

@@ -135,6 +135,7 @@ async def serving_here(pool: LivePool, state_dir: Path, monkeypatch: pytest.Monk
         await asyncio.gather(starting, return_exceptions=True)
 
 
+@pytest.mark.full
 async def test_infrastructure_is_killed_where_it_is_ours_and_else_it_is_said_why_not(
     pool: LivePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
