@@ -86,8 +86,7 @@ class GpuVariables(_OfProcess, _OfContainer, BaseVariables):
     name: str | None = Field(
         default=None,
         title="Name",
-        description="Without effect: a worker finds a run's process or container again by the name that it gave it. "
-        "Labels are for what a container is to be known by.",
+        description="Without effect: containers have the names by which a later worker finds them. Labels mark them.",
     )
 
 
