@@ -219,16 +219,19 @@ async def test_a_run_is_configured_as_prefects_own_function_does_it(
         flow_run = a_run(**deepcopy(run)).model_copy(update={"flow_id": flow.id, "name": "calm-owl"})
         return flow_run, a_deployment(**deepcopy(deployment))
 
+    client = cast(PrefectClient, SimpleNamespace(read_flow=read_flow))
     flow_run, of_deployment = fresh()
     expected = await GpuJobConfiguration.resolve_for_flow_run(
         flow_run.model_copy(deep=True),
-        client=cast(PrefectClient, SimpleNamespace(read_flow=read_flow)),
+        client=client,
         work_pool=work_pool,
         worker_name="w",
         deployment=of_deployment.model_copy(deep=True),
     )
     ours = await GpuJobConfiguration.from_template_and_values(
-        base_job_template=work_pool.base_job_template, values=merge_job_variables(flow_run, of_deployment)
+        base_job_template=work_pool.base_job_template,
+        values=merge_job_variables(flow_run, of_deployment),
+        client=client,
     )
     ours.prepare_for_flow_run(flow_run, of_deployment, flow, work_pool, "w")
     assert ours.model_dump() == expected.model_dump()
