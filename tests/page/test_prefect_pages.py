@@ -40,22 +40,25 @@ async def test_prefects_pages_show_our_blocks_and_our_worker_where_it_is_listed(
     await asyncio.to_thread(sandbox.prefect, "block", "register", "-m", "prefect_gpu")
     page = await browser.new_page()
     page.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
     await page.goto(f"{sandbox.ui_url}/blocks/catalog/{GpuCluster.get_block_type_slug()}")
-    await expect(page.get_by_text(str(GpuCluster.get_description())).first).to_be_visible()
-    await expect(page.get_by_role("link", name="Documentation")).to_have_attribute("href", DOCUMENTATION)
-    await expect(page.locator(f'img[src="{GpuCluster._logo_url}"]').first).to_be_attached()
-    await expect(page.locator("code").filter(has_text="import GpuCluster").first).to_be_visible()
+    await expect(page.get_by_text(str(GpuCluster.get_description())).first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.get_by_role("link", name="Documentation")).to_have_attribute(
+        "href", DOCUMENTATION, timeout=PATIENCE_MS
+    )
+    await expect(page.locator(f'img[src="{GpuCluster._logo_url}"]').first).to_be_attached(timeout=PATIENCE_MS)
+    await expect(page.locator("code").filter(has_text="import GpuCluster").first).to_be_visible(timeout=PATIENCE_MS)
 
     await page.route("**/collections/views/aggregate-worker-metadata", listed)
     await page.goto(f"{sandbox.ui_url}/work-pools/create")
-    await expect(page.get_by_text(GpuWorker.get_description())).to_be_visible()
-    await expect(page.locator(f'img[src="{GpuWorker.get_logo_url()}"]').first).to_be_attached()
+    await expect(page.get_by_text(GpuWorker.get_description())).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.locator(f'img[src="{GpuWorker.get_logo_url()}"]').first).to_be_attached(timeout=PATIENCE_MS)
     await page.get_by_text("GPU", exact=True).click()
     await page.get_by_role("button", name="Next").click()
     await page.get_by_label("Name").first.fill("made-on-the-page")
     await page.get_by_role("button", name="Next").click()
-    await expect(page.get_by_text("How many GPUs", exact=False).first).to_be_visible()  # our fields are in its form
+    await expect(page.get_by_text("How many GPUs", exact=False).first).to_be_visible(
+        timeout=PATIENCE_MS
+    )  # our fields are in its form
     await page.get_by_role("button", name="Create").click()
-    await expect(page.get_by_text("prefect worker start").first).to_be_visible()
+    await expect(page.get_by_text("prefect worker start").first).to_be_visible(timeout=PATIENCE_MS)
     assert "made-on-the-page" in sandbox.prefect("work-pool", "ls")
