@@ -31,7 +31,9 @@ def a_sync(prefect: OneRun) -> QueueSync:
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
     finalisation = Finalisation(asking(prefect), HOST_PREFIX)
-    queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=Lane(), logger=LOGGER)
+    queue = QueueSync(
+        worker, view, finalisation, cancel=cancel, suspend=lambda run, flow_run: None, lane=Lane(), logger=LOGGER
+    )
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
     queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
     return queue
