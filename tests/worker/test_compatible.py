@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_what_is_used_of_prefect_and_private_is_looked_for_at_the_start() -> Non
     assert {"_deserialize_bundle_object", "_limit", "_client", "_submit_adhoc_run", "_logger"} <= used, "it finds them"
     looked_for = {part for name in compatible._PRIVATE for part in name.replace(":", ".").split(".")}
     assert used - {*looked_for, *compatible._OF_A_WORKER, *compatible._OF_A_CLIENT} == set()
+
+
+def test_the_page_of_standards_names_every_private_part_and_only_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "prefect-standards.md").read_text()
+    parts = [name.partition(":") for name in compatible._PRIVATE]
+    named = {module if "._" in module else what.rpartition(".")[2] for module, _, what in parts}
+    assert {name for name in named | {*compatible._OF_A_WORKER, *compatible._OF_A_CLIENT} if name not in page} == set()
+    tests = re.findall(r"`((?:\w+/)*test_\w+\.py)`", page)
+    assert len(tests) > 20
+    assert [one for one in tests if not (ROOT / "tests" / one).exists() and not (ROOT / one).exists()] == []
 
 
 def _is_private(name: str) -> bool:
