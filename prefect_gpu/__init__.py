@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prefect_gpu.blocks import CheckpointStorage, GpuCluster
     from prefect_gpu.decorators import gpu
     from prefect_gpu.sweeps import sweep
     from prefect_gpu.training import training_run
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["GpuWorker", "__version__", "gpu", "sweep", "training_run"]
+__all__ = ["CheckpointStorage", "GpuCluster", "GpuWorker", "__version__", "gpu", "sweep", "training_run"]
 
 _HOMES = {
+    "CheckpointStorage": "prefect_gpu.blocks",
+    "GpuCluster": "prefect_gpu.blocks",
     "GpuWorker": "prefect_gpu.worker",
     "gpu": "prefect_gpu.decorators",
     "sweep": "prefect_gpu.sweeps",
@@ -33,3 +36,11 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":  # as it was installed: the version comes from the tags of the repository
         return import_module("importlib.metadata").version("prefect-gpu")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Also what is loaded when it is first used: ``prefect block register -m prefect_gpu`` finds the blocks by it.
+
+    But not ``sweep``, which cannot be loaded where its extra is not installed.
+    """
+    return sorted({*globals(), *__all__} - {"sweep"})

@@ -28,6 +28,7 @@ from prefect_gpu.bundles.upload import upload
 from prefect_gpu.decorators import GpuFlow, gpu
 from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.request import CATEGORIES, GpuRequest, check_request
+from prefect_gpu.worker import GpuWorker
 
 
 @flow
@@ -289,27 +290,14 @@ def test_storage_that_somebody_configured_is_left_alone(pool: str, tmp_path: Pat
 
 
 def test_a_run_submitted_through_a_worker_object_waits_in_the_pool_and_can_be_repeated(pool: str) -> None:
-    from prefect_gpu.worker.adhoc import submit_adhoc_run
-
-    class Status:
-        value: Any = None
-
-        def started(self, value: Any) -> None:
-            self.value = value
-
-    class Worker:  # what the function uses of a worker that is set up
-        pass
-
-    async def submit(**arguments: Any) -> Any:
-        worker, status = Worker(), Status()
-        async with get_client() as client:
-            worker.client = client  # type: ignore[attr-defined]
-            worker.work_pool = await client.read_work_pool(pool)  # type: ignore[attr-defined]
-            await submit_adhoc_run(worker, task_status=status, **arguments)  # type: ignore[arg-type]
-        return status.value
+    async def submit(bound: Any, **arguments: Any) -> Any:
+        async with GpuWorker(pool) as worker:  # set up, as Prefect does to submit a flow, and not started
+            with pytest.warns(FutureWarning, match="experimental"):
+                future = await worker.submit(bound, **arguments)
+            return await worker.client.read_flow_run(future.flow_run_id)
 
     bound = gpu(pool, gpus=0)(plain)
-    run = asyncio.run(submit(flow=bound, parameters={"x": 5}, job_variables={"gpus": 0, "cpus": 3}))
+    run = asyncio.run(submit(bound, parameters={"x": 5}, job_variables={"gpus": 0, "cpus": 3}))
     assert run.state.is_scheduled() and run.job_variables["cpus"] == 3
 
     @gpu(pool, gpus=0)
@@ -319,7 +307,7 @@ def test_a_run_submitted_through_a_worker_object_waits_in_the_pool_and_can_be_re
 
     with StandInWorker(pool) as worker:
         assert PrefectFlowRunFuture(run.id).result(timeout=60) == 6
-        again = asyncio.run(submit(flow=changed, flow_run=run))
+        again = asyncio.run(submit(changed, flow_run=run))
         assert again.id == run.id and again.state.is_scheduled()
         assert PrefectFlowRunFuture(run.id).result(timeout=60) == 50  # the flow as it is now
     assert worker.ran == 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from prefect.blocks.core import Block
-from pydantic import ConfigDict, SecretStr, ValidationError, model_validator
+from pydantic import ConfigDict, HttpUrl, SecretStr, ValidationError, model_validator
+
+from prefect_gpu.links import DOCUMENTATION
 
 # Whatever is given for these is never shown, be it as wrong as it may.
 SECRET = frozenset({"ca", "certificate", "key", "ssh_key", "access_key_id", "secret_access_key", "session_token"})
@@ -17,6 +19,8 @@ class BlockError(ValueError):
 
 class StrictBlock(Block):
     """A block whose fields are all known."""
+
+    _documentation_url = HttpUrl(DOCUMENTATION)
 
     # Pydantic would show the whole input beside an error: the secrets, too.
     model_config = ConfigDict(hide_input_in_errors=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, ValidationInfo, field_validator, model_validator
 
 from prefect_gpu.blocks.base import StrictBlock, plain, refuse_unknown
+from prefect_gpu.links import LOGO_OF_PROCESSES
 from prefect_gpu.units import parse_bytes
 
 _SCHEMES = ("unix", "tcp", "ssh", "http", "https")
@@ -93,6 +94,7 @@ class GpuCluster(StrictBlock):
 
     _block_type_name = "GPU Cluster"
     _block_type_slug = "gpu-cluster"
+    _logo_url = HttpUrl(LOGO_OF_PROCESSES)
     _description = "The Docker Engine or the Docker Swarm that a GPU pool runs on, and what its nodes are."
 
     driver: Literal["docker", "swarm"] = Field(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, HttpUrl, SecretStr, model_validator
 
 from prefect_gpu.blocks.base import StrictBlock, plain
+from prefect_gpu.links import LOGO_OF_FILES
 from prefect_gpu.training.checkpoints.location import S3Location
 
 
@@ -27,6 +28,7 @@ class CheckpointStorage(StrictBlock):
 
     _block_type_name = "Checkpoint Storage"
     _block_type_slug = "checkpoint-storage"
+    _logo_url = HttpUrl(LOGO_OF_FILES)
     _description = "Where the checkpoints of a GPU pool's runs are kept: a folder that all nodes reach, or S3."
 
     folder: str | None = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,15 +65,13 @@ async def _repeat(
     worker: BaseWorker[Any, Any, Any], flow: InfrastructureBoundFlow[..., Any], flow_run: FlowRun
 ) -> FlowRun:
     """Bundle a flow for a run that exists, and schedule the run again."""
-    from prefect._internal.launchers import resolve_bundle_step_with_launcher
-
     storage = (await worker.client.read_work_pool(flow.work_pool)).storage_configuration
     if storage.bundle_upload_step is None:
         raise RuntimeError(
             f"Work pool {flow.work_pool!r} has no storage for flows: "
             "configure it with `prefect work-pool storage configure`."
         )
-    upload_step = resolve_bundle_step_with_launcher(storage.bundle_upload_step, flow.launcher, "upload")
+    upload_step = _started_with(flow.launcher, storage.bundle_upload_step)
     if flow.result_storage is None and storage.default_result_storage_block_id is not None:
         results = await aresolve_result_storage(storage.default_result_storage_block_id)
         flow = flow.with_options(result_storage=results, persist_result=True)
@@ -92,6 +91,17 @@ async def _repeat(
     # Forced, because Prefect does not by itself let a run without a deployment leave a final state.
     await worker.client.set_flow_run_state(flow_run.id, AwaitingRetry(), force=True)
     return await worker.client.read_flow_run(flow_run.id)
+
+
+def _started_with(launcher: Mapping[str, Any] | None, step: dict[str, Any]) -> dict[str, Any]:
+    """A pool's upload step, started with what the flow names for that; then the step's packages are not installed."""
+    command = (launcher or {}).get("upload")
+    if command is None:
+        return step
+    return {
+        name: {key: value for key, value in arguments.items() if key != "requires"} | {"launcher": list(command)}
+        for name, arguments in step.items()
+    }
 
 
 def _bundle_key(flow_run: FlowRun) -> str:

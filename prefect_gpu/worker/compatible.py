@@ -1,4 +1,8 @@
-"""Whether the Prefect that is installed has what is used of it beside its public interface."""
+"""Whether the Prefect that is installed has what is used of it beside its public interface.
+
+Nothing of that has a public counterpart: docs/prefect-standards.md says what each is for. A test searches our code for
+private parts of Prefect that are not in the tables here.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,29 @@ from importlib import metadata
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
+from prefect.client.orchestration import PrefectClient
 
 TESTED = ">=3.8.8,<3.9"
 """The versions of Prefect that prefect-gpu is tested with; pyproject.toml says the same."""
 
 _PRIVATE = (
     "prefect._flow_run_suspension:FlowRunSuspensionRequest.mark_requested",
-    "prefect._internal.launchers:resolve_bundle_step_with_launcher",
     "prefect.bundles:_deserialize_bundle_object",
     "prefect.runner._control_channel:ControlChannel.register",
     "prefect.runner._control_channel:ControlChannel.signal",
     "prefect.runner._control_channel:ControlChannel.unregister",
-    "prefect.workers.base:BaseWorker._give_worker_labels_to_flow_run",
-    "prefect.workers.base:BaseWorker._mark_flow_run_as_cancelled",
-    "prefect.workers.base:BaseWorker._propose_crashed_state",
     "prefect.workers.base:BaseWorker._setup_cancellation_observer",
     "prefect.workers.base:BaseWorker._submit_adhoc_run",
 )
-_OF_A_WORKER = ("_last_polled_time", "_limit", "_prefetch_seconds", "_work_pool_name", "_work_queues")
+_OF_A_WORKER = (
+    "_has_successfully_synced",
+    "_limit",
+    "_logger",
+    "_prefetch_seconds",
+    "_work_pool_name",
+    "_work_queues",
+)
+_OF_A_CLIENT = ("_client",)  # of httpx, whose hooks see each answer
 
 
 def lacking(worker: Any) -> list[str]:
@@ -33,8 +42,12 @@ def lacking(worker: Any) -> list[str]:
     Args:
         worker: A worker of Prefect's.
     """
-    missing = [name for name in _PRIVATE if not _is_there(name)]
-    return missing + [f"prefect.workers.base:BaseWorker.{name}" for name in _OF_A_WORKER if not hasattr(worker, name)]
+    client = PrefectClient("http://127.0.0.1/api")  # it is asked nothing
+    return [
+        *(name for name in _PRIVATE if not _is_there(name)),
+        *(f"prefect.workers.base:BaseWorker.{name}" for name in _OF_A_WORKER if not hasattr(worker, name)),
+        *(f"prefect.client.orchestration:PrefectClient.{name}" for name in _OF_A_CLIENT if not hasattr(client, name)),
+    ]
 
 
 def must_fit(worker: Any) -> None:

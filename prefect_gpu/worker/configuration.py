@@ -83,6 +83,12 @@ class _OfContainer(BaseModel):
 class GpuVariables(_OfProcess, _OfContainer, BaseVariables):
     """Variables of the base job template."""
 
+    name: str | None = Field(
+        default=None,
+        title="Name",
+        description="Without effect: containers have the names by which a later worker finds them. Labels mark them.",
+    )
+
 
 class GpuJobConfiguration(_OfProcess, _OfContainer, BaseJobConfiguration):
     """One run's configuration, with the template's placeholders filled in."""

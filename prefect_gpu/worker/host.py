@@ -20,6 +20,7 @@ from prefect.workers.base import BaseWorker
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
+from prefect_gpu.runtime.drivers.launched import is_of_a_run
 from prefect_gpu.runtime.launch import Follower, Launch, died_of_its_limit
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.runtime.tasks import Tasks
@@ -35,6 +36,7 @@ from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.lane import Lane
+from prefect_gpu.worker.launch_events import LaunchEvents
 from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.metrics import PoolMetrics
@@ -116,6 +118,7 @@ class PrefectHost:
             logger=self.logger,
             settings=self.settings,
         )
+        self._events = LaunchEvents(self.worker)
         self.holds = Holds(self.worker, self.queue, self.lane, self.logger)
         self._launcher = Launcher(
             self.worker,
@@ -150,6 +153,7 @@ class PrefectHost:
     async def launched(self, run: Launch) -> None:
         """See :class:`Host`."""
         assert run.handle is not None
+        self._events.submitted(run)
         self._show(run)
         self.tasks.start(self._announce(run, run.handle.pid))
 
@@ -179,7 +183,7 @@ class PrefectHost:
         with suppress(httpx.HTTPError, ObjectNotFound):
             async with self.lane.reserved():
                 await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
-                await self.worker._give_worker_labels_to_flow_run(UUID(run.run_id))
+                await self._client.update_flow_run_labels(UUID(run.run_id), self._events.labels)
 
     async def unlaunched(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """See :class:`Host`."""
@@ -277,10 +281,21 @@ class PrefectHost:
             return infrastructure_pid.startswith(self._host_prefix)
         return infrastructure_pid.partition(":")[0] in {node.id for node, _ in self.controller.fleet.known}
 
-    async def kill(self, infrastructure_pid: str, grace_seconds: float) -> bool:
-        """Stop the launched run with this ``host:pid`` or ``node:container``; False if there is none."""
+    def is_anothers(self, infrastructure_pid: str, run_id: str = "") -> bool:
+        """Whether that is a process of that run on this machine. If it is not ours, another worker launched it."""
+        number = infrastructure_pid.removeprefix(self._host_prefix)
+        return not self.scope and number.isdigit() and is_of_a_run(int(number), run_id)
+
+    async def kill(self, infrastructure_pid: str, grace_seconds: float, run_id: str = "") -> bool:
+        """Stop the launched run with this ``host:pid`` or ``node:container``; False if there is none.
+
+        Args:
+            run_id: The flow run that is meant. Its number may be that of another one's process by now. Empty: any.
+        """
         for run in list(self.controller.runs.values()):
-            if run.handle is not None and self._infrastructure_pid(run.handle.pid) == infrastructure_pid:
+            if run.handle is None or (run_id and run.run_id != run_id):
+                continue
+            if self._infrastructure_pid(run.handle.pid) == infrastructure_pid:
                 return await self.controller.stop(run.run_id, grace_seconds)
         return False
 
@@ -295,6 +310,7 @@ class PrefectHost:
         if prepared is not None:
             prepared.begun.set()
         self.control.unregister(run.run_id)
+        self._executed(run, report.returncode)
         api_was_away = prepared is not None and self.stream.breaks > prepared.breaks
         with self.lane.urgent():
             outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
@@ -318,8 +334,13 @@ class PrefectHost:
         if waiting is None:
             return False
         self.control.unregister(run.run_id)
+        self._executed(run, None)  # how it ended says nothing of the run
         self.queue.waits_again(waiting)
         return True
+
+    def _executed(self, run: Launch, returncode: int | None) -> None:
+        if run.handle is not None:
+            self._events.executed(run, self._infrastructure_pid(run.handle.pid), returncode)
 
     def released(self, run: Launch) -> None:
         """See :class:`Host`."""

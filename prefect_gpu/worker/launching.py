@@ -33,6 +33,7 @@ from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, 
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.finalisation import claim_words
 from prefect_gpu.worker.infrastructure import passed_patterns
+from prefect_gpu.worker.launch_events import Told
 from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
@@ -196,6 +197,7 @@ class Launcher:
         }
         if self._outside:
             permitted(container_of(configuration, self._settings.image), self._settings)  # its owner is told now
+        run.attach(Told(flow_run, flow, deployment))
         run.record.known |= {"flow_name": flow.name, "deployment": deployment.name if deployment else None}
         return configuration, deployment
 

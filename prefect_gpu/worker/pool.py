@@ -61,6 +61,10 @@ class PoolView:
         self._deployments: dict[UUID, tuple[float, DeploymentResponse]] = {}
         self._flows: dict[UUID, Flow] = {}
 
+    def serves(self, flow_run: FlowRun) -> bool:
+        """Whether the worker serves the queue of this run, which is of the pool."""
+        return not self._queue_names or flow_run.work_queue_name in self._queue_names
+
     def due_until(self, prefetch_s: float) -> datetime:
         """Until when runs must be due to be looked at now."""
         return self.clock.now() + timedelta(seconds=prefetch_s)

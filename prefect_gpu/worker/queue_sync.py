@@ -14,9 +14,11 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.events import Event
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import Abort, ObjectNotFound
+from prefect.states import Cancelled, Crashed
+from prefect.utilities.engine import propose_state
 from prefect.workers.base import BaseWorker
 
 from prefect_gpu.estimation.runs import Known
@@ -318,6 +320,9 @@ class QueueSync:
         if not is_waiting(flow_run):
             self.withdraw(run_id, f"it is {state.name}")
             return
+        if not self._pool.serves(flow_run):  # events tell of all queues
+            self.withdraw(run_id, f"it is in queue {flow_run.work_queue_name}")
+            return
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
             versions = _versions(flow_run, deployment, self._worker.work_pool)
@@ -331,7 +336,8 @@ class QueueSync:
             if not await missing.is_believed():
                 return  # it is looked at again with the rest of the pool
             message = f"Its deployment {flow_run.deployment_id} no longer exists."
-            await self._worker._mark_flow_run_as_cancelled(flow_run, {"message": message})
+            with suppress(ObjectNotFound):
+                await self._client.set_flow_run_state(flow_run.id, Cancelled(message=message), force=True)
             return
         except BadRequestError as error:
             await self.refuse(flow_run, str(error))
@@ -428,7 +434,9 @@ class QueueSync:
     async def refuse(self, flow_run: FlowRun, message: str) -> None:
         """The run cannot be run here: say why where its owner looks."""
         self._logger.warning("Run %s is refused: %s", flow_run.name, message)
-        await self._worker._propose_crashed_state(flow_run, message)
+        crashed: State = Crashed(message=message)
+        with suppress(Abort, ObjectNotFound):  # it has ended otherwise, or was deleted
+            await propose_state(self._client, crashed, flow_run_id=flow_run.id)
 
 
 def _versions(flow_run: FlowRun, *others: Any) -> tuple[object, ...]:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import anyio.abc
 import httpx
 from prefect.exceptions import InfrastructureNotAvailable, InfrastructureNotFound
-from prefect.types._datetime import now
 from prefect.workers.base import BaseWorker
 from pydantic import ValidationError
 
 from prefect_gpu.extras import MissingExtra, must_have
+from prefect_gpu.links import DOCUMENTATION, LOGO_OF_PROCESSES
 from prefect_gpu.runtime.private import close_to_others
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.adhoc import submit_adhoc_run
@@ -46,6 +46,8 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
     job_configuration = GpuJobConfiguration
     job_configuration_variables = GpuVariables
     _display_name = "GPU"
+    _documentation_url = DOCUMENTATION
+    _logo_url = LOGO_OF_PROCESSES
     _description = (
         "Run training flows on GPUs: each run is given devices and cores, started warm, followed through its "
         "phases and losses, and remembered."
@@ -160,7 +162,6 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             The runs that wait.
         """
         self._health.looked()
-        self._last_polled_time = now("UTC")
         session = self._session
         if session is None or not self._has_successfully_synced:
             return []
@@ -195,7 +196,6 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             self._said = ""
             self._logger.info("Prefect answers again.")
         self._has_served = True
-        self._last_polled_time = now("UTC")
         if self._run_once:
             await session.wait_finished()
         return waiting
@@ -258,6 +258,7 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
 
         Args:
             infrastructure_pid: ``host:pid`` of a process, ``node:container`` of a container.
+            configuration: Of the run that is meant, if it was prepared for one: another's process is left alone.
             grace_seconds: What the process has to end by itself.
 
         Raises:
@@ -266,10 +267,14 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
         """
         if self._session is None or not self._session.is_open:
             raise InfrastructureNotAvailable(f"{infrastructure_pid}: this worker does not serve its pool.")
-        if not self._session.host.is_here(infrastructure_pid):
+        host, run_id = self._session.host, configuration.env.get("PREFECT__FLOW_RUN_ID") or ""
+        if not host.is_here(infrastructure_pid):
             raise InfrastructureNotAvailable(f"{infrastructure_pid} runs on another machine.")
-        if not await self._session.host.kill(infrastructure_pid, grace_seconds):
-            raise InfrastructureNotFound(f"{infrastructure_pid} is not running.")
+        if await host.kill(infrastructure_pid, grace_seconds, run_id):
+            return
+        if host.is_anothers(infrastructure_pid, run_id):
+            raise InfrastructureNotAvailable(f"{infrastructure_pid} runs under another worker of this machine.")
+        raise InfrastructureNotFound(f"{infrastructure_pid} is not running.")
 
 
 class _Signals:

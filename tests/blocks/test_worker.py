@@ -16,7 +16,9 @@ from prefect.client.schemas.filters import LogFilter
 
 from prefect_gpu.blocks import CheckpointStorage, GpuCluster
 from prefect_gpu.blocks.base import BlockError
+from prefect_gpu.blocks.files import KINDS
 from prefect_gpu.lab.sandbox import Sandbox, wait_until
+from prefect_gpu.links import DOCUMENTATION
 from prefect_gpu.runtime.instances import CREDENTIALS_FILE
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.from_blocks import read_blocks
@@ -210,7 +212,12 @@ async def test_a_block_that_was_changed_by_hand_is_explained_without_its_secrets
     assert "never-shown" not in str(raised.value)
 
 
-def test_prefects_own_command_registers_the_types(used: Sandbox) -> None:
-    said = used.prefect("block", "register", "-m", "prefect_gpu.blocks")
-    assert "GPU Cluster" in said
-    assert "Checkpoint Storage" in said
+async def test_prefects_own_command_registers_the_types(used: Sandbox) -> None:
+    said = used.prefect("block", "register", "-m", "prefect_gpu")
+    assert "Successfully registered 2 blocks" in said
+    async with get_client() as client:
+        for kind in KINDS.values():
+            known = await client.read_block_type_by_slug(kind.get_block_type_slug())
+            assert (known.name, known.description) == (kind.get_block_type_name(), kind.get_description())
+            assert (str(known.logo_url), str(known.documentation_url)) == (str(kind._logo_url), DOCUMENTATION)
+            assert known.code_example == kind.get_code_example()

@@ -27,6 +27,9 @@ async def test_bad_job_variables(served: LivePool) -> None:
         ({"gpu_memory": "64GiB"}, ("gpu_memory=64GiB", "at most 8GiB")),
         ({"cpus": 0}, ("cpus", "0")),
         ({"category": "cvv"}, ("category", "cvv", "cv")),
+        ({"env": "A=1"}, ("env", "A=1")),
+        ({"labels": ["a"]}, ("labels", "'a'")),
+        ({"stream_output": "perhaps"}, ("stream_output", "perhaps")),
         ({"working_dir": "/no/such/folder"}, ("working_dir", "/no/such/folder", "not a folder")),
     ]
     for variables, words in expected:

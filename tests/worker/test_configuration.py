@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import partial
 from importlib import import_module
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from prefect.client.schemas.objects import FlowRun, WorkPool
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import Flow, FlowRun, WorkPool
 from prefect.client.schemas.responses import DeploymentResponse
 
 from prefect_gpu.request import GpuRequest
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker import GpuWorker
-from prefect_gpu.worker.configuration import BadRequestError, merge_job_variables, read_request
+from prefect_gpu.worker.configuration import BadRequestError, GpuJobConfiguration, merge_job_variables, read_request
 
 GIB = 2**30
 
@@ -182,3 +185,55 @@ def test_the_template_is_a_json_schema_that_takes_what_it_should() -> None:
         validator.validate(variables)
     for variables in ({"gpus": -1}, {"cpus": 0}, {"category": "cats"}, {"exclusive": "no"}, {"features": [1]}):
         assert not validator.is_valid(variables), variables
+
+
+ENVIRONMENTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "the run beside the deployment": ({}, {"env": {"A": "d"}}, {"env": {"B": "r"}}),
+    "the deployment over the pool": ({"A": "p", "B": "p"}, {"env": {"B": "d"}}, {}),
+    "all three": ({"A": "p"}, {"env": {"A": "d", "C": "d"}}, {"env": {"C": "r"}}),
+    "the run over the pool": ({"A": "p"}, {}, {"env": {"A": "r", "N": 1}}),
+    "an empty text is a value": ({"A": "p"}, {"env": {"A": ""}}, {}),
+    "one is taken away": ({"A": "p", "B": "p"}, {"env": {"A": None}}, {}),
+    "with a dot": ({"A": "p"}, {"env.A": "d"}, {"env.B": "r"}),
+    "other fields, labels and a name": (
+        {},
+        {"labels": {"a": "d"}, "name": "{{ ctx.flow.name }}-{{ ctx.flow_run.name }}", "stream_output": False},
+        {"labels": {"b": "r"}, "command": "", "image": "r"},
+    ),
+}
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["default", "fixed"])
+@pytest.mark.parametrize("pool, deployment, run", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+async def test_a_run_is_configured_as_prefects_own_function_does_it(
+    pool: dict[str, Any], deployment: dict[str, Any], run: dict[str, Any], fixed: bool
+) -> None:
+    """We read what Prefect's function reads again for each run, and merge it ourselves."""
+    work_pool = a_pool(job={"env": pool}) if fixed and pool else a_pool(defaults={"env": pool} if pool else {})
+    flow = Flow(id=uuid4(), name="train")
+
+    async def read_flow(_: object) -> Flow:
+        return flow
+
+    def fresh() -> tuple[FlowRun, DeploymentResponse]:
+        flow_run = a_run(**deepcopy(run)).model_copy(update={"flow_id": flow.id, "name": "calm-owl"})
+        return flow_run, a_deployment(**deepcopy(deployment))
+
+    client = cast(PrefectClient, SimpleNamespace(read_flow=read_flow))
+    flow_run, of_deployment = fresh()
+    expected = await GpuJobConfiguration.resolve_for_flow_run(
+        flow_run.model_copy(deep=True),
+        client=client,
+        work_pool=work_pool,
+        worker_name="w",
+        deployment=of_deployment.model_copy(deep=True),
+    )
+    ours = await GpuJobConfiguration.from_template_and_values(
+        base_job_template=work_pool.base_job_template,
+        values=merge_job_variables(flow_run, of_deployment),
+        client=client,
+    )
+    ours.prepare_for_flow_run(flow_run, of_deployment, flow, work_pool, "w")
+    assert ours.model_dump() == expected.model_dump()
+    assert expected.env["PREFECT__WORKER_NAME"] == "w" and expected.labels["prefect.io/worker-name"] == "w"
+    assert expected.name == ("train-calm-owl" if "name" in deployment else "calm-owl")

@@ -18,7 +18,7 @@ async def test_a_launch_is_written_down_once_the_flow_has_begun() -> None:
     async def update_flow_run(_: object, infrastructure_pid: str) -> None:
         written.append(infrastructure_pid)
 
-    async def labels(_: object) -> None:
+    async def labels(_: object, __: object) -> None:
         written.append("labels")
 
     run = launched("0190d0e2-7a6b-7c9e-8f10-0a1b2c3d4e5f")
@@ -26,8 +26,8 @@ async def test_a_launch_is_written_down_once_the_flow_has_begun() -> None:
     host = cast(Any, object.__new__(PrefectHost))
     host.queue = SimpleNamespace(flow_run=lambda _: None)
     host.controller = SimpleNamespace(runs={run.run_id: run})
-    host.lane, host._client = Lane(), SimpleNamespace(update_flow_run=update_flow_run)
-    host.worker = SimpleNamespace(_give_worker_labels_to_flow_run=labels)
+    host.lane, host._client = Lane(), SimpleNamespace(update_flow_run=update_flow_run, update_flow_run_labels=labels)
+    host._events = SimpleNamespace(labels={})
     host._host_prefix, host._show = "here:", lambda _: SimpleNamespace(wake=lambda: None)
     announcing = asyncio.create_task(host._announce(run, 7))
     for _ in range(20):

@@ -31,7 +31,9 @@ def a_sync(prefect: OneRun) -> QueueSync:
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
     finalisation = Finalisation(asking(prefect), HOST_PREFIX)
-    queue = QueueSync(worker, view, finalisation, cancel=cancel, lane=Lane(), logger=LOGGER)
+    queue = QueueSync(
+        worker, view, finalisation, cancel=cancel, suspend=lambda run, flow_run: None, lane=Lane(), logger=LOGGER
+    )
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
     queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
     return queue
@@ -85,7 +87,9 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     async def deployment(_: object) -> None:
         return None
 
-    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock()))
+    queue._pool = cast(
+        Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock(), serves=lambda _: True)
+    )
     queue._worker = cast(Any, SimpleNamespace(work_pool=None))
     await queue._take_in(prefect.as_read(), time.time())
     queue.exhausted(prefect.run_id)
@@ -112,7 +116,9 @@ async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCa
         return None
 
     template: dict[str, Any] = {"variables": {"properties": {}}, "job_configuration": {}}
-    queue._pool = cast(Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock()))
+    queue._pool = cast(
+        Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock(), serves=lambda _: True)
+    )
     queue._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
     await queue._take_in(prefect.as_read(), time.time())
     assert not told and "could not be taken in" in caplog.text
@@ -250,3 +256,7 @@ async def test_prefect_writes_rarely_that_a_pool_is_polled_and_not_among_submiss
     assert set(await look(13, 10.0, submitting=False)) == {20.0}
     assert set(await look(13, 10.0, submitting=True)) == {30.0}
     assert set(await look(5, 30.0, submitting=True)) == {30.0}, "a worker that looks rarely"
+
+
+def _serves(flow_run: object) -> bool:
+    return True

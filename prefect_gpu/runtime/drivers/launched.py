@@ -84,6 +84,22 @@ def marked(run_id: str) -> list[supervisor.Process]:
     return [process for process in supervisor.processes() if mark in environment(process.pid)]
 
 
+def is_of_a_run(pid: int, run_id: str = "") -> bool:
+    """Whether a living process is of a run, whoever launched it. One that we may not look at may be of one.
+
+    Args:
+        run_id: Of this run; empty: of any.
+    """
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    mark = f"{ENV_RUN_ID}={run_id}".encode()
+    return mark in variables if run_id else any(one.startswith(mark) for one in variables)
+
+
 def environment(pid: int) -> list[bytes]:
     """The variables that a process began with, as far as we may see them."""
     try:
