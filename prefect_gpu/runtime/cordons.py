@@ -68,11 +68,9 @@ class Cordons:
             UnreadableError: See :meth:`read`.
             OSError: The file cannot be written.
         """
-        before = self.read()
-        new = {
-            device: Cordoned(why, before[device].since if device in before else now) for device, why in devices.items()
-        }
-        self._write(before | new)
+        before, now = self.read(), time.time()
+        since = {device: before[device].since if device in before else now for device in devices}
+        self._write(before | {device: Cordoned(why, since[device]) for device, why in devices.items()})
 
     def remove(self, *devices: str) -> None:
         """Put devices back into service. Raises as :meth:`add` does."""
