@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,6 +22,7 @@ TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md
 """Pages of the root that have a place of their own in the site."""
 
 _LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
+_COMMANDS = re.compile("<!-- commands: .*?-->")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".json": "json"}
 
@@ -41,8 +44,11 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let the links of pages in docs/ lead to where things are in the site."""
-    return markdown if page.file.generated_by else moved_links(markdown, f"docs/{page.file.src_uri}")
+    """Let the links of pages in docs/ lead to where things are in the site; write the commands in their place."""
+    if page.file.generated_by:
+        return markdown
+    text = moved_links(markdown, f"docs/{page.file.src_uri}")
+    return _COMMANDS.sub(lambda _: _commands(), text)
 
 
 def place_of(path: str) -> str:
@@ -84,6 +90,13 @@ def moved_links(text: str, path: str) -> str:
     return "".join([*parts, _LINK.sub(moved, text[at:])])
 
 
+def _commands() -> str:
+    """A section for each command, as Typer describes it. Its list of them is left out: it cuts their sentences."""
+    asked = [sys.executable, "-m", "typer", "prefect_gpu.cli", "utils", "docs", "--name", "prefect-gpu"]
+    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return said[said.index("## ") :]
+
+
 def _target(path: str, link: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(link)))
 
@@ -97,4 +110,5 @@ def _text_of(path: str) -> str:
     text = file.read_text()
     if file.suffix == ".md":
         return moved_links(text, path)
-    return f"# `{path}`\n\n``````{_LANGUAGES.get(file.suffix, 'text')}\n{text}\n``````\n"
+    hidden = "---\nsearch: { exclude: true }\n---\n\n"  # who searches wants pages, and would find code first
+    return f"{hidden}# `{path}`\n\n``````{_LANGUAGES.get(file.suffix, 'text')}\n{text}\n``````\n"

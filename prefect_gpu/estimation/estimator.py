@@ -46,8 +46,8 @@ class Estimator:
         ValueError: The coverage is not between 0 and 1.
 
     Example:
-        >>> estimator = Estimator(finished_runs)
-        >>> estimator.estimate(Known("train", {"lr": 0.1, "width": 64})).targets["training_s"].high
+        >>> estimator = Estimator(finished_runs)  # doctest: +SKIP
+        >>> estimator.estimate(Known("train", {"lr": 0.1})).targets["training_s"].high  # doctest: +SKIP
     """
 
     def __init__(

@@ -94,7 +94,8 @@ def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5, max
         max_gpus: Most devices that it could use. If its program was seen on more, those count.
 
     Example:
-        >>> explain(Estimator(finished_runs), Known("train", {"epochs": 20})).deduced[0].rule
+        >>> known = Known("train", {"epochs": 20})
+        >>> explain(Estimator(finished_runs), known).deduced[0].rule  # doctest: +SKIP
         'epochs × 100'
     """
     estimate = estimator.estimate(known)

@@ -11,8 +11,9 @@ from prefect_gpu.scheduling.model.jobs import Request
 RESUMED_AT = "resumed_at"  # in a row's features: the steps that a run had done when it was restored
 SPEEDS = "speeds"  # likewise: of an elastic run, by number of devices, the steps that it did on them and the seconds
 MAX_GPUS = "max_gpus"  # likewise: the most devices that it could have used
+SHARES = "shares"  # likewise: whether it was placed as one that may share its devices
 # In a row's features, beside what the run declared.
-_NOTED_BY_THE_POOL = ("gpus", "tags", "named", RESUMED_AT, SPEEDS, MAX_GPUS)
+_NOTED_BY_THE_POOL = ("gpus", "tags", "named", RESUMED_AT, SPEEDS, MAX_GPUS, SHARES)
 
 
 def known_of(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from prefect_gpu.estimation.runs import MARKS
-from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS
+from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SHARES, SPEEDS
 from prefect_gpu.estimation.throughput.speeds import Measured, place_of
 from prefect_gpu.runtime.diagnosis import ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
@@ -284,6 +284,8 @@ class Launch:
             features = features | {RESUMED_AT: record.progress["first_step"]}
         if self._measured is not None:
             features = features | {MAX_GPUS: record.request.most_gpus, SPEEDS: record.speeds}
+        if record.request.shareable:
+            features = features | {SHARES: True}
         followed = len(self._pace) == len(MARKS) and record.progress.get("step") == self._steps
         granted, launched = times.get("granted"), times.get("launched")
         preparing, training = times.get(protocol.PREPARING), times.get(protocol.TRAINING)

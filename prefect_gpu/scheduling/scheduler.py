@@ -224,6 +224,9 @@ class Scheduler:
                 return job_id in state.running, False
             case ev.CompanyLearned() | ev.ContentionLearned():
                 return True, False
+            case ev.RequestsLearned(types):
+                state.learned.asked.remembered(types)
+                return True, False
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")
@@ -237,6 +240,7 @@ class Scheduler:
             )
             job.story.append((now, "submitted"))
             state.admit(job, now)
+            state.learned.asked.submitted(job)
             return True
         if job.status is not Status.WAITING:
             return False
@@ -260,7 +264,9 @@ class Scheduler:
         if known is not None:
             self.state.queue_of_waiting.remove(known)
         job = Job(event.job, event.request, event.queue, event.submitted_at, event.submitted_at, event.name)
-        if known is not None:  # it keeps its weight when it is stopped and started again
+        if known is None:
+            self.state.learned.asked.submitted(job)
+        else:  # it keeps its weight when it is stopped and started again
             job.asked_shares = known.asked_shares
         job.story.append((now, f"found running on {names(event.placement.all_devices)} and adopted"))
         status = event.status if event.status in _PHASES else Status.LAUNCHING

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.interference.network import Communication
 from prefect_gpu.estimation.runs import FinishedRun, Known
-from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SPEEDS, declared_of
+from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SHARES, SPEEDS, declared_of
 from prefect_gpu.estimation.throughput.speeds import apart_of, speeds_of
 from prefect_gpu.scheduling.interference.sensitivity import Key
+from prefect_gpu.scheduling.state.asked import GIB, AskedType
 from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
+_MOST_DEVICES = 1024  # of one node
 _LONGEST_S = 10 * 365 * 86_400.0
 
 
@@ -156,6 +159,19 @@ def measured_pairs(rows: Iterable[ContentionRow]) -> tuple[tuple[Key, Key, float
         (Key(row.program, row.gpus, row.nodes), Key(row.beside, row.beside_gpus, row.beside_nodes), row.slowdown)
         for row in rows
     )
+
+
+def asked_types(rows: Iterable[HistoryRow]) -> tuple[tuple[AskedType, int], ...]:
+    """What runs asked for, and how many for the same: of each run that needed devices, and was no gang."""
+    counts: Counter[AskedType] = Counter()
+    for row in rows:
+        gpus, memory = _number(row.requested_gpus), _number(row.requested_gpu_memory_bytes)
+        if row.parts or gpus is None or not 1 <= gpus <= _MOST_DEVICES:
+            continue
+        gib = -(-int(memory) // GIB) if memory is not None and memory > 0 else 0
+        shares = isinstance(row.features, Mapping) and row.features.get(SHARES) is True
+        counts[AskedType(int(gpus), gib, shares)] += 1
+    return tuple(sorted(counts.items()))
 
 
 def newest_slowdowns(rows: Iterable[HistoryRow]) -> tuple[tuple[str, str, float], ...]:

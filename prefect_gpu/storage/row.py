@@ -29,21 +29,36 @@ class HistoryRow:
     Attributes:
         run_id: The flow run's id.
         attempt: Counts from 1; with `run_id` it names the row.
-        flow_name, run_name, deployment, pool, worker: Names, as Prefect has them.
+        flow_name: The flow's name.
+        run_name: The flow run's name.
+        deployment: The deployment's name; None if the run was submitted by a flow.
+        pool: The work pool's name.
+        worker: Name of the worker that started it.
         category: What the user calls this kind of training (``"cv"``).
         parameters: The flow run's parameters.
         features: Anything else known at submission: batch_size, steps, gpus, device_kind ...
-        requested_gpus, requested_gpu_memory_bytes, requested_cpus: What was asked for.
-        node, devices, device_kind, virtual: Where it ran. `node` is that of its first instance; `devices` are the ids
-            of the devices of all its instances; `virtual` says that they were virtual devices, so that the run trained
-            on the CPU.
-        submitted_at, granted_at, started_at, ended_at: Unix seconds.
+        requested_gpus: GPUs that were asked for, of each instance.
+        requested_gpu_memory_bytes: Memory that was asked for, on each GPU.
+        requested_cpus: Cores that were asked for.
+        node: Where it ran; of a gang, where its first instance did.
+        devices: The ids of the devices of all its instances.
+        device_kind: The model of the devices.
+        virtual: Whether they were virtual devices, so that the run trained on the CPU.
+        submitted_at: When it began to wait.
+        granted_at: When it was given devices.
+        started_at: When its process was started.
+        ended_at: When it ended.
         waited_s: Seconds from submission to the grant.
-        prepared_s, trained_s, saved_s: Seconds in each phase.
+        prepared_s: Seconds in the phase preparing.
+        trained_s: Seconds in the phase training.
+        saved_s: Seconds in the phase saving.
         steps_done: Training steps finished.
-        final_loss, best_loss: Losses as the run reported them; None too where a loss was not finite.
-        device_util_mean, device_util_peak: 0 to 1.
-        device_memory_peak_bytes, rss_peak_bytes: Bytes.
+        final_loss: The last loss that the run reported; None too where it was not finite.
+        best_loss: The smallest finite loss that it reported.
+        device_util_mean: Mean use of its devices while it trained, 0 to 1.
+        device_util_peak: The highest that was measured, 0 to 1.
+        device_memory_peak_bytes: Most memory in use on a device.
+        rss_peak_bytes: Most main memory in use.
         cpu_mean: Cores in use on average.
         device_util_std: Standard deviation of the devices' use over the training, 0 to 1.
         net_mean_bytes_per_s: Received and sent.

@@ -1,17 +1,15 @@
-"""The words that a run and the controller exchange over the channel (DESIGN: events up, instructions down).
+"""The words that a run and the controller exchange over the channel (events up, instructions down).
 
 Every frame is one JSON object with a ``type``:
 
-=============  =========  ==========================================================================
-type           sent by    other fields
-=============  =========  ==========================================================================
-hello          run        ``protocol``, ``newest``, ``run`` (id), ``token``, ``session``, ``clock``
-welcome        controller ``acked``: the last event handled, 0 if none; ``protocol``
-event          run        ``seq`` (1, 2, ...), ``at`` (Unix seconds), ``clock``, ``kind`` and ``data``
-ack            controller ``seq``: every event up to this number has been handled
-instruction    controller ``id``, ``kind`` and ``data``
-heard          run        ``id``: this instruction has arrived, and need not be sent again
-=============  =========  ==========================================================================
+| type | sent by | other fields |
+|---|---|---|
+| hello | run | ``protocol``, ``newest``, ``run`` (id), ``token``, ``session``, ``clock`` |
+| welcome | controller | ``acked``: the last event handled, 0 if none; ``protocol`` |
+| event | run | ``seq`` (1, 2, ...), ``at`` (Unix seconds), ``clock``, ``kind`` and ``data`` |
+| ack | controller | ``seq``: every event up to this number has been handled |
+| instruction | controller | ``id``, ``kind`` and ``data`` |
+| heard | run | ``id``: this instruction has arrived, and need not be sent again |
 
 ``clock`` is when that happened in seconds, by a clock of the run that nobody sets: so the controller knows how long ago
 it was, whatever the clock of the run's machine shows. It may be left out.
@@ -34,6 +32,7 @@ This module is shared by both sides and imports nothing.
 
 from __future__ import annotations
 
+# What follows is also in docs/reference/channel.md. --8<-- [start:words]
 PROTOCOL_VERSION = 2
 OLDEST_PROTOCOL = 1  # that is still spoken
 MAX_FRAME_BYTES = 256 * 1024  # neither side sends or accepts more
@@ -88,3 +87,4 @@ CLOSE_FORGED = 4401  # the token is not the one made for this run
 CLOSE_REUSED = 4409  # the token is in use by another process
 CLOSE_MALFORMED = 4400  # a frame was not what this page says
 CLOSE_OVER = 4410  # the run is over, or was never known
+# --8<-- [end:words]

@@ -17,7 +17,8 @@ from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, L
 from prefect_gpu.runtime.tasks import in_own_thread
 from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 from prefect_gpu.scheduling.model import events as ev
-from prefect_gpu.storage.finished import communication, finished_run, measured_pairs, newest_slowdowns
+from prefect_gpu.scheduling.state.asked import MOST_COUNTED, AskedType
+from prefect_gpu.storage.finished import asked_types, communication, finished_run, measured_pairs, newest_slowdowns
 from prefect_gpu.storage.history import History
 from prefect_gpu.worker.artifacts import PoolArtifact
 from prefect_gpu.worker.lane import Lane
@@ -74,18 +75,26 @@ class PoolLearning:
         self._learner.wake()
 
     async def _remember(self) -> None:
-        """Tell the scheduler, once, what runs on several nodes did to each other; it is told later ones as they are."""
+        """Tell the scheduler, once, what runs did to each other on several nodes, and what they asked for.
+
+        It is told of later ones as they are.
+        """
         while True:
             await self._grown.wait()
             self._grown.clear()
             try:
-                pairs = await in_own_thread(self._measured_pairs, "prefect-gpu-contention")
+                pairs, types = await in_own_thread(self._of_earlier_runs, "prefect-gpu-memories")
             except Exception as error:
-                self._logger.warning("The slowdowns of runs on several nodes could not be read: %s.", error)
+                self._logger.warning("What earlier runs were like could not be read: %s.", error)
                 continue
             if pairs:
                 self._controller.handle(ev.ContentionLearned(pairs))
+            if types:
+                self._controller.handle(ev.RequestsLearned(types))
             return
+
+    def _of_earlier_runs(self) -> tuple[tuple[tuple[Key, Key, float], ...], tuple[tuple[AskedType, int], ...]]:
+        return self._measured_pairs(), asked_types(self._opened().rows(limit=MOST_COUNTED))
 
     def _measured_pairs(self) -> tuple[tuple[Key, Key, float], ...]:
         return remembered(reversed(measured_pairs(self._opened().contention(limit=_MOST_PAIRS))))

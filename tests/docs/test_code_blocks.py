@@ -1,89 +1,78 @@
-"""What stands in boxes on the pages works: Python is run, documents are read, commands and their options exist.
+"""What stands in boxes on the pages works, or says why it is not run (see :mod:`tests.docs.pages`).
 
-Python of a page is run from its top to its end, as somebody would type it. A command is not carried out, but is given
-to the parser of its program: one that is misspelt, or has an option that does not exist, fails. A block below the line
-``<!-- not run: why -->``, which readers do not see, is left out, and programs in ``NOT_LOOKED_AT`` are.
+Python of a page is run from its top to its end, as somebody would type it. Documents are read by what reads them.
+Commands are given to the parser of their program here: one that is misspelt, or has an option that does not exist,
+fails. ``test_walk.py`` carries them out.
 """
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import io
 import json
 import re
 import shlex
+import sqlite3
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
+from prefect.cli.deploy._models import PrefectYamlModel
 
+from prefect_gpu.blocks.files import read_file
+from prefect_gpu.storage.history import History
+from prefect_gpu.worker.configuration import GpuVariables
+from tests.docs.pages import COMMANDS, PAGES, ROOT, Block, blocks, commands, name
 from tests.training.callbacks.restarted import OFFLINE
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
-_BLOCK = re.compile(
-    r"^(?P<left_out><!-- not run: .+ -->\n)?(?P<indent> *)```(?P<language>\w*)\n(?P<body>.*?)^ *```",
-    re.MULTILINE | re.DOTALL,
-)
 _FRAMEWORKS = re.compile(
     r"^ *(?:from|import) (?:torch|lightning|transformers|keras|prefect_gpu.training.callbacks.gradient_noise)\b",
     re.MULTILINE,
 )
-
-NOT_LOOKED_AT = {
-    "docker": "needs an Engine; tests/live/cluster and tests/deployments use one",
-    "pip": "changes the environment; tests/test_wheel.py and tests/live/test_installed.py install our package",
-}
+LANGUAGES = {*COMMANDS, "python", "yaml", "json", "ini", "sql", "text"}
+"""Each but ``text``, which is what something prints or a drawing, has a test below."""
 # fmt: off
 SHELL = {
-    ".", "apt-get", "cd", "chmod", "cp", "createdb", "curl", "do", "done", "dropdb", "echo", "export", "for", "jq",
-    "kill", "mkdir", "nvidia-ctk", "nvidia-smi", "pg_dump", "psql", "rm", "rsync", "sh", "sleep", "source",
+    ".", "apt-get", "cd", "chmod", "cp", "createdb", "curl", "docker", "done", "dropdb", "echo", "export", "for", "jq",
+    "kill", "mkdir", "nvidia-ctk", "nvidia-smi", "pg_dump", "pip", "psql", "rm", "rsync", "sh", "sleep", "source",
     "sqlite3", "ssh", "ssh-keygen", "ssh-keyscan", "systemctl",
 }
 # fmt: on
 """Programs of the system: nothing of ours, or of Prefect's, can be wrong with them."""
 
 
-class Block(NamedTuple):
-    """What stands between two fences."""
-
-    language: str
-    text: str
-
-
-def blocks(page: Path) -> list[Block]:
-    """In order, without those that say that they are not run. In a list, a block is indented with its item."""
-    found = (one for one in _BLOCK.finditer(page.read_text()) if not one["left_out"])
-    return [Block(one["language"], re.sub(f"^{one['indent']}", "", one["body"], flags=re.M)) for one in found]
-
-
-def of(language: str, *, frameworks: bool = False) -> list[Path]:
+def of(language: str, *, frameworks: bool | None = None) -> list[Path]:
     """Pages that have such blocks; with frameworks: those whose Python imports one, without: all others.
 
-    Those of the reference are signatures, and examples of docstrings, which are run where they stand.
+    Code of the reference is read from files as the site is built.
     """
     found = []
     for page in PAGES:
         text = "\n".join(block.text for block in blocks(page) if block.language == language)
-        if text and "reference" not in page.parts and bool(_FRAMEWORKS.search(text)) == frameworks:
+        fits = frameworks is None or bool(_FRAMEWORKS.search(text)) == frameworks
+        if text and "reference" not in page.parts and fits:
             found.append(page)
     return found
 
 
-def name(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
+def all_of(*languages: str) -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language in languages]
+
+
+def where(block: Block) -> str:
+    return block.where
 
 
 def run_python(page: Path) -> None:
     """All of its Python, in one session that begins as the page's imports do."""
     names: dict[str, object] = {"__name__": "a page"}
-    for number, block in enumerate(blocks(page)):
-        if block.language == "python":
+    for block in blocks(page):
+        if block.language == "python" and block.is_run:
             with contextlib.redirect_stdout(io.StringIO()):
-                exec(compile(block.text, f"{name(page)}, block {number}", "exec"), names)
+                exec(compile(block.text, block.where, "exec"), names)
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +81,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", of("python"), ids=name)
+@pytest.mark.parametrize("page", of("python", frameworks=False), ids=name)
 def test_python_runs(page: Path) -> None:
     run_python(page)
 
@@ -105,44 +94,79 @@ def test_python_with_frameworks_runs(page: Path, monkeypatch: pytest.MonkeyPatch
     run_python(page)
 
 
-@pytest.mark.parametrize("language", ["yaml", "json"])
-def test_documents_can_be_read(language: str) -> None:
-    read = {"yaml": yaml.safe_load, "json": json.loads}[language]
-    for page in of(language):
-        for block in blocks(page):
-            if block.language == language:
-                assert read(block.text), page
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_is_run_or_says_why_not(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{block.where}: nothing runs {block.language or 'a block of no language'}"
+        typed = [one.text for one in commands(block)] if block.language in COMMANDS else []
+        for start, why in block.reasons.items():
+            assert len(why.split()) >= 5, f"{block.where}: say more exactly why it is not run than {why!r}"
+            assert not start or any(one.startswith(start) for one in typed), f"{block.where}: no command is {start!r}"
+
+
+@pytest.mark.parametrize("block", all_of("yaml"), ids=where)
+def test_yaml_is_what_its_reader_takes(block: Block, tmp_path: Path) -> None:
+    said = yaml.safe_load(block.text)
+    assert said, "there is nothing in it"
+    if not block.is_run:  # it is for another program
+        return
+    if "deployments" in said:
+        for deployment in PrefectYamlModel.model_validate(said).deployments:
+            assert deployment.entrypoint and deployment.work_pool
+            GpuVariables.model_validate(deployment.work_pool.job_variables)
+            assert deployment.work_pool.job_variables.keys() <= GpuVariables.model_fields.keys()
+        return
+    for path in re.findall(r"from_file: ([\w./-]+)", block.text):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("what the file holds")
+    file = tmp_path / "block.yaml"  # a part of one is told by its fields
+    file.write_text(block.text if "block" in said else f"block: gpu-cluster\nname: ours\n{block.text}")
+    assert read_file(file)
+
+
+@pytest.mark.parametrize("block", all_of("json"), ids=where)
+def test_json_can_be_read(block: Block) -> None:
+    """The one that there is is an Engine's; tests/live/cluster starts Engines with these settings."""
+    assert json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", all_of("ini"), ids=where)
+def test_a_unit_starts_a_command_that_exists(block: Block) -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(block.text)
+    check(shlex.split(unit["Service"]["ExecStart"]))
+
+
+@pytest.mark.parametrize("block", all_of("sql"), ids=where)
+def test_sql_is_answered_by_the_history(block: Block, tmp_path: Path) -> None:
+    History(f"sqlite:///{tmp_path}/history.db").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "history.db")) as database:
+        assert database.execute(block.text).description
 
 
 @pytest.mark.parametrize("page", [*of("console"), *of("bash")], ids=name)
 def test_commands_exist_and_have_these_options(page: Path) -> None:
     for block in blocks(page):
-        if block.language in ("console", "bash"):
-            for words in commands(block.text):
+        for command in commands(block) if block.language in COMMANDS else ():
+            for words in parts(command.text):
                 check(words)
 
 
-def commands(text: str) -> Iterator[list[str]]:
-    """The commands of a box: all lines, or those with a prompt if there is any. Variables in front are left out."""
-    prompted, lines = "$ " in text, iter(text.replace("\\\n", " ").splitlines())
-    for line in lines:
-        if prompted and not line.startswith("$ "):
+def parts(command: str) -> Iterator[list[str]]:
+    """The words of each program that a command starts. Variables in front are left out."""
+    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=";&|<>()\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, "#"
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if not word or not set(word) <= set(";&|()\n"):
+            words.append(word)
             continue
-        command = line.removeprefix("$ ")
-        while command.count('"') % 2:  # a quotation goes on
-            command += " " + next(lines)
-        lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|<>()")
-        lexer.whitespace_split, lexer.commenters = True, "#"
-        words: list[str] = []
-        for word in [*lexer, ";"]:
-            if not word or not set(word) <= set(";&|()"):
-                words.append(word)
-                continue
-            while words and (re.match(r"^[A-Z_]+=", words[0]) or words[0] == "sudo"):
-                del words[0]
-            if words:
-                yield words
-            words = []
+        while words and (re.match(r"^[A-Z_]+=", words[0]) or words[0] in ("sudo", "do")):
+            del words[0]
+        if words:
+            yield words
+        words = []
 
 
 def check(words: list[str]) -> None:
@@ -161,7 +185,7 @@ def check(words: list[str]) -> None:
     elif program in ("python", "python3"):
         _check_python(rest)
     else:
-        assert program in SHELL | {*NOT_LOOKED_AT} or (ROOT / words[0]).exists(), f"{words}: what is {program}?"
+        assert program in SHELL or (ROOT / words[0]).exists(), f"{words}: what is {program}?"
 
 
 def _check_ours(words: list[str]) -> None:

@@ -251,6 +251,12 @@ def test_a_gangs_row_has_the_devices_of_all_its_instances() -> None:
     assert [part["role"] for part in kept.parts] == ["worker", "worker", "server"]
 
 
+def test_a_run_that_may_share_notes_it() -> None:
+    assert "shares" not in row(launched()).features
+    shares = launched(request=Request(gpu_memory_bytes=2**30, exclusive=False))
+    assert row(shares).features["shares"] is True
+
+
 def test_an_elastic_run_notes_what_it_did_on_its_devices_and_did_before_on_others() -> None:
     place, before = Placement("here", ("d", "e"), (0,)), {"1": [100, 10.0]}
     run = launched(place=place, request=Request(max_gpus=4), speeds=before)

@@ -26,6 +26,7 @@ from prefect_gpu.scheduling.interference.guard import InterferenceGuard
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.order import orders
 from prefect_gpu.scheduling.placement.best_fit import BestFit
+from prefect_gpu.scheduling.placement.keep_worth import KeepWorth
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
@@ -48,6 +49,7 @@ ORDERS = [orders.Fifo, Priority, orders.Sjf, orders.Srtf, Srsf, orders.Las, orde
 PLACEMENTS = {
     **{one.__name__: one for one in (BestFit, RoundRobin, Spread, FreeCores, EvenSpread)},
     "CpuArray": lambda: CpuArray(BestFit()),
+    "KeepWorth": lambda: KeepWorth(Spread()),
     **{name: lambda make=make: make().placement for name, make in baselines.PROFILES.items() if name != "tiresias"},
 }
 SHARING = [NoSharing, DeclaredMemory, EstimatedUse, KnownCompany]

@@ -21,6 +21,7 @@ from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue,
 from prefect_gpu.scheduling.model.instructions import Instruction, Launch
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.profiles import Profile
+from prefect_gpu.scheduling.state.asked import AskedType
 from tests.support import examples
 
 PATIENCE_S = 20.0
@@ -87,6 +88,7 @@ def adoptions(draw: st.DrawFn) -> ev.JobAdopted:
     return ev.JobAdopted(draw(job_ids), request, queue, 0.0, place, draw(statuses), behind=behind)
 
 
+types = st.builds(AskedType, st.integers(-1, 3), st.integers(-1, 9), st.booleans())
 moments = st.sampled_from([0.0, 0.0, 0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0])
 fractions = st.floats(0, 1)
 estimates = st.builds(
@@ -125,6 +127,7 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
         st.lists(st.tuples(kinds, st.builds(Traffic, st.floats(0, 1e10), st.floats(0, 20))), max_size=2).map(tuple),
     ),
     st.builds(ev.CompanyLearned, st.lists(st.tuples(kinds, kinds, st.floats(0, 4)), max_size=3).map(tuple)),
+    st.builds(ev.RequestsLearned, st.lists(st.tuples(types, st.integers(-1, 99)), max_size=3).map(tuple)),
     st.builds(ev.PressureMeasured, st.sampled_from("nmop"), fractions),
 )
 

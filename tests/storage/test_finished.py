@@ -13,7 +13,8 @@ from prefect_gpu.estimation.runs import MARKS, TARGETS
 from prefect_gpu.estimation.submission import known_of
 from prefect_gpu.scheduling.interference.sensitivity import Key
 from prefect_gpu.scheduling.model.jobs import Request
-from prefect_gpu.storage.finished import communication, finished_run, newest_slowdowns
+from prefect_gpu.scheduling.state.asked import AskedType
+from prefect_gpu.storage.finished import asked_types, communication, finished_run, newest_slowdowns
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow, Part
 from tests.support import examples
 
@@ -159,6 +160,19 @@ def test_of_each_pair_of_flows_the_newest_slowdown_counts() -> None:
         row(flow_name="c", slowdowns=None),
     ]
     assert newest_slowdowns(rows) == (("a", "b", 1.5), ("a", "c", 1.1), ("b", "a", 2.0))
+
+
+def test_runs_tell_what_was_asked_for() -> None:
+    gib, parts = 2**30, tuple({"node": n, "devices": (n,), "role": "worker"} for n in "ab")
+    rows = [
+        row(requested_gpus=2, requested_gpu_memory_bytes=10 * gib + 1),
+        row(requested_gpus=2, requested_gpu_memory_bytes=11 * gib, outcome="failed"),
+        row(requested_gpus=1, requested_gpu_memory_bytes=4 * gib, features={"shares": True}),
+        row(requested_gpus=1, features={"shares": "perhaps"}),
+        *(row(requested_gpus=odd) for odd in (None, 0, "many", 1e9)),
+        row(requested_gpus=1, devices=("a", "b"), parts=parts),
+    ]
+    assert asked_types(rows) == ((AskedType(1, 0, False), 1), (AskedType(1, 4, True), 1), (AskedType(2, 11, False), 2))
 
 
 def test_an_elastic_run_tells_where_it_ended_and_how_fast_it_was_before() -> None:

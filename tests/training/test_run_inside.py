@@ -371,9 +371,10 @@ def test_a_second_process_with_the_same_token_is_refused(controller: Any) -> Non
 def test_a_forked_child_neither_reports_nor_breaks_its_parent(controller: Any) -> None:
     result = controller.run(
         """
-        import os
+        import os, warnings
         from prefect_gpu.training import training_run
 
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns whoever forks beside a thread
         with training_run(steps=4) as run:
             for step in run.steps():
                 run.report(loss=float(step))

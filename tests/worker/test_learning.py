@@ -15,6 +15,7 @@ from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.state.asked import AskedType
 from prefect_gpu.storage.history import History
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Part
 from prefect_gpu.worker.lane import Lane
@@ -38,13 +39,15 @@ class Learning:
         self.learning = PoolLearning(lambda: history, controller, lambda news: None, Lane(), LOGGER)
 
 
-async def test_what_runs_did_to_each_other_is_told_once_at_the_start(tmp_path: Path) -> None:
+async def test_what_runs_did_to_each_other_and_asked_for_is_told_once_at_the_start(tmp_path: Path) -> None:
     with History(f"sqlite:///{tmp_path / 'history.db'}") as history:
         history.record_contention(ContentionRow("r", "a", 4, 2, "b", 8, 4, 2.0, measured_at=1.0))
+        history.record(HistoryRow("q", "a", "completed", ended_at=1.0, requested_gpus=2))
         pool = Learning(history)
         await pool.learning._remember()
-        [event] = pool.said
+        event, asked = pool.said
         assert isinstance(event, ev.ContentionLearned)
+        assert asked == ev.RequestsLearned(((AskedType(2, 0, False), 1),))
         [(own, other, slowdown)] = event.pairs
         assert (own, other) == (Key("a", 4, 2), Key("b", 8, 4))
         assert slowdown == pytest.approx(2.0, rel=0.1)

@@ -80,8 +80,8 @@ class OnlineDurations:
 
     Example:
         >>> learned = OnlineDurations()
-        >>> learned.finished(job, 190.0)
-        >>> learned.estimate(other).duration_s
+        >>> learned.finished(job, 190.0)  # doctest: +SKIP
+        >>> learned.estimate(other).duration_s  # doctest: +SKIP
     """
 
     def __init__(self, prior_s: float = 3600.0, prior_iteration_s: float = 0.3) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from prefect_gpu.papers.fgd.fragments import Ask, Fragments, Rest
 from prefect_gpu.papers.fgd.scored import Scored, Scores
 from prefect_gpu.papers.fgd.tables import Shape
 from prefect_gpu.papers.fgd.world import Cluster, Whole
+from prefect_gpu.scheduling.placement.kernels.fragments import Ask, Fragments, Rest
 
 LEARNS_FROM = 400
 """Pods from which the types are learned, where nobody says what is expected."""
@@ -18,7 +18,7 @@ _LEARNS_AT = (25, 50, 100, 200, LEARNS_FROM)
 
 
 class Expecting(Scored):
-    """Scores by :class:`~prefect_gpu.papers.fgd.fragments.Fragments`.
+    """Scores by :class:`~prefect_gpu.scheduling.placement.kernels.fragments.Fragments`.
 
     Args:
         pods: What is expected to arrive, one by one; None: as the first :data:`LEARNS_FROM` that come.

@@ -40,10 +40,12 @@ class ProcessDriver(Driver):
         logger: Told which runs start cold, and why.
 
     Example:
-        >>> driver = ProcessDriver(warm=True, preload=["prefect.main"], after_fork=None, echo=None, logger=logger)
-        >>> await driver.start()
-        >>> handle = await driver.launch(spec)
-        >>> report = await handle.wait()
+        >>> driver = ProcessDriver(  # doctest: +SKIP
+        ...     warm=True, preload=["prefect.main"], after_fork=None, echo=None, logger=logger
+        ... )
+        >>> await driver.start()  # doctest: +SKIP
+        >>> handle = await driver.launch(spec)  # doctest: +SKIP
+        >>> report = await handle.wait()  # doctest: +SKIP
     """
 
     def __init__(

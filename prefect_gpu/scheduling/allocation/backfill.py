@@ -108,7 +108,7 @@ class Backfill(Action):
                 found, words = checked
             chosen, placement = found
             of_another = chosen is not job and not any(one is chosen for _, one in line.entries)
-            decision.launch(chosen, placement, words or room_for(placement, state))
+            decision.launch(chosen, placement, words or _words(decision, placement))
             limits.clear()
             if of_another:
                 return True
@@ -153,6 +153,11 @@ class Backfill(Action):
 
 def _kept(reservations: Reservations, job: Job, decision: Decision) -> Container[str]:
     return reservations.kept_from(job, decision.now) if reservations else ()
+
+
+def _words(decision: Decision, placement: Placement) -> str:
+    why = decision.placement.why(placement)
+    return f"{room_for(placement, decision.state)}{f', and {why}' if why else ''}"
 
 
 def room_for(placement: Placement, state: State) -> str:

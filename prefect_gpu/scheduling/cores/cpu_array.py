@@ -47,7 +47,11 @@ class CpuArray(PlacementPolicy):
 
     def suited_to(self, abilities: Abilities) -> PlacementPolicy:
         """See the class."""
-        return self if abilities.cores else self._otherwise
+        return self if abilities.cores else self._otherwise.suited_to(abilities)
+
+    def why(self, placement: Placement) -> str:
+        """See :class:`.PlacementPolicy`."""
+        return self._otherwise.why(placement)
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 from prefect_gpu.scheduling.model.cluster import Node, Placement, Quotas
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request, Status
+from prefect_gpu.scheduling.state.asked import AskedType
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,17 @@ class ContentionLearned:
 
 
 @dataclass(frozen=True)
+class RequestsLearned:
+    """What earlier runs asked for: it says what may be expected. Told once.
+
+    Attributes:
+        types: Each type, and how many of the newest runs were of it.
+    """
+
+    types: tuple[tuple[AskedType, int], ...]
+
+
+@dataclass(frozen=True)
 class PressureMeasured:
     """How much of a node's memory bandwidth is used, 0 to 1 (CODA §V.D).
 
@@ -269,6 +281,7 @@ Event = (
     | SlowdownMeasured
     | CompanyLearned
     | ContentionLearned
+    | RequestsLearned
     | PressureMeasured
     | JobStopped
     | JobEnded

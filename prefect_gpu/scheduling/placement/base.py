@@ -19,6 +19,14 @@ class PlacementPolicy(abc.ABC):
         """The policy for an outside world that can do this."""
         return self
 
+    def why(self, placement: Placement) -> str:
+        """What speaks for a place that it has just chosen, beside that there is room, in words; empty: nothing.
+
+        Args:
+            placement: The very one.
+        """
+        return ""
+
     @abc.abstractmethod
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """The place for a job, or None if nothing can hold it now. Must not change the state.

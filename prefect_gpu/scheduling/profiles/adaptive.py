@@ -16,6 +16,7 @@ from prefect_gpu.scheduling.elastic.resize_gangs import ResizeGangs
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.order.orders import LeastService
+from prefect_gpu.scheduling.placement.keep_worth import KeepWorth
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
@@ -38,7 +39,7 @@ def adaptive() -> Profile:
     return Profile(
         "adaptive",
         LeastService(),
-        placement=CpuArray(Spread()),
+        placement=CpuArray(KeepWorth(Spread())),
         sharing=KnownCompany(),
         allocation=(
             Resize(),

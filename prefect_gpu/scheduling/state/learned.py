@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.cores.search import CoreHistory
 from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
+from prefect_gpu.scheduling.state.asked import Asked
 from prefect_gpu.scheduling.state.lengths import Lengths
 
 
@@ -24,6 +25,7 @@ class Learned:
         incompatible: Which programs never share a device again.
         cores: How many cores jobs needed.
         lengths: How long jobs held their devices; filled by the scheduler itself.
+        asked: What jobs asked for; likewise.
     """
 
     sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
@@ -31,6 +33,7 @@ class Learned:
     incompatible: Incompatible = field(default_factory=Incompatible)
     cores: CoreHistory = field(default_factory=CoreHistory)
     lengths: Lengths = field(default_factory=Lengths)
+    asked: Asked = field(default_factory=Asked)
 
     def copy(self) -> Learned:
         """The same knowledge, which learns on its own from now on."""

@@ -55,9 +55,10 @@ class DockerDriver(Driver):
         logger: Told of what went wrong.
 
     Example:
-        >>> driver = DockerDriver(Endpoint(), ContainerSpec("prefecthq/prefect:3-latest"), logger=logger)
-        >>> await driver.start()
-        >>> report = await (await driver.launch(spec)).wait()
+        >>> image = ContainerSpec("prefecthq/prefect:3-latest")
+        >>> driver = DockerDriver(Endpoint(), image, logger=logger)  # doctest: +SKIP
+        >>> await driver.start()  # doctest: +SKIP
+        >>> report = await (await driver.launch(spec)).wait()  # doctest: +SKIP
     """
 
     local = False

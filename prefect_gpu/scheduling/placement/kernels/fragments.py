@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from prefect_gpu.papers.fgd.device_values import STEP_MILLI, WHOLE_MILLI, device_values
+from prefect_gpu.scheduling.placement.kernels.device_values import STEP_MILLI, WHOLE_MILLI, device_values
 
 SEQUENCES = 16
 LENGTH = 32
@@ -92,16 +92,21 @@ class Fragments:
     Args:
         expected: How often each type has been asked for, or any numbers in that proportion.
         devices: How many there are of each model.
+        passing: Whether jobs leave again, and only come to whole devices. Then a device of a scarce model is missed
+            only while others of the model are in use by those that need it: the price counts as often as that, which
+            is its square. What :func:`~.device_values.device_values` says is the same wherever they go: it is left out.
     """
 
-    def __init__(self, expected: Mapping[Ask, float], devices: Mapping[str, int]) -> None:
+    def __init__(self, expected: Mapping[Ask, float], devices: Mapping[str, int], *, passing: bool = False) -> None:
         ranked = sorted(expected.items(), key=lambda one: (*one[0][:4], sorted(one[0].models)))
         total = sum(expected.values()) or 1.0
         self._parts = [(ask, count / total) for ask, count in ranked if count > 0]
         asked = sum(part * ask.milli * ask.gpus for ask, part in self._parts)
         self._prices = _prices(self._parts, asked, devices)
+        if passing:
+            self._prices = {model: price * price for model, price in self._prices.items()}
         self._values = [0.0]
-        if asked:
+        if asked and not passing:
             count = sum(devices.values())
             jobs = DEMAND * count * WHOLE_MILLI / asked
             sizes: dict[int, float] = defaultdict(float)

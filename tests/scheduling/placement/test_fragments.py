@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.papers.fgd.device_values import device_values
-from prefect_gpu.papers.fgd.fragments import Ask, Fragments, Rest, holds
+from prefect_gpu.scheduling.placement.kernels.device_values import device_values
+from prefect_gpu.scheduling.placement.kernels.fragments import Ask, Fragments, Rest, holds
 
 ONE, HALF = Ask(0, 0, 1000, 1), Ask(0, 0, 500, 1)
 EIGHT = Ask(0, 0, 1000, 8)
