@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from prefect_gpu.cli.cordon import cordon, uncordon
 from prefect_gpu.cli.devices import devices
 from prefect_gpu.cli.doctor import doctor
 from prefect_gpu.cli.estimate import estimate
@@ -60,6 +61,8 @@ app.command()(up)
 app.command()(down)
 app.command()(doctor)
 app.command()(devices)
+app.command()(cordon)
+app.command()(uncordon)
 app.command()(status)
 app.command()(history)
 app.command()(estimate)

@@ -9,6 +9,9 @@ import typer
 from prefect_gpu.cli import common
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prefect_gpu.runtime.cordons import Cordoned
     from prefect_gpu.runtime.telemetry import DeviceInfo, DeviceSample
 
 _WIDE = 110  # columns of a terminal in which whole UUIDs find room
@@ -58,8 +61,20 @@ def devices(
             table.add_row(*cells)
         screen.print(table)
         screen.print()
+    for device_id, cordoned in sorted(_out_of_service(settings.resolved_state_dir).items()):
+        screen.print(f"[red]Out of service[/]: {device_id} ({cordoned.reason}). `prefect-gpu uncordon` puts it back.")
     common.print_findings(screen, (finding for finding in node.findings if finding.level != "ok"))
     raise typer.Exit(int(broken))
+
+
+def _out_of_service(state_dir: Path) -> dict[str, Cordoned]:
+    from prefect_gpu.runtime.cordons import Cordons
+    from prefect_gpu.runtime.files import UnreadableError
+
+    try:
+        return Cordons(state_dir).read()
+    except UnreadableError as error:
+        common.fail(str(error))
 
 
 def _sample(device: DeviceInfo) -> DeviceSample | None:

@@ -27,7 +27,7 @@ def status(
     code 1 if none answers.
     """
     folder = common.load_settings().resolved_state_dir / "pages"
-    told = _ask(folder, pool)
+    told = ask(folder, pool)
     if not told:
         fail_without(folder, pool)
     if as_json:
@@ -50,7 +50,7 @@ def status(
         with Live(view(told), console=screen, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(_EVERY_S)
-                told = _ask(folder, pool)
+                told = ask(folder, pool)
                 if not told:
                     break
                 live.update(view(told), refresh=True)
@@ -69,7 +69,7 @@ def fail_without(folder: Path, pool: str | None) -> None:
     )
 
 
-def _ask(folder: Path, pool: str | None) -> list[dict[str, Any]]:
+def ask(folder: Path, pool: str | None) -> list[dict[str, Any]]:
     """What the workers tell; one that was killed has left a note, but does not answer."""
     import httpx
 

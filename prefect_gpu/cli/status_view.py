@@ -86,6 +86,8 @@ def _add_device(
     if "virtual" not in name.plain:
         name.append(" virtual" if device["virtual"] else f" {device['kind']}", "bright_black")
     name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
+    if device.get("cordoned"):
+        name.append(f"\nout of service: {device['cordoned']}", "red")
     gaps = device["gaps"]
     idle = f"{_short(device['idle_s'] / gaps)} × {gaps}" if gaps else "–"
     if not here:

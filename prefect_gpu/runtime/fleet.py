@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from prefect_gpu.runtime.cordons import Cordoned
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 
 UP, CLOSED, GONE = "up", "closed", "gone"
@@ -19,12 +21,16 @@ class Fleet:
 
     Args:
         nodes: Those that there are at first.
+
+    Attributes:
+        cordoned: Devices that are out of service, and why. Their nodes take work without them.
     """
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self._nodes: dict[str, Node] = {}
         self._others: dict[str, tuple[Node, str]] = {}  # with the state; who has been there longest first
         self._devices: dict[str, Device] = {}
+        self.cordoned: Mapping[str, Cordoned] = {}
         self.change(nodes)
 
     def change(self, nodes: Iterable[Node], closed: Iterable[Node] = ()) -> None:
@@ -44,8 +50,13 @@ class Fleet:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes that take work, in order."""
-        return tuple(self._nodes.values())
+        """All nodes that take work, in order, without devices that are out of service."""
+        return tuple(map(self._in_service, self._nodes.values()))
+
+    def _in_service(self, node: Node) -> Node:
+        if self.cordoned.keys().isdisjoint(device.id for device in node.devices):
+            return node
+        return replace(node, devices=tuple(device for device in node.devices if device.id not in self.cordoned))
 
     @property
     def known(self) -> tuple[tuple[Node, str], ...]:
@@ -55,7 +66,7 @@ class Fleet:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """All devices of the nodes that take work, in order."""
+        """All devices of the nodes that take work, in order, those included that are out of service."""
         return tuple(device for node in self._nodes.values() for device in node.devices)
 
     @property

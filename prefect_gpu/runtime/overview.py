@@ -36,8 +36,9 @@ def overview(
         - ``nodes``: those that there are or were, by name: of each ``id``, ``cores`` (those for runs), ``rack``,
           ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
           down or cut off).
-        - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``, ``idle_s``
-          and ``gaps`` (how long it stood idle between two trainings, and how many such gaps there were).
+        - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``,
+          ``cordoned`` (why it is out of service; None: it is not), ``idle_s`` and ``gaps`` (how long it stood idle
+          between two trainings, and how many such gaps there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
           ``flow``, ``attempt``, ``queue``, ``node`` (of its first instance), ``devices`` (of all instances), ``parts``
           (of a gang, in the order of its instances: ``node``, ``devices``, ``role``, which is ``worker`` or ``server``;
@@ -88,12 +89,14 @@ def _node(node: Node, state: str) -> dict[str, Any]:
 
 def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any]:
     idle_s, gaps = controller.idle.total(device.id)
+    cordoned = controller.fleet.cordoned.get(device.id)
     return {
         "id": device.id,
         "node": node.id,
         "kind": device.kind,
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,
+        "cordoned": None if cordoned is None else cordoned.reason,
         "idle_s": idle_s,
         "gaps": gaps,
     }

@@ -168,6 +168,12 @@ class Scheduler:
                 job.story.append((now, f"withdrawn: {reason}"))
                 state.forget(job)
                 return True, True
+            case ev.LeaveAsked(job_id, reason):
+                job = state.running.get(job_id)
+                if job is None or job.status is Status.SAVING or not decision.may_give_way(job):
+                    return False, False
+                decision.preempt(job, reason)
+                return True, True
             case ev.JobAdopted():
                 return _both(self._adopt(event, now))
             case ev.LaunchFailed(job_id, reason, not_before):

@@ -130,8 +130,9 @@ class PoolMetrics(Follower, Collector):
         for node, condition in fleet.known:
             for device in node.devices:
                 held = bool(state.has_node(device.id) and state.occupants(device.id))
+                condition = "cordoned" if device.id in fleet.cordoned else condition
                 found[device.kind, "busy" if held else "free" if condition == "up" else condition] += 1
-        devices = self._gauge("devices", "Devices, by kind, and free, busy, closed or gone", "kind", "state")
+        devices = self._gauge("devices", "Devices, by kind, and free, busy, cordoned, closed or gone", "kind", "state")
         for (kind, what), count in sorted(found.items()):
             devices.add_metric((self._pool, kind, what), count)
         return devices

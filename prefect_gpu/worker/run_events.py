@@ -15,6 +15,7 @@ from prefect_gpu.scheduling.model.instructions import Finish, Move, SetShare
 from prefect_gpu.training import protocol
 
 PREFIX = "prefect-gpu.run."
+CORDONED = "prefect-gpu.device.cordoned"
 WHAT = (
     "waiting",
     "granted",
@@ -59,6 +60,19 @@ class RunEvents(Follower):
     def waiting(self, flow_run: FlowRun, reason: str) -> None:
         """A run is shown as waiting for the first time."""
         self._say("waiting", str(flow_run.id), flow_run.name, reason=reason)
+
+    def cordoned(self, device: str, reason: str) -> None:
+        """A device is out of service."""
+        self._emit(
+            event=CORDONED,
+            resource={
+                "prefect.resource.id": f"prefect-gpu.device.{device}",
+                "prefect.resource.name": device,
+                "prefect-gpu.pool": self._pool.name,
+            },
+            related=[object_as_related_resource(kind="work-pool", role="work-pool", object=self._pool)],
+            payload={"reason": reason},
+        )
 
     def granted(self, launch: Launch, at: float) -> None:
         """See :class:`.Follower`."""

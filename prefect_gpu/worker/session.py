@@ -210,6 +210,7 @@ class PoolSession:
         if self._settings.events:
             events = RunEvents(pool, host.queue.flow_run)
             host.holds.on_waiting = events.waiting
+            self.controller.on_cordon = events.cordoned
             self.controller.listeners += (events,)
 
     def _make_cleaner(self) -> Cleaner:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 from pathlib import Path
 
 from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
@@ -90,3 +93,38 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
     assert (await pool.read(run)).run_count == 1, "no try is used up"
     rows = await pool.rows([run, other])
     assert sorted(row.outcome for row in rows) == ["completed", "completed"]
+
+
+async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool, tmp_path: Path) -> None:
+    pool.start_worker(virtual_devices="2")
+    trace, hurry = tmp_path / "trace", tmp_path / "hurry"
+    run = await pool.submit(
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
+    )
+
+    async def command(*arguments: str) -> str:
+        told = {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(pool.state_dir)}
+        return await asyncio.to_thread(pool.sandbox.run, [sys.executable, "-m", "prefect_gpu", *arguments], env=told)
+
+    async def where() -> str:
+        """The device that it trains on."""
+        [told] = json.loads(await command("status", "--json"))
+        at = [one["devices"] for one in told["runs"] if one["id"] == str(run) and one["phase"] == "training"]
+        return str(at[0][0]) if at else ""
+
+    device = await eventually(where, "the training")
+    assert "Out of service" in await command("cordon", device, "--reason", "its fan is loud")
+
+    async def elsewhere() -> bool:
+        return await where() not in ("", device)
+
+    await eventually(elsewhere, "the run on another device")
+    [told] = json.loads(await command("status", "--json"))
+    assert {one["id"]: one["cordoned"] for one in told["devices"]}[device] == "its fan is loud"
+    assert "its fan is loud" in await command("devices")
+    waits = await pool.submit("train")  # nobody is given the device
+    await pool.until(waits, "AwaitingGpu")
+    await command("uncordon", device)
+    assert (await pool.until(waits)).is_completed()
+    hurry.touch()
+    assert (await pool.until(run)).is_completed() and result_of(trace) == undisturbed(STEPS)

@@ -104,6 +104,7 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.QuotasChanged, quotas),
     st.builds(ev.JobSubmitted, job_ids, requests, st.sampled_from(QUEUES), moments, moments, st.text(max_size=3)),
     st.builds(ev.JobWithdrawn, job_ids, st.text(max_size=3)),
+    st.builds(ev.LeaveAsked, job_ids, st.text(max_size=3)),
     adoptions(),
     st.builds(ev.LaunchFailed, job_ids, st.text(max_size=3), moments),
     st.builds(ev.PlacingFailed, job_ids, st.text(max_size=3), moments),

@@ -175,6 +175,10 @@ export class Lanes {
     draw.fillStyle = colour("quiet");
     draw.font = "11px system-ui, 'Liberation Sans', sans-serif";
     if (!device) return draw.fillText("what only needs cores", 0, top + 32, LABEL - 12);
+    if (device.cordoned) {
+      draw.fillStyle = colour("ink");
+      return draw.fillText(`out of service: ${device.cordoned}`, 0, top + 32, LABEL - 12);
+    }
     draw.fillText(`${device.virtual ? "virtual, not a GPU" : device.kind} · ${bytes(device.memory_bytes)}`, 0, top + 32, LABEL - 12);
     const mean = device.gaps ? `idle ${seconds(device.idle_s / device.gaps)} per hand-over (${device.gaps})` : "no hand-over yet";
     draw.fillText(mean, 0, top + 47, LABEL - 12);

@@ -57,6 +57,17 @@ class JobWithdrawn:
 
 
 @dataclass(frozen=True)
+class LeaveAsked:
+    """A running job is to leave its devices, which are taken out of service.
+
+    It saves and waits again if it may be stopped, with whoever is prepared behind it; else it stays until it ends.
+    """
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class JobAdopted:
     """A job that an earlier worker placed is still running.
 
@@ -257,6 +268,7 @@ Event = (
     | JobSubmitted
     | JobEstimated
     | JobWithdrawn
+    | LeaveAsked
     | JobAdopted
     | LaunchFailed
     | PlacingFailed

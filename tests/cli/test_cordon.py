@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect_gpu.runtime.cordons import FILE, Cordons
+from tests.cli.conftest import InProcess
+
+DEVICES = {"PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": "12"}
+
+
+def test_a_device_is_taken_out_of_service_and_put_back(run_cli: InProcess, tmp_path: Path) -> None:
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    done = run_cli("cordon", "virtual-3", "virtual-10", "--reason", "loud", **env)
+    assert done.exit_code == 0 and "virtual-3, virtual-10" in done.stdout
+    first = Cordons(tmp_path).read()["virtual-3"]
+    assert first.reason == "loud"
+    assert "virtual-3 (loud)" in run_cli("devices", **env).stdout
+    run_cli("cordon", "virtual-3", "--reason", "dusty", **env)
+    again = Cordons(tmp_path).read()["virtual-3"]
+    assert (again.reason, again.since) == ("dusty", first.since)
+    done = run_cli("uncordon", "virtual-3", **env)
+    assert done.exit_code == 0 and list(Cordons(tmp_path).read()) == ["virtual-10"]
+
+
+def test_a_device_that_is_not_clear_changes_nothing(run_cli: InProcess, tmp_path: Path) -> None:
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    for wrong, why in (("virtual-", "12 devices begin so"), ("gpu-7", "there is no such device")):
+        done = run_cli("cordon", "virtual-2", wrong, **env)
+        assert done.exit_code == 2 and why in done.stderr and "virtual-11" in done.stderr
+    assert Cordons(tmp_path).read() == {}
+    done = run_cli("uncordon", "virtual-2", **env)
+    assert done.exit_code == 2 and "no device is out of service" in done.stderr
+
+
+def test_a_damaged_file_is_named_and_kept(run_cli: InProcess, tmp_path: Path) -> None:
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    (tmp_path / FILE).write_text('{"virtual-0": ')
+    done = run_cli("cordon", "virtual-2", **env)
+    assert done.exit_code == 1 and FILE in done.stderr and "remove it" in done.stderr
+    assert (tmp_path / FILE).read_text() == '{"virtual-0": '
+
+
+def test_a_worker_sees_each_change_once(tmp_path: Path) -> None:
+    operator, worker = Cordons(tmp_path), Cordons(tmp_path)
+    assert not worker.changed()
+    operator.add({"virtual-0": "loud"})
+    assert worker.changed() and not worker.changed()
+    operator.remove("virtual-0")
+    assert worker.changed() and worker.read() == {}
