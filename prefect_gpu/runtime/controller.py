@@ -200,9 +200,10 @@ class Controller:
         return self._tasks.ill()
 
     @property
-    def nodes_away(self) -> Sequence[str]:
-        """Names of nodes that cannot be used now and may be back: see :attr:`.Driver.away`."""
-        return self._driver.away
+    def away(self) -> Sequence[str]:
+        """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
+        known = {device.id for node, _ in self.fleet.known for device in node.devices}
+        return [*self._driver.away, *(device for device in self.fleet.cordoned if device in known)]
 
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unfinished."""

@@ -103,9 +103,9 @@ class Holds:
         job = self.controller.scheduler.state.jobs.get(run_id)
         if seen.flow_run is None or job is None or job.active:
             return
-        away = self.controller.nodes_away if hold.code == "never" else ()
+        away = self.controller.away if hold.code == "never" else ()
         if away:
-            self._never.setdefault(run_id, hold)  # to be looked at again, until all nodes are there
+            self._never.setdefault(run_id, hold)  # to be looked at again, until all are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
@@ -158,4 +158,4 @@ class Holds:
 def _away(nodes: Sequence[str]) -> str:
     """In words."""
     more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-    return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained or out of reach)"
+    return f"{', '.join(nodes[:3])}{more} cannot be used now (down, drained, out of service or out of reach)"

@@ -122,9 +122,9 @@ async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool
     [told] = json.loads(await command("status", "--json"))
     assert {one["id"]: one["cordoned"] for one in told["devices"]}[device] == "its fan is loud"
     assert "its fan is loud" in await command("devices")
-    waits = await pool.submit("train")  # nobody is given the device
-    await pool.until(waits, "AwaitingGpu")
-    await command("uncordon", device)
-    assert (await pool.until(waits)).is_completed()
+    waits = await pool.submit("train", job_variables={"gpus": 2})  # it is not refused, as the device may be back
+    assert "out of service" in str((await pool.until(waits, "AwaitingGpu")).message)
     hurry.touch()
     assert (await pool.until(run)).is_completed() and result_of(trace) == undisturbed(STEPS)
+    await command("uncordon", device)
+    assert (await pool.until(waits)).is_completed()
