@@ -91,7 +91,7 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
     lane = Lane(clock)
     queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=lane, logger=LOGGER)
     display = Holds(worker, queue, lane, LOGGER)
-    queue.controller = display.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, nodes_away=())
+    queue.controller = display.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, away=())
     for number, run in enumerate(runs):
         scheduler.handle(ev.JobSubmitted(run.run_id, Request(), "q", float(number), 0.0), clock.now)
         queue._seen[run.run_id].flow_run = run.as_read()

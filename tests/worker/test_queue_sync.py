@@ -135,7 +135,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     run_id = prefect.run_id
     controller: Any = queue.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
-    controller.nodes_away, controller.handle = ("n2",), lambda event: None
+    controller.away, controller.handle = ("n2",), lambda event: None
     seen = queue._seen[run_id]
     seen.flow_run = prefect.as_read()
     written: list[str] = []
@@ -161,7 +161,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     await holds._show(run_id, hold)
     assert refused == [] and "n2 cannot be used now" in written[0]
     assert holds._never == {run_id: hold}, "it is looked at again"
-    controller.nodes_away = ()
+    controller.away = ()
     await holds._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
 
