@@ -31,6 +31,7 @@ class Comparison:
         level: The largest p-value with which a challenger wins.
         min_gain: By how much the mean loss has to fall.
         examples: How many there were.
+        loss: What the loss is called.
     """
 
     challenger: float
@@ -41,6 +42,7 @@ class Comparison:
     level: float
     min_gain: float
     examples: int
+    loss: str = "loss"
 
     @property
     def gain(self) -> float:
@@ -60,16 +62,18 @@ class Comparison:
     @property
     def reason(self) -> str:
         """The outcome in plain words."""
-        margin = f"a gain of more than {self.min_gain:.3g}" if self.min_gain else "a gain"
-        asked = f"{margin} that chance explains in at most {self.level:.1%} of all cases"
+        whose = f"The challenger's {self.loss}"
+        if self.gain <= 0:
+            return f"{whose} is not smaller ({-self.gain:+.3g} on {self.examples} examples)."
+        found = f"{whose} is smaller by {self.gain:.3g} on {self.examples} examples"
         if self.gain <= self.min_gain:
-            wanting = f", and more than {self.min_gain:.3g} is asked for" if self.min_gain and self.gain > 0 else ""
-            word = "smaller" if self.gain > 0 else "not smaller"
-            return f"The challenger's loss is {word} ({self.gain:+.3g} on {self.examples} examples){wanting}."
-        found = f"The challenger's loss is smaller by {self.gain:.3g} on {self.examples} examples"
+            return f"{found}, and more than {self.min_gain:.3g} is asked for."
+        what = f"More than the {self.min_gain:.3g} that is asked for" if self.min_gain else "That much"
+        chance = f"by chance in {_share(self.p_value)} of all cases"
+        limit = f"at most {self.level:.1%} is allowed"
         if self.better:
-            return f"{found}; chance explains that in {_share(self.p_value)} of all cases. Asked for is {asked}."
-        return f"{found}, but chance explains that in {_share(self.p_value)} of all cases. Asked for is {asked}."
+            return f"{found}. {what} comes about {chance}, and {limit}: it is better."
+        return f"{found}. But {what[0].lower()}{what[1:]} comes about {chance}, and {limit}: it may have been lucky."
 
 
 def compare(
@@ -78,6 +82,7 @@ def compare(
     *,
     level: float = 0.05,
     min_gain: float = 0.0,
+    loss: str = "loss",
     seed: int = 0,
 ) -> Comparison:
     """Compare two models by their losses on the same examples, in the same order.
@@ -89,6 +94,7 @@ def compare(
         level: The largest p-value with which the challenger wins, and so the share of challengers that win although
             they are no better.
         min_gain: By how much the mean loss has to fall for a change to be worth its while.
+        loss: What the loss is called, for :attr:`Comparison.reason`.
         seed: Of the permutations and the bootstrap.
 
     Raises:
@@ -111,12 +117,10 @@ def compare(
 
     difference = old - new
     p_value, low, high = (_by_t_test if len(new) > _MANY else _by_resampling)(difference, level, min_gain, seed)
-    return Comparison(float(new.mean()), float(old.mean()), low, high, p_value, level, min_gain, len(new))
+    return Comparison(float(new.mean()), float(old.mean()), low, high, p_value, level, min_gain, len(new), loss)
 
 
-def _by_resampling(
-    difference: np.ndarray, level: float, min_gain: float, seed: int
-) -> tuple[float, float, float]:
+def _by_resampling(difference: np.ndarray, level: float, min_gain: float, seed: int) -> tuple[float, float, float]:
     """The p-value, and the ends of the interval."""
     import numpy as np
     from scipy import stats
@@ -126,7 +130,7 @@ def _by_resampling(
         (difference - min_gain,), np.mean, alternative="greater", rng=np.random.default_rng(seed),
         permutation_type="samples", **more,  # of one sample: its signs are flipped
     )  # fmt: skip
-    if np.ptp(difference) == 0:  # all pairs differ by the same: there is nothing to resample
+    if np.allclose(difference, difference[0]):  # all pairs differ by the same: there is nothing to resample
         return float(test.pvalue), float(difference[0]), float(difference[0])
     interval = stats.bootstrap(
         (difference,), np.mean, confidence_level=1 - 2 * level, method="percentile", rng=np.random.default_rng(seed),
@@ -140,7 +144,7 @@ def _by_t_test(difference: np.ndarray, level: float, min_gain: float, seed: int)
     import numpy as np
     from scipy import stats
 
-    if np.ptp(difference) == 0:
+    if np.allclose(difference, difference[0]):
         return float(difference[0] <= min_gain), float(difference[0]), float(difference[0])
     interval = stats.ttest_1samp(difference, min_gain).confidence_interval(1 - 2 * level)
     test = stats.ttest_1samp(difference, min_gain, alternative="greater")

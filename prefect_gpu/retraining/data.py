@@ -63,6 +63,18 @@ class DataFiles:
         key = f"{location.prefix}/{name}".lstrip("/")
         return bytes(self.place.client().get_object(Bucket=location.bucket, Key=key)["Body"].read())
 
+    def add(self, name: str, content: bytes) -> None:
+        """Add a file, or replace it, whole or not at all."""
+        location = self.place.location
+        if isinstance(location, Path):
+            location.mkdir(parents=True, exist_ok=True)
+            aside = location / f".{name}.tmp"
+            aside.write_bytes(content)
+            aside.replace(location / name)
+        else:
+            key = f"{location.prefix}/{name}".lstrip("/")
+            self.place.client().put_object(Bucket=location.bucket, Key=key, Body=content)
+
     def _facts(self) -> Iterator[tuple[str, str]]:
         location = self.place.location
         if isinstance(location, Path):
@@ -82,20 +94,25 @@ class DataFiles:
             raise ConnectionError(out_of_reach(f"The data at {location} are", error)) from error
 
 
-def announce(dataset: str, snapshot: Snapshot, place: str) -> None:
+def announce(dataset: str, files: DataFiles) -> Snapshot:
     """Emit the event ``dataset.arrived``, on which an automation of Prefect's starts a retraining.
 
     The same data give an event with the same id: Prefect takes it once, however often it is sent.
 
     Args:
         dataset: What the trigger is about: the event's resource is ``dataset.<dataset>``.
-        place: Where the data are, for the event's payload.
+        files: Its files.
+
+    Returns:
+        What was announced.
     """
     from prefect.events import emit_event
 
+    snapshot, place = files.snapshot(), files.place.address
     emit_event(
         ARRIVED,
         resource={"prefect.resource.id": f"dataset.{dataset}", "prefect.resource.name": dataset},
         payload={"data": place, "version": snapshot.version, "files": len(snapshot.names)},
         id=uuid5(NAMESPACE_URL, f"{ARRIVED} {dataset} {place} {snapshot.version}"),
     )
+    return snapshot

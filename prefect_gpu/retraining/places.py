@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect_gpu.training.checkpoints import CheckpointStore, Store
 from prefect_gpu.training.checkpoints.location import S3Location, parse_location
@@ -20,17 +20,24 @@ class Place:
     Attributes:
         location: Where it is.
         credentials: ``AWS_...`` variables; empty: boto3 finds credentials by itself. Secret.
+        block: How a block refers to it; empty: no block does.
     """
 
     location: S3Location | Path
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    block: str = ""
+
+    @property
+    def address(self) -> str:
+        """What another process finds it by, from whichever folder; without credentials."""
+        return self.block or str(self.location)
 
     def below(self, name: str) -> Place:
         """A part of it; ``""`` is the place itself."""
         if not name:
             return self
         inner = self.location / name if isinstance(self.location, Path) else self.location.below(name)
-        return replace(self, location=inner)
+        return replace(self, location=inner, block=self.block and f"{self.block}/{name}")
 
     def client(self) -> Any:
         """A client for S3.
@@ -95,10 +102,10 @@ def _of_block(text: str, field_name: str) -> Place:
     from prefect_gpu.blocks import CheckpointStorage
 
     try:
-        block: CheckpointStorage = CheckpointStorage.load(name, _sync=True)
+        block = cast(CheckpointStorage, CheckpointStorage.load(name, _sync=True))  # type: ignore[call-arg]  # also in a loop
     except ValueError as error:
         raise ValueError(
             f"{field_name}={text!r}: {error} `prefect-gpu register FILE` registers blocks, and `prefect block ls` "
             "lists them."
         ) from None
-    return Place(parse_location(block.location), block.environment).below(prefix.strip("/"))
+    return Place(parse_location(block.location), block.environment, f"{_BLOCK}{name}").below(prefix.strip("/"))

@@ -13,98 +13,31 @@ follows, so of two that are taken at the same time one comes first, and the othe
 
 from __future__ import annotations
 
-import hashlib
 import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from prefect_gpu.retraining.places import Place, find_place
 from prefect_gpu.retraining.records import Records, RegistryError, open_records
+from prefect_gpu.retraining.versions import (
+    Action,
+    AlreadyRegistered,
+    Decision,
+    Superseded,
+    Version,
+    digest,
+    version_name,
+)
 from prefect_gpu.training.checkpoints import CheckpointError
-from prefect_gpu.training.checkpoints.manifest import facts_of, files_of
 
-Action = Literal["promoted", "kept", "rolled back"]
 T = TypeVar("T")
 Record = TypeVar("Record", "Version", "Decision")
 _TRIES = 20  # each time another process was faster
-
-
-class Superseded(RegistryError):
-    """Another decision came first, and the champion is not who it was: compare with the new one."""
-
-
-class AlreadyRegistered(RegistryError):
-    """There is a version that was trained on these data. It is :attr:`version`."""
-
-    def __init__(self, version: Version) -> None:
-        super().__init__(f"{version.name} was trained on the same data, {version.data_version}.")
-        self.version = version
-
-
-@dataclass(frozen=True)
-class Version:
-    """One model. It never changes.
-
-    Attributes:
-        number: From 1.
-        created_at: In ISO 8601.
-        sha256: Of the model's file, or of the names and hashes of its files.
-        size_bytes: Of all its files.
-        place: Where below the registry they are.
-        data_version: Which data it was trained on.
-        code_version: Which code trained it.
-        run: The flow run that trained it, as an id, and ``run_url`` where to look at it; empty outside of Prefect.
-        metrics: How good it was when it was trained.
-        parameters: What it was trained with.
-    """
-
-    number: int
-    created_at: str
-    sha256: str
-    size_bytes: int
-    place: str
-    data_version: str
-    code_version: str = ""
-    run: str = ""
-    run_url: str = ""
-    metrics: dict[str, float] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """As people write it: ``v0003``."""
-        return _version_name(self.number)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What was decided about a version.
-
-    Attributes:
-        number: From 1, in their order.
-        action: The version was promoted, the champion was kept, or it was rolled back to the version.
-        version: The version that was judged.
-        champion: Who is in use since; empty: nobody.
-        reason: Why, in plain words.
-        at: In ISO 8601.
-        run, run_url: The flow run that decided.
-        facts: The numbers behind it.
-    """
-
-    number: int
-    action: Action
-    version: str
-    champion: str
-    reason: str
-    at: str
-    run: str = ""
-    run_url: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 class ModelRegistry:
@@ -152,7 +85,12 @@ class ModelRegistry:
             kept = store.save(lambda path: copy(model, path.with_suffix(model.suffix)), step=0)
         except (CheckpointError, OSError) as error:
             raise RegistryError(f"{model} could not be put into the registry {self.place}: {error}") from error
-        facts = {"sha256": digest(model), "size_bytes": kept.size_bytes, "place": place, "created_at": _now()}
+        facts: dict[str, Any] = {
+            "sha256": digest(model),
+            "size_bytes": kept.size_bytes,
+            "place": place,
+            "created_at": _now(),
+        }
         for _ in range(_TRIES):
             known = self.versions()
             if not again and (found := _of_data(known, data_version)):  # another process was faster
@@ -177,7 +115,7 @@ class ModelRegistry:
         numbers = self._versions.numbers()
         match = re.fullmatch(r"v?0*(\d+)", name.strip())
         if match is None or int(match[1]) not in numbers:
-            known = ", ".join(map(_version_name, numbers[-5:])) or "none yet"
+            known = ", ".join(map(version_name, numbers[-5:])) or "none yet"
             raise RegistryError(f"version={name!r} is not in the registry {self.place}. The newest there: {known}.")
         return _read(Version, self._versions, int(match[1]))
 
@@ -286,14 +224,6 @@ class ModelRegistry:
         return _read(Decision, self._decisions, numbers[-1]) if numbers else None
 
 
-def digest(model: Path) -> str:
-    """The SHA-256 of a file; of a folder, that of the names and hashes of its files."""
-    if model.is_file():
-        return facts_of(model).sha256
-    lines = [f"{file.relative_to(model).as_posix()} {facts_of(file).sha256}\n" for file in files_of(model)]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
 def _line_of_champions(decisions: list[Decision]) -> list[str]:
     """Who was champion before whom, without those that were rolled back from."""
     line: list[str] = []
@@ -317,10 +247,6 @@ def _read(kind: type[Record], records: Records, number: int) -> Record:
 
 def _of_data(versions: list[Version], data_version: str) -> Version | None:
     return next((one for one in reversed(versions) if one.data_version == data_version), None)
-
-
-def _version_name(number: int) -> str:
-    return f"v{number:04d}"
 
 
 def _now() -> str:

@@ -346,9 +346,7 @@ def out_of_reach(what: str, error: BotoCoreError | ClientError) -> str:
     return f"{what} out of reach: {error}. {remedy}"
 
 
-def s3_client(
-    location: S3Location, credentials: Mapping[str, str], *, of_run: bool = True, **options: Any
-) -> Any:
+def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: bool = True, **options: Any) -> Any:
     """A client for a place.
 
     Args:

@@ -19,8 +19,8 @@ from prefect_gpu.training import TrainingRun
 
 logger = logging.getLogger("prefect_gpu.training")
 
-FLOW_RUN = "prefect.flow_run_id"
-"""The tag by which a training that carries on finds its MLflow run again."""
+# Tags. By the first, a training that carries on finds its MLflow run again; the last is MLflow's own.
+FLOW_RUN, FLOW_RUN_URL, CODE = "prefect.flow_run_id", "prefect.flow_run_url", "mlflow.source.git.commit"
 
 
 class MLflowRun:
@@ -80,8 +80,8 @@ def mlflow_run(
         return
     import mlflow
 
-    about = {f"prefect_gpu.{name}": value for name, value in origin(code).items() if value and name != "run"}
-    about |= {FLOW_RUN: origin(code)["run"], **(tags or {})}
+    made = origin(code)
+    about = {FLOW_RUN: made["run"], FLOW_RUN_URL: made["run_url"], CODE: made["code_version"], **(tags or {})}
     active = _try("begin a run", _begin, {name: value for name, value in about.items() if value})
     if active is None:
         yield MLflowRun()
@@ -108,6 +108,7 @@ def _begin(tags: dict[str, str]) -> Any:
     """The MLflow run of this flow run: the one that an earlier try of it has begun, or a new one."""
     import mlflow
 
+    nested = mlflow.active_run() is not None  # one of the user's own
     if flow_run_id := tags.get(FLOW_RUN):
         same = f"tags.`{FLOW_RUN}` = '{flow_run_id}'"
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
@@ -116,8 +117,8 @@ def _begin(tags: dict[str, str]) -> Any:
             experiment_names=[experiment] if experiment else None,
         )  # fmt: skip
         if found:
-            return mlflow.start_run(run_id=found[0].info.run_id)
-    return mlflow.start_run(tags=tags)
+            return mlflow.start_run(run_id=found[0].info.run_id, nested=nested)
+    return mlflow.start_run(tags=tags, nested=nested)
 
 
 def _try(what: str, call: Any, *arguments: Any) -> Any:
