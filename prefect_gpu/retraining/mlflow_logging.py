@@ -1,12 +1,14 @@
-"""What a training reports goes to MLflow, too, where MLflow is installed. Without it, nothing happens.
+"""What a training reports goes to MLflow, too, where MLflow is installed and has a server. Else nothing happens.
 
-MLflow finds its server as always: ``MLFLOW_TRACKING_URI``, ``MLFLOW_EXPERIMENT_NAME``, or ``mlflow.set_tracking_uri``.
+The server is named as always: ``MLFLOW_TRACKING_URI``, or ``mlflow.set_tracking_uri``. MLflow's default, a database in
+the folder of the process, is not used: in a pool that folder is no place to find anything again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -75,7 +77,7 @@ def mlflow_run(
         ...         run.report(loss=fit_one(model))
         >>> log.log_file(Path("model.joblib"))                                                       # doctest: +SKIP
     """
-    if find_spec("mlflow") is None or is_further_instance():
+    if find_spec("mlflow") is None or is_further_instance() or not _has_server():
         yield MLflowRun()
         return
     import mlflow
@@ -102,6 +104,16 @@ def mlflow_run(
     finally:
         _try("send what is left", mlflow.flush_async_logging)
         _try("end the run", mlflow.end_run, status)
+
+
+def _has_server() -> bool:
+    if os.environ.get("MLFLOW_TRACKING_URI"):
+        return True
+    loaded = sys.modules.get("mlflow")  # it takes seconds to import, and who has not has set nothing
+    named = loaded is not None and bool(loaded.is_tracking_uri_set())
+    if not named:
+        logger.info("MLflow is installed, and nothing goes there: MLFLOW_TRACKING_URI is not set.")
+    return named
 
 
 def _begin(tags: dict[str, str]) -> Any:

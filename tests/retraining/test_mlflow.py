@@ -36,12 +36,21 @@ def test_of_a_gang_the_first_instance_logs(monkeypatch: pytest.MonkeyPatch) -> N
     assert train(0.5).run_id == ""
 
 
+def test_without_a_server_mlflow_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_gpu.retraining.mlflow_logging.find_spec", lambda name: object())
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    assert train(0.5).run_id == ""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of MLflow's; to make its tables takes seconds."""
+    return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+
+
 @pytest.mark.needs("mlflow")
 class TestMLflow:
-    @pytest.fixture(scope="class")
-    def database(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-
     @pytest.fixture(autouse=True)
     def client(self, database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         import mlflow

@@ -23,7 +23,7 @@ class TestFolder(RegistrySuite):
         models.promote(models.register(model, data_version="b"), "better", instead_of=made)
         folder = Path(str(models.place)) / made.place
         next(folder.rglob("checkpoint.txt")).write_text("changed")
-        with pytest.raises(RegistryError, match="v0001 in .* is not what was registered"):
+        with pytest.raises(RegistryError, match=r"v0001 in .* is not what was registered"):
             models.load(made, Path.read_text)
         with pytest.raises(RegistryError, match="is not what was registered"):
             models.roll_back()
@@ -52,7 +52,7 @@ class TestFolder(RegistrySuite):
         record.write_text("{")
         with pytest.raises(RegistryError, match=r"versions/0001\.json is not what was written there"):
             models.versions()
-        with pytest.raises(RegistryError, match="could not be put into the registry|cannot be used"):
+        with pytest.raises(RegistryError, match=r"could not be put into the registry|cannot be used"):
             ModelRegistry(model).register(model, data_version="a")
 
 
@@ -64,7 +64,7 @@ class TestS3(RegistrySuite):
 
     def test_a_server_that_is_away_is_said(self, s3: S3Server, bucket: str, model: Path) -> None:
         models = ModelRegistry(bucket.replace(BUCKET, "nobodys"))
-        with pytest.raises(RegistryError, match="out of reach.*Make the bucket first"):
+        with pytest.raises(RegistryError, match=r"out of reach.*Make the bucket first"):
             models.champion()
         with pytest.raises(RegistryError, match="could not be put into the registry"):
             models.register(model, data_version="a", again=True)
