@@ -11,11 +11,13 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from prefect_gpu.blocks import CheckpointStorage
 from prefect_gpu.demo.stage import POOL, Stage
 from prefect_gpu.lab.sandbox import wait_until
 from prefect_gpu.retraining import ModelRegistry
-from tests.radosgw import BUCKET, s3_server
+from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 
 DEADLINE_S = 240.0  # against hanging for ever; nothing is asserted on time
 PIPELINE = "retrain-pipeline"
@@ -80,14 +82,24 @@ class Retraining:
 
 
 @contextmanager
-def deployed(data: str, registry: str, settings: dict[str, str] | None = None) -> Iterator[Retraining]:
-    """Deployed by ``prefect deploy --all --prefect-file deployments/prefect.yaml``, in a pool with a worker."""
+def deployed(
+    data: str, registry: str, settings: dict[str, str] | None = None, block: CheckpointStorage | None = None
+) -> Iterator[Retraining]:
+    """Deployed by ``prefect deploy --all --prefect-file deployments/prefect.yaml``, in a pool with a worker.
+
+    Args:
+        block: Registered as ``models``.
+    """
     stage = Stage(settings)
     try:
         stage.start_server()
         stage.start_worker()
         stage.deploy()
-        yield Retraining(stage, data, registry)
+        with temporary_settings({PREFECT_API_URL: f"{stage.ui_url}/api"}):
+            if block is not None:
+                block.save("models")
+            retraining = Retraining(stage, data, registry)
+        yield retraining
     finally:
         stage.close()
 
@@ -130,8 +142,12 @@ def test_models_in_s3_are_promoted_if_they_are_better_and_rolled_back(
             "MLFLOW_TRACKING_URI": database,
             "MLFLOW_ARTIFACT_ROOT": str(tmp_path / "artifacts"),
         }
-        places = [f"s3://{BUCKET}/{name}?endpoint_url={s3.endpoint_url}" for name in ("data", "registry")]
-        with deployed(*places, settings=settings) as retraining:
+        data = f"s3://{BUCKET}/data?endpoint_url={s3.endpoint_url}"
+        block = CheckpointStorage(
+            bucket=BUCKET, prefix="in", endpoint_url=s3.endpoint_url, region="default", access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+        )  # fmt: skip
+        with deployed(data, "block:checkpoint-storage/models/digits", settings=settings, block=block) as retraining:
             for number, champion in enumerate(("v0001", "v0002"), start=1):
                 retraining.run("scan-digits")
                 retraining.retrained(number)
