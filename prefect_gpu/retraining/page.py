@@ -49,7 +49,7 @@ def _models(rows: Mapping[str, tuple[str, str]], challenger: Version, champion: 
     table += [[name, *values[: len(both)]] for name, values in rows.items()]
     table += [
         ["trained on data", *(f"`{one.data_version}`" for one in both)],
-        ["by code", *(f"`{one.code_version}`" if one.code_version else "–" for one in both)],
+        ["by code", *(f"`{one.code_version[:18]}`" if one.code_version else "–" for one in both)],
         ["in run", *(f"[{one.run[:8]}]({one.run_url})" if one.run_url else one.run[:8] or "–" for one in both)],
         ["SHA-256", *(f"`{one.sha256[:12]}`" for one in both)],
     ]

@@ -168,7 +168,11 @@ def check_decisions(retraining: Retraining, last: str) -> None:
     better, kept, back = decisions[1:]
     assert better.facts["p_value"] < 0.05 < kept.facts["p_value"] and "it is better" in better.reason
     assert back.reason == "too slow in use" and kept.run == last and last in kept.run_url
-    (page,) = retraining.ask("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [last]}}})
+    (page,) = retraining.ask(
+        "POST",
+        "/artifacts/filter",
+        {"artifacts": {"flow_run_id": {"any_": [last]}, "key": {"any_": ["retrain-pipeline"]}}},
+    )
     assert "# v0002 stays the champion" in page["data"] and "| p-value | 0." in page["data"]
 
 
