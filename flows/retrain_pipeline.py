@@ -1,19 +1,21 @@
-"""Keep a model up to date: take in new data, train in the pool, promote the new model only if it is better.
+"""Keep a model up to date: when data arrive, train in the pool; a challenger that is better becomes the champion.
 
-Run it here, with the training in the pool:
+    prefect --no-prompt deploy --all --prefect-file deployments/prefect.yaml
 
-    python flows/retrain_pipeline.py
+deploys it to the pool `gpus`, with its schedule and the automation that starts it when data arrive. Then
 
-or deploy it, on a schedule, with ``prefect deploy --all --prefect-file deployments/prefect.yaml``. To adapt it:
-replace `collect` by your source of data and `train_classifier` by your training.
+    prefect deployment run scan-digits/gpus --watch
+
+delivers some data. docs/how-to/retraining.md goes on from there. To adapt it: put your training into
+`train_classifier`, and the losses that your models are compared by into `losses`.
 """
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
-import os
-from datetime import datetime, timezone
+import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -29,68 +31,126 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from prefect_gpu import gpu, training_run
+from prefect_gpu.retraining import (
+    AlreadyRegistered,
+    DataFiles,
+    ModelRegistry,
+    announce,
+    contest,
+    flow_run_facts,
+    history_page,
+    mlflow_run,
+    origin,
+)
 
+DATASET, BATCHES = "digits", "batch-*.npz"
 BATCH = 150  # images that arrive at a time
 HELD_OUT = 0.3  # share of every batch that no model is trained on
 
 
-def collect(folder: Path, seed: int = 0) -> Path:
-    """Take in the next batch of data: handwritten digits, read by a scanner that ages.
+def scan(data: str, seed: int = 0, mislabelled: float = 0.0) -> str:
+    """The example's source of data: one more batch of handwritten digits, read by a scanner that ages.
 
     Each batch is a little brighter and noisier than the one before it, so that an old model becomes worse. When
     all 1797 digits have been seen, the first ones come again, in their new condition.
 
-    Args:
-        folder: Where batches are kept, as ``batch-0000.npz`` and so on.
-        seed: Of the order of the digits and of the noise.
-
     Returns:
-        The new batch.
+        The new file's name.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    number = len(batches(folder))
+    files = DataFiles(data, BATCHES)
+    number = len(files.snapshot().names)
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(x))
     chosen = np.take(order, range(number * BATCH, (number + 1) * BATCH), mode="wrap")
-    noise = np.random.default_rng([seed, number]).normal(0, 0.4 * number, (BATCH, x.shape[1]))
-    path = folder / f"batch-{number:04d}.npz"
-    partial_path = path.with_suffix(".partial.npz")
-    np.savez(partial_path, x=x[chosen] * (1 + 0.08 * number) + noise, y=y[chosen])
-    os.replace(partial_path, path)
-    return path
+    chance = np.random.default_rng([seed, number])
+    noise = chance.normal(0, 0.4 * number, (BATCH, x.shape[1]))
+    labels = np.where(chance.random(BATCH) < mislabelled, chance.permutation(y[chosen]), y[chosen])
+    content = io.BytesIO()
+    np.savez(content, x=x[chosen] * (1 + 0.08 * number) + noise, y=labels)
+    files.add(f"batch-{number:04d}.npz", content.getvalue())
+    return f"batch-{number:04d}.npz"
 
 
-def batches(folder: Path) -> list[Path]:
-    """All batches so far, oldest first."""
-    return sorted(folder.glob("batch-[0-9][0-9][0-9][0-9].npz"))
+def read(data: str, names: Sequence[str], part: Literal["train", "held-out"]) -> tuple[np.ndarray, np.ndarray]:
+    """One part of some batches: images and labels."""
+    files, xs, ys = DataFiles(data), [], []
+    for name in names:
+        with np.load(io.BytesIO(files.read(name))) as batch:
+            cut = round(len(batch["y"]) * (1 - HELD_OUT))
+            rows = slice(None, cut) if part == "train" else slice(cut, None)
+            xs.append(batch["x"][rows])
+            ys.append(batch["y"][rows])
+    return np.concatenate(xs), np.concatenate(ys)
 
 
-def read(batch: Path, part: Literal["train", "held-out"]) -> tuple[np.ndarray, np.ndarray]:
-    """One part of a batch: images and labels."""
-    with np.load(batch) as data:
-        cut = round(len(data["y"]) * (1 - HELD_OUT))
-        rows = slice(None, cut) if part == "train" else slice(cut, None)
-        return data["x"][rows], data["y"][rows]
+@flow(name="scan-digits")
+def scan_digits(data: str = "data/digits", batches: int = 1, mislabelled: float = 0.0, seed: int = 0) -> str:
+    """Deliver data, and say so: the event `dataset.arrived` starts the retraining.
+
+    Args:
+        data: Where data are kept: a folder that all runs see, or an address in S3.
+        batches: How many batches arrive.
+        mislabelled: The share of labels that are wrong, to see what bad data do.
+        seed: Of the order of the digits and of the noise.
+
+    Returns:
+        The version of the data.
+    """
+    for _ in range(batches):
+        scan(data, seed, mislabelled)
+    return announce(DATASET, DataFiles(data, BATCHES)).version
+
+
+@flow(name="watch-data")
+def watch_data(data: str = "data/digits", registry: str = "models/digits") -> bool:
+    """Look for data that others have delivered, and say so if there is no model of them yet.
+
+    Args:
+        data: Where data are kept.
+        registry: Where models are kept.
+
+    Returns:
+        Whether there are new data.
+    """
+    files = DataFiles(data, BATCHES)
+    found = files.snapshot()
+    if not found.names or ModelRegistry(registry).of_data(found.version):
+        return False
+    announce(DATASET, files)
+    return True
 
 
 @gpu(work_pool="gpus", gpus=1, category="cv")
 @flow(name="train-classifier", persist_result=True)
-def train_classifier(data: str, model_path: str, epochs: int = 40, hidden: int = 64, seed: int = 0) -> float:
-    """Train on the training part of all batches and save the model.
+def train_classifier(
+    data: str,
+    names: list[str],
+    data_version: str,
+    registry: str,
+    epochs: int = 40,
+    hidden: int = 64,
+    seed: int = 0,
+    again: bool = False,
+) -> str:
+    """Train on the training part of some batches, and register the model.
 
     Args:
-        data: The folder of batches.
-        model_path: Where the model goes (joblib, a scikit-learn pipeline).
+        data: Where data are kept.
+        names: The batches.
+        data_version: What they are called together.
+        registry: Where models are kept.
         epochs: Passes over the data.
         hidden: Neurons in the hidden layer.
         seed: Of the weights and of the order of the samples.
+        again: Whether there may be a model of these data already.
 
     Returns:
-        The last training loss.
+        The name of the model's version.
     """
-    with training_run(steps=epochs, batch_size=16) as run:
-        parts = [read(batch, "train") for batch in batches(Path(data))]
-        x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    parameters = {"epochs": epochs, "hidden": hidden, "seed": seed}
+    tags = {"data_version": data_version}
+    with training_run(steps=epochs, batch_size=16) as run, mlflow_run(run, parameters, code=__file__, tags=tags) as log:
+        x, y = read(data, names, "train")
         scaler = StandardScaler().fit(x)
         x = scaler.transform(x)
         model = run.restore(joblib.load) or MLPClassifier((hidden,), batch_size=16, random_state=seed)
@@ -98,137 +158,134 @@ def train_classifier(data: str, model_path: str, epochs: int = 40, hidden: int =
         for _ in run.steps():
             model.partial_fit(x, y, classes=range(10))
             run.report(loss=model.loss_, checkpoint=partial(joblib.dump, model))
-    with run.saving():
-        joblib.dump(make_pipeline(scaler, model), model_path)
-    return float(model.loss_)
-
-
-class Registry:
-    """A folder of model versions: ``v0001/model.joblib`` with its ``manifest.json``, and a file ``current``.
-
-    ``current`` holds the name of the version in use. It is replaced in one step, so that a reader always finds a
-    whole model.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def current(self) -> dict[str, Any] | None:
-        """The manifest of the version in use, or None if there is none yet."""
+    with run.saving(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.joblib"
+        joblib.dump(make_pipeline(scaler, model), path)
+        log.log_file(path)
+        about: dict[str, Any] = {"metrics": {"training_loss": float(model.loss_)}, "parameters": parameters}
         try:
-            version = (self.folder / "current").read_text().strip()
-        except FileNotFoundError:
-            return None
-        return json.loads((self.folder / version / "manifest.json").read_text())
-
-    def load(self, manifest: dict[str, Any]) -> Any:
-        """The model of a version.
-
-        Raises:
-            ValueError: The file is not the one that was promoted.
-        """
-        path = self.folder / manifest["version"] / "model.joblib"
-        if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["sha256"]:
-            raise ValueError(f"{path} was changed after it was promoted: promote a model again.")
-        return joblib.load(path)
-
-    def promote(self, model_path: Path, **about: Any) -> dict[str, Any]:
-        """Make a model file a new version and the one in use.
-
-        Args:
-            model_path: The file; it is moved.
-            about: What the manifest shall say about it.
-
-        Returns:
-            The manifest.
-        """
-        numbers = [int(path.name[1:]) for path in self.folder.glob("v[0-9][0-9][0-9][0-9]")]
-        version = f"v{max(numbers, default=0) + 1:04d}"
-        (self.folder / version).mkdir()
-        manifest = {
-            "version": version,
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "sha256": hashlib.sha256(model_path.read_bytes()).hexdigest(),
-            **about,
-        }
-        model_path.replace(self.folder / version / "model.joblib")
-        (self.folder / version / "manifest.json").write_text(json.dumps(manifest, indent=2))
-        (self.folder / "current.new").write_text(version)
-        os.replace(self.folder / "current.new", self.folder / "current")
-        return manifest
+            return (
+                ModelRegistry(registry)
+                .register(path, data_version=data_version, again=again, **about, **origin(__file__))
+                .name
+            )
+        except AlreadyRegistered as found:  # by an earlier try of this run, which was lost before its end
+            return found.version.name
 
 
-def decide(candidate: float, current: float | None, min_gain: float) -> tuple[bool, str]:
-    """Whether to promote a candidate, and why, from the accuracies of both on the new held-out data."""
-    if current is None:
-        return True, f"There is no model yet; this one gets {candidate:.1%} of the new data right."
-    gain = candidate - current
-    compared = f"{candidate:.1%} of the new data right against {current:.1%} by the current model"
-    if gain >= min_gain:
-        return True, f"{compared}: {gain:+.1%}, at least the {min_gain:.1%} asked for."
-    return False, f"{compared}: {gain:+.1%}, less than the {min_gain:.1%} asked for."
+def losses(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """For each example, 1 if the model is wrong and 0 if it is right.
+
+    The log loss would tell small differences better; but where labels are wrong, it prefers models that are never sure.
+    """
+    return np.asarray(model.predict(x) != y, dtype=float)
 
 
 @flow(name="retrain-pipeline")
 def retrain_pipeline(
     data: str = "data/digits",
     registry: str = "models/digits",
+    level: float = 0.05,
     min_gain: float = 0.0,
+    recent: int = 3,
     epochs: int = 40,
     seed: int = 0,
+    again: bool = False,
+    deliver: bool = False,
     where: Literal["pool", "here"] = "pool",
 ) -> dict[str, Any]:
-    """Take in new data, train on all of it, and promote the new model if it is good enough.
+    """Train on all data that there are, and make the new model the champion if it is better beyond chance.
 
-    Both models are compared on the held-out part of the newest batch, which neither has seen. The first model is
-    always promoted.
+    Both models are compared on the held-out part of the newest batches, which neither has seen. If the data are those
+    of the last time, nothing is done.
 
     Args:
-        data: The folder of batches. In the pool, a folder that all runs see.
-        registry: The folder of models, likewise.
-        min_gain: Accuracy that a new model must gain on the current one, 0.01 for one percentage point.
+        data: Where data are kept: a folder that all runs see, s3://..., or a block's.
+        registry: Where models are kept, likewise.
+        level: The largest p-value with which a challenger wins.
+        min_gain: By how much the share of wrong answers has to fall, 0.01 for one percentage point.
+        recent: How many of the newest batches the models are compared on.
         epochs: Passes over the data.
-        seed: Of the data's order and noise and of the training.
+        seed: Of the training.
+        again: Train even if these data have been trained on before.
+        deliver: Let the example's scanner deliver a batch first.
         where: ``pool`` trains in the GPU pool; ``here`` in this process, without a server.
 
     Returns:
-        ``promoted``, ``reason``, both accuracies and the ``version`` in use.
-    """
-    folder, models = Path(data).absolute(), Registry(Path(registry))
-    newest = collect(folder, seed)
-    model_path = models.folder / f"candidate-{newest.stem}.joblib"
-    parameters: dict[str, Any] = {"data": str(folder), "model_path": str(model_path), "epochs": epochs, "seed": seed}
-    if where == "pool":
-        train_classifier.start(**parameters).result()
-    else:
-        train_classifier.fn(**parameters)
+        Whether a challenger was ``promoted``, the ``reason``, the ``challenger``, and the ``champion`` in use.
 
-    x, y = read(newest, "held-out")
-    candidate = float(joblib.load(model_path).score(x, y))
-    current = models.current()
-    current_accuracy = float(models.load(current).score(x, y)) if current else None
-    promoted, reason = decide(candidate, current_accuracy, min_gain)
-    if promoted:
-        current = models.promote(model_path, accuracy=candidate, reason=reason, data=newest.name, seed=seed)
-    else:
-        model_path.unlink()
-    assert current is not None  # the first candidate was promoted
-    if flow_run.id:
-        create_markdown_artifact(
-            f"# {'Promoted' if promoted else 'Rejected'}\n\n{reason}\n\nIn use: {current['version']}, "
-            f"trained on data up to {current['data']}. New data: {newest.name}.",
-            key="retrain-pipeline",
-            description="The decision on the newest model",
+    Raises:
+        ValueError: There are no data.
+    """
+    models, files = ModelRegistry(registry), DataFiles(data, BATCHES)
+    if deliver:
+        scan(data, seed)
+    found = files.snapshot()
+    if not found.names:
+        raise ValueError(f"data={data!r}: there is no {BATCHES} yet. Run scan-digits/gpus, or pass deliver=True.")
+    challenger = models.of_data(found.version)
+    if challenger is not None and not again and (judged := models.judgement(challenger)):
+        reason = f"Nothing new: {challenger.name} was trained on these data ({found.version}) and {judged.action}."
+        champion = models.champion()
+        return {"promoted": False, "reason": reason, "challenger": None, "champion": champion and champion.name}
+
+    if challenger is None or again:
+        parameters: dict[str, Any] = {
+            "data": files.place.address,
+            "names": list(found.names),
+            "data_version": found.version,
+            "registry": models.place.address,
+            "epochs": epochs,
+            "seed": seed,
+            "again": again,
+        }
+        train = (
+            train_classifier.start(**parameters).result
+            if where == "pool"
+            else partial(train_classifier.fn, **parameters)
         )
+        challenger = models.version(train())
+    x, y = read(data, found.names[-recent:], "held-out")
+    decision, test, page = contest(
+        models,
+        challenger,
+        load=joblib.load,
+        losses=lambda model: losses(model, x, y),
+        level=level,
+        min_gain=min_gain,
+        loss="share of wrong answers",
+        **flow_run_facts(),
+    )
+    if flow_run.id:
+        create_markdown_artifact(page, key="retrain-pipeline", description="Champion against challenger")
     return {
-        "promoted": promoted,
-        "reason": reason,
-        "candidate_accuracy": candidate,
-        "current_accuracy": current_accuracy,
-        "version": current["version"],
+        "promoted": decision.action == "promoted",
+        "reason": decision.reason,
+        "challenger": challenger.name,
+        "champion": decision.champion,
+        "p_value": test and test.p_value,
     }
 
 
+@flow(name="roll-back")
+def roll_back(registry: str = "models/digits", to: str | None = None, reason: str = "") -> str:
+    """Make an earlier version the champion again.
+
+    Args:
+        registry: Where models are kept.
+        to: The version, such as v0002; left out, the champion before this one.
+        reason: Why, for those who read it later.
+
+    Returns:
+        The champion's name.
+    """
+    models = ModelRegistry(registry)
+    champion = models.roll_back(to, reason, **flow_run_facts()).champion
+    if flow_run.id:
+        page = history_page(models.decisions()[-20:])
+        create_markdown_artifact(page, key="roll-back", description="What was decided about models")
+    return champion
+
+
 if __name__ == "__main__":
-    print(json.dumps(retrain_pipeline(), indent=2))
+    print(json.dumps(retrain_pipeline(deliver=True), indent=2))

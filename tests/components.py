@@ -96,6 +96,7 @@ COMPONENTS = {
         "Lightning, Transformers and Keras",
         packages("torch", "lightning", "transformers", "accelerate", "keras", extra="frameworks"),
     ),
+    "mlflow": Component("MLflow", packages("mlflow", extra="mlflow")),
     "rl": Component("stable-baselines3", packages("torch", "stable_baselines3", "sb3_contrib", extra="rl")),
     "traces": Component("published job traces", _traces),
     "index": Component("a package index", _index),

@@ -99,7 +99,11 @@ def _rules(place: S3Location, credentials: Mapping[str, str]) -> list[Mapping[st
 
     from prefect_gpu.training.checkpoints.s3 import s3_client
 
-    once = {"retries": {"total_max_attempts": 1}, "connect_timeout": _TIMEOUT_S, "read_timeout": _TIMEOUT_S}
+    once: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": _TIMEOUT_S,
+        "read_timeout": _TIMEOUT_S,
+    }
     try:
         answer = s3_client(place, credentials, **once).get_bucket_lifecycle_configuration(Bucket=place.bucket)
     except ClientError as error:

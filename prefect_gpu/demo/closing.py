@@ -14,6 +14,7 @@ from rich.text import Text
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.spans import REPORTED, phase_seconds
 from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
+from prefect_gpu.retraining.registry import ModelRegistry
 from prefect_gpu.storage.row import HistoryRow
 
 _WIDE = 100
@@ -43,10 +44,9 @@ def closing_words(output: Path, *, sweep: Path, pipeline: Path) -> str:
     """What came of it, where the pictures are, and what to try next, as Rich's markup."""
     lines = [""]
     lines += best_model(sweep)
-    version = (pipeline / "current").read_text().strip() if (pipeline / "current").exists() else ""
-    manifest = _read(pipeline / version / "manifest.json") if version else {}
-    if manifest:
-        lines.append(f"The retraining pipeline promoted {version}: {manifest['reason']}")
+    promoted = [one for one in ModelRegistry(pipeline).decisions() if one.action == "promoted"]
+    if promoted:
+        lines.append(f"The retraining pipeline promoted {promoted[-1].champion}: {promoted[-1].reason}")
     shown = shown_path(output)
     lines += [
         "",

@@ -135,7 +135,7 @@ class Show:
 
     def _retrain(self, stage: Stage) -> str:
         data, registry = str(self._output / "data"), str(self._output / "registry")
-        return stage.submit(_RETRAIN, data=data, registry=registry, epochs=_RETRAIN_EPOCHS)
+        return stage.submit(_RETRAIN, data=data, registry=registry, epochs=_RETRAIN_EPOCHS, deliver=True)
 
     def _wait_for_user(self, stage: Stage) -> None:
         self._say(

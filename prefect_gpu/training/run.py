@@ -140,6 +140,7 @@ class TrainingRun:
         self._told = Attachment(None, self._progress, self._about)
         self._client: Any = None  # of the link; report() looks at it every time
         self._on_cores: list[Callable[[int], object]] = []
+        self._on_report: list[Callable[[int, float | None, dict[str, Any]], object]] = []
         self._trial: TrialLink | None = None
         self._saver = Saver(None, None, self._told.saved)
         self._pacer = Pacer(self._mailbox, lambda: 0.0)
@@ -285,6 +286,20 @@ class TrainingRun:
         """Have a function called with the number of cores when it has changed: in a report, in its thread."""
         self._on_cores.append(call)
 
+    def on_report(self, call: Callable[[int, float | None, dict[str, Any]], object]) -> None:
+        """Have a function called with what each report says: the step, the loss and the metrics; in its thread.
+
+        Example:
+            >>> seen = []
+            >>> with training_run(steps=2) as run:
+            ...     run.on_report(lambda step, loss, metrics: seen.append((step, loss)))
+            ...     for _ in run.steps():
+            ...         run.report(loss=0.5)
+            >>> seen
+            [(1, 0.5), (2, 0.5)]
+        """
+        self._on_report.append(call)
+
     @property
     def stopped(self) -> str | None:
         """Why the loop ended, or should end, before its last step; None as long as it need not."""
@@ -364,6 +379,8 @@ class TrainingRun:
         self.step = step
         now = monotonic()
         self._progress.put(step, loss, checks.metrics(metrics) if metrics else None, now)
+        for call in self._on_report:
+            call(step, loss, metrics)
         saver = self._saver
         if self._trial is not None and self._trial.reported(step, loss, metrics):
             saver.stop(PRUNED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,78 +10,101 @@ import numpy as np
 import pytest
 
 from flows import retrain_pipeline as pipeline
-from flows.retrain_pipeline import Registry, batches, collect, decide, read
+from flows.retrain_pipeline import BATCHES, read, scan
+from prefect_gpu.retraining import DataFiles, ModelRegistry
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, Any]:
-    return {"data": str(tmp_path / "data"), "registry": str(tmp_path / "registry"), "epochs": 8, "where": "here"}
+    return {"data": str(tmp_path / "data"), "registry": str(tmp_path / "registry"), "where": "here"}
 
 
-def test_the_training_function_runs_without_prefect(tmp_path: Path) -> None:
-    collect(tmp_path)
-    loss = pipeline.train_classifier.fn(str(tmp_path), str(tmp_path / "model"))
-    x, y = read(batches(tmp_path)[0], "held-out")
-    assert joblib.load(tmp_path / "model").score(x, y) > 0.8 and loss < 1
+def names(data: str) -> list[str]:
+    return list(DataFiles(data, BATCHES).snapshot().names)
 
 
-def test_the_first_model_is_promoted_and_a_better_one_replaces_it(settings: dict[str, Any]) -> None:
-    first = pipeline.retrain_pipeline.fn(**settings)
-    assert first["promoted"] and first["version"] == "v0001" and "no model yet" in first["reason"]
-    second = pipeline.retrain_pipeline.fn(**settings, min_gain=-1.0)
-    assert second["promoted"] and second["version"] == "v0002"
-    assert second["current_accuracy"] is not None
-    assert Registry(Path(settings["registry"])).current()["accuracy"] == second["candidate_accuracy"]  # type: ignore[index]
+def test_a_better_model_becomes_the_champion_and_bad_data_leave_it(settings: dict[str, Any]) -> None:
+    models = ModelRegistry(settings["registry"])
+    first = pipeline.retrain_pipeline.fn(**settings, deliver=True)
+    assert first["promoted"] and first["champion"] == "v0001" and "no model yet" in first["reason"]
+    second = pipeline.retrain_pipeline.fn(**settings, deliver=True)
+    assert second["promoted"] and second["champion"] == "v0002" and second["p_value"] < 0.05
+    assert "share of wrong answers is smaller by 0.0889 on 90 examples" in second["reason"]
+    scan(settings["data"], mislabelled=1.0)
+    third = pipeline.retrain_pipeline.fn(**settings)
+    assert not third["promoted"] and (third["challenger"], third["champion"]) == ("v0003", "v0002")
+    assert pipeline.roll_back.fn(settings["registry"], reason="for a test") == "v0001"
+    assert models.champion() == models.versions()[0]
 
 
-def test_a_model_that_gains_too_little_is_rejected_with_the_reason(settings: dict[str, Any]) -> None:
-    pipeline.retrain_pipeline.fn(**settings)
-    outcome = pipeline.retrain_pipeline.fn(**settings, min_gain=1.0)
-    assert not outcome["promoted"] and outcome["version"] == "v0001"
-    assert "less than the 100.0% asked for" in outcome["reason"]
-    assert not list(Path(settings["registry"]).glob("candidate-*"))
+def test_the_same_data_are_trained_on_once_unless_that_is_wanted(settings: dict[str, Any]) -> None:
+    settings["epochs"] = 2
+    pipeline.retrain_pipeline.fn(**settings, deliver=True)
+    again = pipeline.retrain_pipeline.fn(**settings)
+    assert not again["promoted"] and again["challenger"] is None and again["champion"] == "v0001"
+    assert again["reason"].startswith("Nothing new: v0001 was trained on these data")
+    forced = pipeline.retrain_pipeline.fn(**settings, again=True)
+    assert forced["challenger"] == "v0002" and not forced["promoted"], "it is the same model"
 
 
-@pytest.mark.parametrize(
-    ("candidate", "current", "min_gain", "promoted"),
-    [(0.1, None, 0.5, True), (0.9, 0.9, 0.0, True), (0.9, 0.89, 0.02, False), (0.8, 0.9, 0.0, False)],
-)
-def test_decisions(candidate: float, current: float | None, min_gain: float, promoted: bool) -> None:
-    decision, reason = decide(candidate, current, min_gain)
-    assert decision is promoted and f"{candidate:.1%}" in reason
+def test_a_run_that_ended_before_its_decision_is_finished_by_the_next(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings["epochs"] = 2
+    with monkeypatch.context() as broken:
+        broken.setattr(pipeline, "contest", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pipeline.retrain_pipeline.fn(**settings, deliver=True)
+    monkeypatch.setattr(pipeline.train_classifier, "fn", lambda **_: pytest.fail("it was trained a second time"))
+    assert pipeline.retrain_pipeline.fn(**settings)["champion"] == "v0001"
+
+
+def test_a_training_whose_end_was_lost_gives_the_version_that_it_made(tmp_path: Path) -> None:
+    data, registry = str(tmp_path / "data"), str(tmp_path / "registry")
+    scan(data)
+    tries = [pipeline.train_classifier.fn(data, names(data), "a", registry, epochs=2) for _ in range(2)]
+    assert tries == ["v0001", "v0001"] and len(ModelRegistry(registry).versions()) == 1
+
+
+def test_the_model_of_a_version_works(tmp_path: Path) -> None:
+    data, registry = str(tmp_path / "data"), ModelRegistry(tmp_path / "registry")
+    scan(data)
+    made = registry.version(pipeline.train_classifier.fn(data, names(data), "a", str(tmp_path / "registry")))
+    x, y = read(data, names(data), "held-out")
+    assert registry.load(made, joblib.load).score(x, y) > 0.8 and made.metrics["training_loss"] < 1
+    assert made.parameters["epochs"] == 40 and made.code_version
+
+
+def test_without_data_the_remedy_is_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"data=.* there is no batch-\*.npz yet. Run scan-digits/gpus"):
+        pipeline.retrain_pipeline.fn(**settings)
+
+
+def test_the_watcher_announces_data_that_no_model_was_trained_on(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, registry, announced = settings["data"], settings["registry"], []
+    monkeypatch.setattr(pipeline, "announce", lambda dataset, files: announced.append((dataset, files.snapshot())))
+    assert not pipeline.watch_data.fn(data, registry), "there are none"
+    scan(data)
+    assert pipeline.watch_data.fn(data, registry)
+    assert announced == [("digits", DataFiles(data, BATCHES).snapshot())]
+    pipeline.train_classifier.fn(data, names(data), announced[0][1].version, registry, epochs=1)
+    assert not pipeline.watch_data.fn(data, registry)
 
 
 def test_batches_drift_and_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    for place in (a, b):
         for _ in range(3):
-            collect(tmp_path / folder, seed=1)
-    first, _, third = batches(tmp_path / "a")
-    assert np.array_equal(read(third, "train")[0], read(batches(tmp_path / "b")[2], "train")[0])
-    assert read(third, "train")[0].mean() > read(first, "train")[0].mean()
-    assert len(read(first, "train")[1]) + len(read(first, "held-out")[1]) == pipeline.BATCH
+            scan(place, seed=1)
+    first, _, third = names(a)
+    assert np.array_equal(read(a, [third], "train")[0], read(b, [third], "train")[0])
+    assert read(a, [third], "train")[0].mean() > read(a, [first], "train")[0].mean()
+    assert len(read(a, [first], "train")[1]) + len(read(a, [first], "held-out")[1]) == pipeline.BATCH
 
 
-def test_data_goes_on_after_all_digits_have_been_seen(tmp_path: Path) -> None:
+def test_data_go_on_after_all_digits_have_been_seen(tmp_path: Path) -> None:
     for _ in range(13):
-        newest = collect(tmp_path)
-    assert newest.name == "batch-0012.npz" and len(read(newest, "train")[1]) == 105
-
-
-def test_a_model_changed_after_its_promotion_is_not_used(tmp_path: Path) -> None:
-    registry = Registry(tmp_path)
-    joblib.dump("model", tmp_path / "candidate")
-    manifest = registry.promote(tmp_path / "candidate", accuracy=1.0)
-    assert registry.load(manifest) == "model"
-    joblib.dump("another", tmp_path / "v0001" / "model.joblib")
-    with pytest.raises(ValueError, match="changed after it was promoted"):
-        registry.load(manifest)
-
-
-def test_a_promotion_cut_short_leaves_the_old_model_in_use(tmp_path: Path) -> None:
-    registry = Registry(tmp_path)
-    joblib.dump("model", tmp_path / "candidate")
-    registry.promote(tmp_path / "candidate")
-    (tmp_path / "v0002").mkdir()  # killed before the pointer moved
-    assert json.dumps(registry.current()) and registry.current()["version"] == "v0001"  # type: ignore[index]
-    joblib.dump("newer", tmp_path / "candidate")
-    assert registry.promote(tmp_path / "candidate")["version"] == "v0003"
+        newest = scan(str(tmp_path))
+    assert newest == "batch-0012.npz" and len(read(str(tmp_path), [newest], "train")[1]) == 105

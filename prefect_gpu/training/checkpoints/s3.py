@@ -56,8 +56,8 @@ _OURS = re.compile(
 )
 # No commit may refer to what is gone, and whose the rest is must be known until the end.
 _REMOVED_IN_ORDER = ("commits/", "data/", "best", "pool/")
-_TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
-_MISSING = ("NoSuchKey", "404", "NotFound")
+TAKEN = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+MISSING = ("NoSuchKey", "404", "NotFound")
 _DENIED = "AccessDenied"
 _TRIES = 5
 _READ_BYTES = 1 << 20
@@ -170,7 +170,7 @@ class S3CheckpointStore:
         with file.open("rb") as stream:
             if facts.bytes <= PART_BYTES:
                 content = stream.read()
-                self._client.put_object(**target, Body=content, ContentMD5=_md5(content))
+                self._client.put_object(**target, Body=content, ContentMD5=content_md5(content))
                 return
             upload = self._client.create_multipart_upload(**target)["UploadId"]
             try:
@@ -178,7 +178,7 @@ class S3CheckpointStore:
                 while content := stream.read(PART_BYTES):
                     number = len(parts) + 1
                     sent = self._client.upload_part(
-                        **target, UploadId=upload, PartNumber=number, Body=content, ContentMD5=_md5(content)
+                        **target, UploadId=upload, PartNumber=number, Body=content, ContentMD5=content_md5(content)
                     )
                     parts.append({"ETag": sent["ETag"], "PartNumber": number})
                 self._client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts})
@@ -198,11 +198,11 @@ class S3CheckpointStore:
                     Bucket=self.location.bucket,
                     Key=self._key(f"commits/{number:08d}.json"),
                     Body=content,
-                    ContentMD5=_md5(content),
+                    ContentMD5=content_md5(content),
                     IfNoneMatch="*",
                 )
             except ClientError as error:
-                if _code(error) not in _TAKEN:
+                if error_code(error) not in TAKEN:
                     raise
                 if not self._is(number, manifest):  # else it is ours, and the answer to a first try was lost
                     continue
@@ -234,7 +234,7 @@ class S3CheckpointStore:
         try:
             answer = self._client.list_multipart_uploads(Bucket=self.location.bucket, Prefix=prefix)
         except ClientError as error:
-            if _code(error) != _DENIED:
+            if error_code(error) != _DENIED:
                 raise
             return  # one who may see nothing but what is his: the worker ends them with the run
         for upload in answer.get("Uploads") or ():
@@ -253,7 +253,7 @@ class S3CheckpointStore:
                     Bucket=self.location.bucket, Delete={"Objects": some, "Quiet": True}
                 )
             except ClientError as error:
-                if _code(error) != _DENIED:
+                if error_code(error) != _DENIED:
                     raise
                 for one in some:  # some servers want a right to the whole bucket for that request
                     self._client.delete_object(Bucket=self.location.bucket, **one)
@@ -295,7 +295,7 @@ class S3CheckpointStore:
         try:
             yield
         except ClientError as error:
-            if _code(error) in _MISSING:
+            if error_code(error) in MISSING:
                 raise CheckpointDamaged(f"{what} is missing") from error
             raise
 
@@ -324,9 +324,7 @@ class S3CheckpointStore:
         try:
             yield
         except (BotoCoreError, ClientError) as error:
-            code = _code(error) if isinstance(error, ClientError) else ""
-            remedy = _REMEDIES.get(code, "Check that the server is up, and endpoint_url and region.")
-            raise CheckpointError(f"The checkpoints at {self.location} are out of reach: {error}. {remedy}") from error
+            raise CheckpointError(out_of_reach(f"The checkpoints at {self.location} are", error)) from error
 
 
 _REMEDIES = {
@@ -337,11 +335,24 @@ _REMEDIES = {
 }
 
 
-def s3_client(location: S3Location, credentials: Mapping[str, str], **options: Any) -> Any:
+def out_of_reach(what: str, error: BotoCoreError | ClientError) -> str:
+    """An error of S3's as a sentence with its remedy.
+
+    Args:
+        what: What cannot be reached, with its verb: ``"The models at s3://bucket are"``.
+    """
+    code = error_code(error) if isinstance(error, ClientError) else ""
+    remedy = _REMEDIES.get(code, "Check that the server is up, and endpoint_url and region.")
+    return f"{what} out of reach: {error}. {remedy}"
+
+
+def s3_client(location: S3Location, credentials: Mapping[str, str], *, of_run: bool = True, **options: Any) -> Any:
     """A client for a place.
 
     Args:
         credentials: ``AWS_...`` variables that count instead of the environment's.
+        of_run: Whether credentials that the worker gave this run alone come before the environment's; they reach its
+            own checkpoints and nothing else.
         options: Of botocore's ``Config``, instead of ours.
     """
     # Checksums of the newest kind are not known to every server that speaks S3; those that we send are.
@@ -353,7 +364,7 @@ def s3_client(location: S3Location, credentials: Mapping[str, str], **options: A
     ).merge(Config(**options))
     # A session of its own: boto3's keeps the first credentials that it finds, for good.
     session = boto3.session.Session(
-        botocore_session=None if credentials else own_session(),
+        botocore_session=own_session() if of_run and not credentials else None,
         aws_access_key_id=credentials.get("AWS_ACCESS_KEY_ID"),
         aws_secret_access_key=credentials.get("AWS_SECRET_ACCESS_KEY"),
         aws_session_token=credentials.get("AWS_SESSION_TOKEN"),
@@ -373,9 +384,11 @@ def _write(body: Any, target: Path) -> FileFacts:
     return FileFacts(size, digest.hexdigest())
 
 
-def _md5(content: bytes) -> str:
+def content_md5(content: bytes) -> str:
+    """What S3 compares with what it has received."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
-def _code(error: ClientError) -> str:
+def error_code(error: ClientError) -> str:
+    """S3's own name of an error."""
     return str(error.response.get("Error", {}).get("Code", ""))

@@ -1,0 +1,70 @@
+"""The contest for being champion: two models, the same examples, one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prefect_gpu.retraining.comparison import Comparison, compare
+from prefect_gpu.retraining.page import decision_page
+from prefect_gpu.retraining.registry import ModelRegistry
+from prefect_gpu.retraining.versions import Decision, Superseded, Version
+
+
+class Contest(NamedTuple):
+    """How it ended.
+
+    Attributes:
+        comparison: The test behind the decision; None: there was no champion.
+        page: Markdown about it, for an artifact of Prefect's.
+    """
+
+    decision: Decision
+    comparison: Comparison | None
+    page: str
+
+
+def contest(
+    models: ModelRegistry,
+    challenger: Version,
+    *,
+    load: Callable[[Path], Any],
+    losses: Callable[[Any], Any],
+    level: float = 0.05,
+    min_gain: float = 0.0,
+    loss: str = "loss",
+    **made: str,
+) -> Contest:
+    """Promote the challenger if it is better than the champion beyond chance; else keep the champion.
+
+    If another decision comes first, it is compared with the new champion. The first challenger becomes the champion.
+
+    Args:
+        load: Makes a model of its file.
+        losses: A model's losses on the held-out examples, for each example one, always in the same order.
+        level, min_gain, loss: See :func:`.compare`.
+        made: ``run`` and ``run_url``, for the decision.
+
+    Raises:
+        RegistryError: The registry cannot be used, or a model is damaged.
+        ValueError: The losses are none.
+    """
+    new = losses(models.load(challenger, load))
+    while True:
+        champion = models.champion()
+        if champion is None:
+            found, reason, facts = None, "There was no model yet, to be compared with.", {}
+        else:
+            old = losses(models.load(champion, load))
+            found = compare(new, old, level=level, min_gain=min_gain, loss=loss)
+            reason = found.reason
+            facts = {"p_value": found.p_value, "gain": found.gain, "examples": found.examples}
+        try:
+            if champion is None or (found is not None and found.better):
+                decision = models.promote(challenger, reason, instead_of=champion, facts=facts, **made)
+            else:
+                decision = models.keep(challenger, reason, champion=champion, facts=facts, **made)
+        except Superseded:
+            continue
+        return Contest(decision, found, decision_page(decision, challenger, champion, found))

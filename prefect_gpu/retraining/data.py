@@ -1,0 +1,118 @@
+"""Data that arrive as files, in a folder or below a prefix of S3: which there are, and the event that says so."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from prefect_gpu.retraining.places import Place, find_place
+from prefect_gpu.training.checkpoints.manifest import facts_of
+
+ARRIVED = "dataset.arrived"
+"""The event's name."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files that there were at one moment.
+
+    Attributes:
+        version: The same for the same names and contents, and for no others.
+        names: Relative to the data's place, in their order.
+    """
+
+    version: str
+    names: tuple[str, ...]
+
+
+class DataFiles:
+    """The files of a data set. Whoever adds one writes it under another name first, and then renames it.
+
+    Args:
+        place: A folder that all runs see, ``s3://bucket/prefix``, or ``block:checkpoint-storage/NAME/prefix``.
+        pattern: Which names count, as a shell's pattern.
+
+    Raises:
+        ValueError: ``place`` is none.
+    """
+
+    def __init__(self, place: str | Path, pattern: str = "*") -> None:
+        self.place: Place = find_place(str(place), "data")
+        self._pattern = pattern
+
+    def snapshot(self) -> Snapshot:
+        """What is there now. In a folder, each file is read for its hash; of S3, its own hashes (ETags) are taken.
+
+        Raises:
+            OSError: The folder cannot be read.
+            ConnectionError: S3 is out of reach.
+        """
+        known = sorted((name, fact) for name, fact in self._facts() if fnmatch(name, self._pattern))
+        version = hashlib.sha256("".join(f"{name} {fact}\n" for name, fact in known).encode()).hexdigest()
+        return Snapshot(version[:16], tuple(name for name, _ in known))
+
+    def read(self, name: str) -> bytes:
+        """One file's content."""
+        location = self.place.location
+        if isinstance(location, Path):
+            return (location / name).read_bytes()
+        key = f"{location.prefix}/{name}".lstrip("/")
+        return bytes(self.place.client().get_object(Bucket=location.bucket, Key=key)["Body"].read())
+
+    def add(self, name: str, content: bytes) -> None:
+        """Add a file, or replace it, whole or not at all."""
+        location = self.place.location
+        if isinstance(location, Path):
+            location.mkdir(parents=True, exist_ok=True)
+            aside = location / f".{name}.tmp"
+            aside.write_bytes(content)
+            aside.replace(location / name)
+        else:
+            key = f"{location.prefix}/{name}".lstrip("/")
+            self.place.client().put_object(Bucket=location.bucket, Key=key, Body=content)
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        location = self.place.location
+        if isinstance(location, Path):
+            if location.is_dir():
+                yield from ((path.name, facts_of(path).sha256) for path in location.iterdir() if path.is_file())
+            return
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        from prefect_gpu.training.checkpoints.s3 import out_of_reach
+
+        base = f"{location.prefix}/".lstrip("/")
+        try:
+            pages = self.place.client().get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=location.bucket, Prefix=base, Delimiter="/"):
+                yield from ((one["Key"][len(base) :], one["ETag"]) for one in page.get("Contents") or ())
+        except (BotoCoreError, ClientError) as error:
+            raise ConnectionError(out_of_reach(f"The data at {location} are", error)) from error
+
+
+def announce(dataset: str, files: DataFiles) -> Snapshot:
+    """Emit the event ``dataset.arrived``, on which an automation of Prefect's starts a retraining.
+
+    The same data give an event with the same id: Prefect takes it once, however often it is sent.
+
+    Args:
+        dataset: What the trigger is about: the event's resource is ``dataset.<dataset>``.
+        files: Its files.
+
+    Returns:
+        What was announced.
+    """
+    from prefect.events import emit_event
+
+    snapshot, place = files.snapshot(), files.place.address
+    emit_event(
+        ARRIVED,
+        resource={"prefect.resource.id": f"dataset.{dataset}", "prefect.resource.name": dataset},
+        payload={"data": place, "version": snapshot.version, "files": len(snapshot.names)},
+        id=uuid5(NAMESPACE_URL, f"{ARRIVED} {dataset} {place} {snapshot.version}"),
+    )
+    return snapshot

@@ -1,0 +1,253 @@
+"""A registry of models: versions that never change, and one of them, the champion, that is in use.
+
+In a folder or below a prefix of S3::
+
+    versions/0003.json     a version: its hash, what it was trained on, by which run, how good it was
+    models/<random>/...    its files, as checkpoints are kept
+    decisions/0005.json    what was decided: promoted, kept or rolled back; and who is the champion since
+
+A version's files are there before its record is. The champion is whom the newest decision names: to write one small
+record makes the switch, whole or not at all, and the older ones say how it came about. A decision says which one it
+follows, so of two that are taken at the same time one comes first, and the other is taken anew.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prefect_gpu.retraining.places import Place, find_place
+from prefect_gpu.retraining.records import Records, RegistryError, open_records
+from prefect_gpu.retraining.versions import (
+    Action,
+    AlreadyRegistered,
+    Decision,
+    Superseded,
+    Version,
+    digest,
+    version_name,
+)
+from prefect_gpu.training.checkpoints import CheckpointError
+
+T = TypeVar("T")
+Record = TypeVar("Record", "Version", "Decision")
+_TRIES = 20  # each time another process was faster
+
+
+class ModelRegistry:
+    """The versions of one model.
+
+    Args:
+        place: A folder that all runs see, ``s3://bucket/prefix``, or ``block:checkpoint-storage/NAME/prefix``.
+
+    Raises:
+        ValueError: ``place`` is none.
+
+    Example:
+        >>> registry = ModelRegistry("models/digits")                             # doctest: +SKIP
+        >>> version = registry.register(Path("model.joblib"), data_version="a1")  # doctest: +SKIP
+        >>> registry.promote(version, "The first one.", instead_of=None)          # doctest: +SKIP
+        >>> registry.load(registry.champion(), joblib.load)                       # doctest: +SKIP
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.place: Place = find_place(str(place), "registry")
+        self._versions = open_records(self.place.below("versions"))
+        self._decisions = open_records(self.place.below("decisions"))
+
+    # -- versions ---------------------------------------------------------------------------------------------------
+
+    def register(self, model: Path, *, data_version: str, again: bool = False, **about: Any) -> Version:
+        """Make a file, or a folder of files, a new version. It is copied, and is no champion yet.
+
+        Args:
+            data_version: Which data it was trained on.
+            again: Whether there may be a version of these data already.
+            about: Further attributes of :class:`Version`: ``metrics``, ``parameters``, ``code_version``, ``run``,
+                ``run_url``.
+
+        Raises:
+            AlreadyRegistered: There is a version of these data. Nothing was registered.
+            RegistryError: It could not be written.
+        """
+        if not again and (found := self.of_data(data_version)):
+            raise AlreadyRegistered(found)
+        place = f"models/{secrets.token_hex(8)}"
+        store = self.place.below(place).store()
+        copy = shutil.copytree if model.is_dir() else shutil.copyfile
+        try:
+            kept = store.save(lambda path: copy(model, path.with_suffix(model.suffix)), step=0)
+        except (CheckpointError, OSError) as error:
+            raise RegistryError(f"{model} could not be put into the registry {self.place}: {error}") from error
+        facts: dict[str, Any] = {
+            "sha256": digest(model),
+            "size_bytes": kept.size_bytes,
+            "place": place,
+            "created_at": _now(),
+        }
+        for _ in range(_TRIES):
+            known = self.versions()
+            if not again and (found := _of_data(known, data_version)):  # another process was faster
+                store.remove()
+                raise AlreadyRegistered(found)
+            number = known[-1].number + 1 if known else 1
+            version = Version(number=number, data_version=data_version, **facts, **about)
+            if self._versions.add(number, asdict(version)):
+                return version
+        raise RegistryError(f"{_TRIES} others registered a model in {self.place} meanwhile: try again.")
+
+    def versions(self) -> list[Version]:
+        """All of them, from old to new."""
+        return [_read(Version, self._versions, number) for number in self._versions.numbers()]
+
+    def version(self, name: str) -> Version:
+        """One of them.
+
+        Raises:
+            RegistryError: There is none of this name.
+        """
+        numbers = self._versions.numbers()
+        match = re.fullmatch(r"v?0*(\d+)", name.strip())
+        if match is None or int(match[1]) not in numbers:
+            known = ", ".join(map(version_name, numbers[-5:])) or "none yet"
+            raise RegistryError(f"version={name!r} is not in the registry {self.place}. The newest there: {known}.")
+        return _read(Version, self._versions, int(match[1]))
+
+    def of_data(self, data_version: str) -> Version | None:
+        """The newest version that was trained on these data."""
+        return _of_data(self.versions(), data_version)
+
+    def load(self, version: Version, load: Callable[[Path], T]) -> T:
+        """A model, after its hash was compared with the one that it was registered with.
+
+        Args:
+            load: Called with the path of its file or folder, such as ``joblib.load``; what it returns is returned.
+                The file is there as long as that takes.
+
+        Raises:
+            RegistryError: It is not what was registered, or out of reach.
+        """
+        store = self.place.below(version.place).store()  # it holds the copy on this machine
+        try:
+            found = store.restore()
+        except CheckpointError as error:
+            raise RegistryError(f"{version.name} cannot be fetched: {error}") from error
+        if found is None or digest(found.path) != version.sha256:
+            raise RegistryError(
+                f"{version.name} in {self.place} is not what was registered: bring {version.place} back from a backup, "
+                "or roll back to another version."
+            )
+        return load(found.path)
+
+    # -- decisions --------------------------------------------------------------------------------------------------
+
+    def champion(self) -> Version | None:
+        """The version in use, or None if none was promoted yet."""
+        newest = self._newest()
+        return self.version(newest.champion) if newest and newest.champion else None
+
+    def decisions(self) -> list[Decision]:
+        """All of them, from old to new."""
+        return [_read(Decision, self._decisions, number) for number in self._decisions.numbers()]
+
+    def judgement(self, version: Version) -> Decision | None:
+        """How a version was judged as a challenger; None: it was not yet."""
+        judged = (one for one in reversed(self.decisions()) if one.action != "rolled back")
+        return next((one for one in judged if one.version == version.name), None)
+
+    def promote(self, version: Version, reason: str, *, instead_of: Version | None, **about: Any) -> Decision:
+        """Make a version the champion, in one step.
+
+        Args:
+            instead_of: The champion that it was compared with.
+            about: Further attributes of :class:`Decision`: ``facts``, ``run``, ``run_url``.
+
+        Raises:
+            Superseded: That is not the champion any more. Nothing was decided.
+        """
+        return self._decide("promoted", version, version.name, reason, instead_of, about)
+
+    def keep(self, version: Version, reason: str, *, champion: Version, **about: Any) -> Decision:
+        """Write down that a version was judged, and the champion stays. The arguments are as of :meth:`promote`.
+
+        Raises:
+            Superseded: That is not the champion any more. Nothing was decided.
+        """
+        return self._decide("kept", version, champion.name, reason, champion, about)
+
+    def roll_back(self, to: str | None = None, reason: str = "", **about: Any) -> Decision:
+        """Make an earlier version the champion again.
+
+        Args:
+            to: Its name; None: the champion before this one. Twice in a row that goes back by two.
+            reason: Why, for those who read it later.
+
+        Raises:
+            RegistryError: There is no such version, or no champion before this one.
+        """
+        decisions = self.decisions()
+        line = _line_of_champions(decisions)
+        current = self.version(line[-1]) if line else None
+        if to is None and len(line) < 2:
+            raise RegistryError(f"The registry {self.place} has no champion before this one: name a version.")
+        target = self.version(line[-2] if to is None else to)
+        if current is not None and target.number == current.number:
+            raise RegistryError(f"version={target.name!r} is the champion already: name another one.")
+        self.load(target, Path.exists)  # whoever rolls back is in a hurry: what is damaged is found now
+        return self._decide("rolled back", target, target.name, reason or "No reason was given.", current, about)
+
+    def _decide(
+        self, action: Action, version: Version, champion: str, reason: str, before: Version | None,
+        about: Mapping[str, Any],
+    ) -> Decision:  # fmt: skip
+        expected = before.name if before else ""
+        for _ in range(_TRIES):
+            newest = self._newest()
+            if (newest.champion if newest else "") != expected:
+                raise Superseded(
+                    f"{newest.champion if newest else 'nobody'} is the champion by now, and not {expected or 'nobody'}."
+                )
+            number = newest.number + 1 if newest else 1
+            decision = Decision(number, action, version.name, champion, reason, _now(), **about)
+            if self._decisions.add(number, asdict(decision)):
+                return decision
+        raise RegistryError(f"{_TRIES} others decided about {self.place} meanwhile: try again.")
+
+    def _newest(self) -> Decision | None:
+        numbers = self._decisions.numbers()
+        return _read(Decision, self._decisions, numbers[-1]) if numbers else None
+
+
+def _line_of_champions(decisions: list[Decision]) -> list[str]:
+    """Who was champion before whom, without those that were rolled back from."""
+    line: list[str] = []
+    for decision in decisions:
+        if decision.action == "rolled back" and decision.champion in line:
+            del line[line.index(decision.champion) :]
+        if decision.action != "kept":
+            line.append(decision.champion)
+    return line
+
+
+def _read(kind: type[Record], records: Records, number: int) -> Record:
+    """One record, of whatever version of prefect-gpu: what this one does not know is left out."""
+    found = records.read(number)
+    known = {one.name for one in fields(kind)}
+    try:
+        return kind(**{name: value for name, value in found.items() if name in known})
+    except TypeError as error:
+        raise RegistryError(f"Record {number} of the registry cannot be read: {error}.") from None
+
+
+def _of_data(versions: list[Version], data_version: str) -> Version | None:
+    return next((one for one in reversed(versions) if one.data_version == data_version), None)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

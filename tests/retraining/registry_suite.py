@@ -1,0 +1,123 @@
+"""What a registry promises, wherever it is: the tests of a folder and of S3 are subclasses."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from prefect_gpu.retraining import AlreadyRegistered, DataFiles, ModelRegistry, RegistryError, Superseded, Version
+
+
+class RegistrySuite:
+    """A subclass has the fixture `place`: the address of an empty place."""
+
+    @pytest.fixture
+    def models(self, place: str) -> ModelRegistry:
+        return ModelRegistry(place)
+
+    @pytest.fixture
+    def model(self, tmp_path: Path) -> Path:
+        path = tmp_path / "model.txt"
+        path.write_text("weights")
+        return path
+
+    def test_versions_are_kept_with_what_is_known_of_them(self, models: ModelRegistry, model: Path) -> None:
+        assert models.versions() == [] and models.champion() is None and models.decisions() == []
+        made = models.register(
+            model, data_version="a", metrics={"loss": 0.5}, parameters={"lr": 0.1}, code_version="c0ffee", run="r"
+        )
+        assert made.name == "v0001" and made.size_bytes == 7
+        model.write_text("other weights")
+        models.register(model, data_version="b")
+        assert models.versions()[0] == models.version("v0001") == models.version("1") == made
+        assert models.load(made, Path.read_text) == "weights"
+        with pytest.raises(RegistryError, match=r"version='v9' is not in the registry .* there: v0001, v0002"):
+            models.version("v9")
+
+    def test_a_folder_is_a_model_too(self, models: ModelRegistry, tmp_path: Path) -> None:
+        (tmp_path / "model" / "layers").mkdir(parents=True)
+        (tmp_path / "model" / "layers" / "1").write_text("weights")
+        made = models.register(tmp_path / "model", data_version="a")
+        assert models.load(made, lambda path: (path / "layers" / "1").read_text()) == "weights"
+
+    def test_there_is_one_version_of_the_same_data_unless_another_is_wanted(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        first = models.register(model, data_version="a")
+        with pytest.raises(AlreadyRegistered, match=r"v0001 was trained on the same data") as found:
+            models.register(model, data_version="a")
+        assert found.value.version == first and models.of_data("a") == first and models.of_data("b") is None
+        assert models.register(model, data_version="a", again=True).name == "v0002"
+
+    def test_the_champion_is_switched_and_rolled_back(self, models: ModelRegistry, model: Path) -> None:
+        one, two, three = (models.register(model, data_version=data) for data in "abc")
+        with pytest.raises(RegistryError, match="no champion before this one"):
+            models.roll_back()
+        models.promote(one, "the first", instead_of=None)
+        models.promote(two, "better", instead_of=one)
+        models.keep(three, "not better", champion=two)
+        assert models.champion() == two and models.judgement(three).action == "kept"  # type: ignore[union-attr]
+        models.promote(three, "better after all", instead_of=two, facts={"p_value": 0.01})
+        assert models.roll_back(reason="it is slow").champion == "v0002"
+        assert models.roll_back().champion == "v0001", "twice in a row goes back by two"
+        assert models.roll_back("v0003").champion == "v0003"
+        assert models.roll_back().champion == "v0001"
+        with pytest.raises(RegistryError, match="version='v0001' is the champion already"):
+            models.roll_back("v0001")
+        assert [one.number for one in models.decisions()] == [*range(1, 9)]
+        assert models.decisions()[4].reason == "it is slow" and models.decisions()[3].facts == {"p_value": 0.01}
+
+    def test_a_promotion_that_was_compared_with_another_champion_does_not_count(
+        self, models: ModelRegistry, model: Path
+    ) -> None:
+        one, two, three = (models.register(model, data_version=data) for data in "abc")
+        models.promote(one, "the first", instead_of=None)
+        models.promote(two, "better", instead_of=one)
+        for instead_of in (one, None):
+            with pytest.raises(Superseded, match="v0002 is the champion by now"):
+                models.promote(three, "better", instead_of=instead_of)
+        with pytest.raises(Superseded):
+            models.keep(three, "worse", champion=one)
+        assert models.champion() == two and len(models.decisions()) == 2
+
+    def test_of_all_who_come_at_the_same_time_none_is_lost(self, place: str, model: Path) -> None:
+        start = Barrier(6)
+
+        def register(number: int) -> Version:
+            models = ModelRegistry(place)
+            start.wait()
+            return models.register(model, data_version=f"data {number % 5}")  # two come with the same data
+
+        def promote(version: Version) -> int:
+            models = ModelRegistry(place)
+            start.wait()
+            while True:
+                try:
+                    return models.promote(version, "better", instead_of=models.champion()).number
+                except Superseded:
+                    continue
+
+        with ThreadPoolExecutor(6) as threads:
+            ended = [threads.submit(register, number) for number in range(6)]
+            refused = [one for one in ended if isinstance(one.exception(), AlreadyRegistered)]
+            versions = [one.result() for one in ended if one not in refused]
+            assert len(refused) == 1 and sorted(one.number for one in versions) == [1, 2, 3, 4, 5]
+            numbers = sorted(threads.map(promote, [*versions, versions[0]]))
+        models = ModelRegistry(place)
+        assert numbers == [*range(1, 7)] and models.versions() == sorted(versions, key=lambda one: one.number)
+        assert models.champion().name == models.decisions()[-1].version  # type: ignore[union-attr]
+
+    def test_a_set_of_data_has_a_version_for_its_content(self, place: str) -> None:
+        files = DataFiles(place, "batch-*")
+        empty = files.snapshot()
+        files.add("batch-1", b"one")
+        files.add("notes", b"not data")
+        first = files.snapshot()
+        assert empty.names == () and first.names == ("batch-1",) and files.read("batch-1") == b"one"
+        files.add("batch-1", b"one")
+        assert DataFiles(place, "batch-*").snapshot() == first, "the same content once more"
+        files.add("batch-1", b"two")
+        assert files.snapshot().version not in (first.version, empty.version)

@@ -1,0 +1,90 @@
+"""A registry in a folder, and in S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prefect_gpu.retraining import ModelRegistry, RegistryError
+from prefect_gpu.retraining.places import find_place
+from tests.radosgw import BUCKET, S3Server
+from tests.retraining.registry_suite import RegistrySuite
+
+
+class TestFolder(RegistrySuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> str:
+        return str(tmp_path / "registry")
+
+    def test_a_model_that_was_changed_is_not_used(self, models: ModelRegistry, model: Path) -> None:
+        made = models.register(model, data_version="a")
+        models.promote(made, "the first", instead_of=None)
+        models.promote(models.register(model, data_version="b"), "better", instead_of=made)
+        folder = Path(str(models.place)) / made.place
+        next(folder.rglob("checkpoint.txt")).write_text("changed")
+        with pytest.raises(RegistryError, match=r"v0001 in .* is not what was registered"):
+            models.load(made, Path.read_text)
+        with pytest.raises(RegistryError, match="is not what was registered"):
+            models.roll_back()
+        assert models.champion().name == "v0002", "nobody was rolled back to it"  # type: ignore[union-attr]
+
+    def test_a_model_that_was_replaced_with_its_manifest_is_not_used(self, models: ModelRegistry, model: Path) -> None:
+        made = models.register(model, data_version="a")
+        model.write_text("another")
+        models.place.below(made.place).store().save(lambda path: path.write_text("another"), step=0)
+        with pytest.raises(RegistryError, match="is not what was registered"):
+            models.load(made, Path.read_text)
+
+    def test_a_registration_that_was_cut_short_is_no_version(self, models: ModelRegistry, model: Path) -> None:
+        models.place.below("models/00").store().save(lambda path: path.write_text("half"), step=0)
+        assert models.versions() == [] and models.register(model, data_version="a").number == 1
+
+    def test_what_a_newer_version_has_written_is_read(self, models: ModelRegistry, model: Path) -> None:
+        made = models.register(model, data_version="a")
+        record = Path(str(models.place)) / "versions" / "0001.json"
+        record.write_text(record.read_text().replace("{", '{"new": 1,', 1))
+        assert models.version("v0001") == made
+
+    def test_a_damaged_record_and_a_folder_that_is_none_are_named(self, models: ModelRegistry, model: Path) -> None:
+        models.register(model, data_version="a")
+        record = Path(str(models.place)) / "versions" / "0001.json"
+        record.write_text("{")
+        with pytest.raises(RegistryError, match=r"versions/0001\.json is not what was written there"):
+            models.versions()
+        with pytest.raises(RegistryError, match=r"could not be put into the registry|cannot be used"):
+            ModelRegistry(model).register(model, data_version="a")
+
+
+@pytest.mark.needs("s3")
+class TestS3(RegistrySuite):
+    @pytest.fixture
+    def place(self, bucket: str) -> str:
+        return bucket
+
+    def test_a_server_that_is_away_is_said(self, s3: S3Server, bucket: str, model: Path) -> None:
+        models = ModelRegistry(bucket.replace(BUCKET, "nobodys"))
+        with pytest.raises(RegistryError, match=r"out of reach.*Make the bucket first"):
+            models.champion()
+        with pytest.raises(RegistryError, match="could not be put into the registry"):
+            models.register(model, data_version="a", again=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ftp://models", r"registry='ftp://models': ftp:// is not known"),
+        ("s3://me:secret@models", "Credentials do not belong here"),
+        ("block:gpu-cluster/lab", "the form is block:checkpoint-storage/NAME"),
+        ("", "registry=''"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        find_place(text, "registry")
+
+
+def test_a_part_of_a_place_has_an_address_of_its_own() -> None:
+    place = find_place("s3://models/digits?region=eu-central-1", "registry")
+    assert place.below("versions").address == "s3://models/digits/versions?region=eu-central-1"
+    assert find_place("models", "registry").address == str(Path.cwd() / "models")
