@@ -169,7 +169,7 @@ class Waits:
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
-        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=Lane(), logger=LOGGER)
+        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, suspend=nothing, lane=Lane(), logger=LOGGER)
         self.holds = Holds(worker, self.queue, Lane(), LOGGER)
         self.queue.controller = self.holds.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
         self.queue._seen[self.run_id].flow_run = self.prefect.as_read()

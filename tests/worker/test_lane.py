@@ -89,7 +89,7 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
     worker: Any = SimpleNamespace(client=None, name="w")
     nothing: Any = None
     lane = Lane(clock)
-    queue = QueueSync(worker, nothing, nothing, cancel=nothing, lane=lane, logger=LOGGER)
+    queue = QueueSync(worker, nothing, nothing, cancel=nothing, suspend=nothing, lane=lane, logger=LOGGER)
     display = Holds(worker, queue, lane, LOGGER)
     queue.controller = display.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, away=())
     for number, run in enumerate(runs):
