@@ -75,9 +75,10 @@ def job_variables_page() -> str:
 
 
 def decorator_page() -> str:
-    """The decorator, the flow that it makes, and the search that such a flow is for."""
+    """The decorator, the flow that it makes, the search that such a flow is for, and watching its runs."""
     from prefect_gpu.decorators import GpuFlow, gpu
     from prefect_gpu.sweeps import sweep
+    from prefect_gpu.watching import Watched, watch
 
     members = ("__call__", "submit", "start", "with_options", "to_deployment")
     return page(
@@ -86,6 +87,8 @@ def decorator_page() -> str:
         document(gpu, "@gpu"),
         document(GpuFlow, members=members),
         document(sweep),
+        document(watch),
+        document(Watched),
     )
 
 
@@ -289,7 +292,7 @@ def channel_page() -> str:
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "settings.md": ("Settings: what a worker may be told", settings_page),
     "job-variables.md": ("Job variables: what a run may ask for", job_variables_page),
-    "decorator.md": ("Decorator `@gpu`, and `sweep`", decorator_page),
+    "decorator.md": ("Decorator `@gpu`, `sweep` and `watch`", decorator_page),
     "training.md": ("Training API: `training_run`, callbacks, checkpoints", training_page),
     "cli.md": ("Commands: `prefect-gpu`", cli_page),
     "history.md": ("History: the columns", history_page),

@@ -39,9 +39,10 @@ NOT_LOOKED_AT = {
 }
 # fmt: off
 SHELL = {
-    ".", "apt-get", "cd", "chmod", "cp", "createdb", "curl", "do", "done", "dropdb", "echo", "export", "for", "jq",
-    "kill", "mkdir", "nvidia-ctk", "nvidia-smi", "pg_dump", "psql", "rm", "rsync", "sh", "sleep", "source",
-    "sqlite3", "ssh", "ssh-keygen", "ssh-keyscan", "systemctl",
+    ".", "apt-get", "aws", "cd", "chmod", "cp", "createdb", "curl", "df", "dmesg", "do", "done", "dropdb", "echo",
+    "export", "for", "free", "fuser", "grep", "jq", "kill", "ls", "lspci", "mkdir", "modprobe", "mv", "nvidia-ctk",
+    "nvidia-smi", "pg_dump", "pg_isready", "poweroff", "psql", "reboot", "rm", "rsync", "sh", "sleep", "source",
+    "sqlite3", "ssh", "ssh-keygen", "ssh-keyscan", "systemctl", "ubuntu-drivers", "unset", "usermod",
 }
 # fmt: on
 """Programs of the system: nothing of ours, or of Prefect's, can be wrong with them."""
