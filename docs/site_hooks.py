@@ -7,6 +7,7 @@ network. MkDocs calls the functions by their names (see ``hooks`` in mkdocs.yml)
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -24,6 +25,7 @@ TOP = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md
 _LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 _COMMANDS = re.compile("<!-- commands: .*?-->")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_OUTPUTS = ("image/png", "text/html", "text/plain")  # the first of these that an output has is shown
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".json": "json"}
 
 
@@ -110,5 +112,26 @@ def _text_of(path: str) -> str:
     text = file.read_text()
     if file.suffix == ".md":
         return moved_links(text, path)
+    if file.suffix == ".ipynb":
+        return "\n\n".join(_cell(cell, path) for cell in json.loads(text)["cells"])
     hidden = "---\nsearch: { exclude: true }\n---\n\n"  # who searches wants pages, and would find code first
     return f"{hidden}# `{path}`\n\n``````{_LANGUAGES.get(file.suffix, 'text')}\n{text}\n``````\n"
+
+
+def _cell(cell: dict[str, Any], path: str) -> str:
+    """A cell of a notebook, and what it has put out."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return moved_links(source, path)
+    shown = [f"```python\n{source}\n```"]
+    for output in cell["outputs"]:
+        data = output.get("data") or {"text/plain": output.get("text", "")}
+        kind = next((kind for kind in _OUTPUTS if kind in data), None)
+        text = "".join(data[kind]).strip() if kind else ""
+        if kind == "image/png":
+            shown.append(f"![](data:image/png;base64,{text})")
+        elif kind == "text/html":
+            shown.append(text)
+        else:
+            shown.append(f"```text\n{text}\n```")
+    return "\n\n".join(shown)

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from prefect_gpu.decorators import gpu
     from prefect_gpu.sweeps import sweep
     from prefect_gpu.training import training_run
+    from prefect_gpu.watching import watch
     from prefect_gpu.worker import GpuWorker
 
     __version__: str
 
-__all__ = ["CheckpointStorage", "GpuCluster", "GpuWorker", "__version__", "gpu", "sweep", "training_run"]
+__all__ = ["CheckpointStorage", "GpuCluster", "GpuWorker", "__version__", "gpu", "sweep", "training_run", "watch"]
 
 _HOMES = {
     "CheckpointStorage": "prefect_gpu.blocks",
@@ -27,6 +28,7 @@ _HOMES = {
     "gpu": "prefect_gpu.decorators",
     "sweep": "prefect_gpu.sweeps",
     "training_run": "prefect_gpu.training",
+    "watch": "prefect_gpu.watching",
 }
 
 

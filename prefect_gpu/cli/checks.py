@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from prefect_gpu.cli.common import explain_settings, plural, ranges, read_settings
@@ -16,6 +18,9 @@ from prefect_gpu.units import format_bytes
 
 if TYPE_CHECKING:
     from prefect_gpu.settings import GpuSettings
+
+
+_ELSEWHERE = "export PREFECT_INTEGRATIONS_GPU_STATE_DIR=$HOME/prefect-gpu"
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ def check_everything() -> Examination:
     try:
         settings = read_settings()
     except ValidationError as error:
-        findings += [Finding("error", "settings", line) for line in explain_settings(error)]
+        findings += [Finding("error", "settings", *line) for line in explain_settings(error)]
         return Examination(tuple(findings), None)
 
     from prefect_gpu.cli.server_check import check_server
@@ -56,7 +61,7 @@ def check_everything() -> Examination:
 
 
 def check_versions() -> list[Finding]:
-    """Python, Prefect, and FastAPI, whose newer versions Prefect 3.8's server does not start with."""
+    """Python, Prefect, and two libraries whose newer versions Prefect 3.8's server does not work with."""
     from packaging.version import Version
 
     from prefect_gpu.worker.compatible import TESTED, is_tested
@@ -69,7 +74,7 @@ def check_versions() -> list[Finding]:
                 "warning",
                 "versions",
                 f"prefect-gpu is not tested with Prefect {prefect}.",
-                f'Take a version that it is tested with: pip install "prefect{TESTED}".',
+                f'Take a version that it is tested with: `pip install "prefect{TESTED}"`.',
             )
         )
     if Version(prefect) < Version("3.9") and Version(fastapi) >= Version("0.151"):
@@ -78,7 +83,17 @@ def check_versions() -> list[Finding]:
                 "warning",
                 "versions",
                 f"FastAPI {fastapi} is installed, and the server of Prefect {prefect} does not start with it.",
-                'To run a Prefect server here: pip install "fastapi<0.151".',
+                'To run a Prefect server here: `pip install "fastapi<0.151"`.',
+            )
+        )
+    sqlalchemy = metadata.version("sqlalchemy")
+    if Version(prefect) < Version("3.9") and Version(sqlalchemy) >= Version("2.1"):
+        findings.append(
+            Finding(
+                "warning",
+                "versions",
+                f"SQLAlchemy {sqlalchemy} is installed: no schedule runs on a server of Prefect {prefect} with it.",
+                'To run a Prefect server here: `pip install "sqlalchemy<2.1"`.',
             )
         )
     return findings
@@ -95,7 +110,8 @@ def check_warm_start(settings: GpuSettings) -> list[Finding]:
     if not settings.warm_start:
         return [Finding("ok", "warm start", "Switched off: each run starts an interpreter of its own.")]
     if not hasattr(os, "fork"):
-        return [Finding("warning", "warm start", "This system cannot fork, so each run starts cold.")]
+        remedy = "If that is fine, say so: `export PREFECT_INTEGRATIONS_GPU_WARM_START=false`."
+        return [Finding("warning", "warm start", "This system cannot fork, so each run starts cold.", remedy)]
     preload = list(settings.preload)
     missing = [name for name in preload if not _importable(name)]
     if missing:
@@ -104,7 +120,8 @@ def check_warm_start(settings: GpuSettings) -> list[Finding]:
                 "warning",
                 "warm start",
                 f"PREFECT_INTEGRATIONS_GPU_PRELOAD names {', '.join(missing)}, which cannot be imported here.",
-                f"Install {', '.join(missing)} into this environment, or take it out of the list.",
+                f"Install what has {', '.join(missing)} into this environment, or leave it out: "
+                f"`export PREFECT_INTEGRATIONS_GPU_PRELOAD={','.join(one for one in preload if one not in missing)}`.",
             )
         ]
     also = f" and {', '.join(preload)}" if preload else ""
@@ -120,7 +137,8 @@ def check_state_folder(folder: Path) -> list[Finding]:
                 "error",
                 "state folder",
                 f"{folder} cannot be used: {existing} is a file.",
-                "Move it away, or set PREFECT_INTEGRATIONS_GPU_STATE_DIR to another folder.",
+                f"Move it away (`mv {quote(str(existing))} {quote(f'{existing}.old')}`), or take another folder: "
+                f"`{_ELSEWHERE}`.",
             )
         ]
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -129,7 +147,7 @@ def check_state_folder(folder: Path) -> list[Finding]:
                 "error",
                 "state folder",
                 f"{folder} cannot be used: this user may not write {existing}.",
-                "Let this user write there, or set PREFECT_INTEGRATIONS_GPU_STATE_DIR to another folder.",
+                f"Let this user write there, or take another folder: `{_ELSEWHERE}`.",
             )
         ]
     created = "" if existing == folder else " (created when a worker starts)"
@@ -146,16 +164,20 @@ def check_history(url: str) -> list[Finding]:
             found = check_state_folder(path.parent)[0]
             if found.level == "error":
                 text = f"{masked(url)} cannot be created: {found.text}"
-                return [Finding("error", "history", text, "Set PREFECT_INTEGRATIONS_GPU_HISTORY_URL to another place.")]
+                remedy = "Keep it elsewhere: `export PREFECT_INTEGRATIONS_GPU_HISTORY_URL=sqlite:///$HOME/history.db`."
+                return [Finding("error", "history", text, remedy)]
             return [Finding("ok", "history", f"{masked(url)} (created when a worker starts)")]
         locked = next((one for one in (path, path and path.parent) if one and not os.access(one, os.W_OK)), None)
         if locked is not None:
-            remedy = "Let the worker's user write the file and its folder, or run doctor as that user."
+            remedy = (
+                "Let the worker's user write the file and its folder, or run doctor as the user whose it is: "
+                f"`sudo -u '#{locked.stat().st_uid}' {quote(sys.executable)} -m prefect_gpu doctor`."
+            )
             return [Finding("error", "history", f"{masked(url)}: this user may not write {locked}.", remedy)]
         with History(url, read_only=True) as history:
             return [Finding("ok", "history", f"{masked(url)}, {plural(history.count(), 'finished run')}")]
     except HistoryError as error:
-        return [Finding("error", "history", str(error))]
+        return [Finding("error", "history", error.what, error.remedy)]
 
 
 def check_spool(state_dir: Path) -> list[Finding]:
@@ -167,11 +189,13 @@ def check_spool(state_dir: Path) -> list[Finding]:
     if waiting:
         verb = "waits" if waiting == 1 else "wait"
         text = f"{plural(waiting, 'finished run')} {verb} in {folder} to be written."
-        remedy = "The worker writes them as soon as the history can be used: make sure that both are up."
+        pool = quote(next(folder.glob("*/*.json")).parent.name)
+        remedy = f"The worker writes them as soon as the history can be used: `prefect worker start --pool {pool}`."
         findings.append(Finding("warning", "history", text, remedy))
     if refused:
         text = f"The history has refused {plural(refused, 'row')}, kept in {folder}."
-        findings.append(Finding("warning", "history", text, "The worker's log says why; delete what nobody needs."))
+        remedy = f"The worker's log says why. When nobody needs them: `rm {quote(str(folder))}/*/*{REFUSED}`."
+        findings.append(Finding("warning", "history", text, remedy))
     return findings
 
 

@@ -48,7 +48,7 @@ def load_settings() -> GpuSettings:
     try:
         return read_settings()
     except ValidationError as error:
-        fail("\n       ".join(explain_settings(error)), code=2)
+        fail("\n       ".join(map(" ".join, explain_settings(error))), code=2)
 
 
 def read_settings() -> GpuSettings:
@@ -64,19 +64,20 @@ def read_settings() -> GpuSettings:
     return settings
 
 
-def explain_settings(error: ValidationError) -> list[str]:
-    """One line for each bad setting: the field, its value, what is wrong, and where it is set."""
+def explain_settings(error: ValidationError) -> list[tuple[str, str]]:
+    """Two sentences for each bad setting: the field, its value and what is wrong; and what to do."""
     lines = []
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"])
         said = problem["msg"].removeprefix("Value error, ")
         if error.title != "GpuSettings":
-            lines.append(f"Prefect's setting {field}={problem['input']!r} is not valid: {said}. Correct or unset it.")
+            wrong = f"Prefect's setting {field}={problem['input']!r} is not valid: {said}."
+            lines.append((wrong, "Correct it where it is set: `prefect config view --show-sources`."))
             continue
         name = field.rpartition(".")[2].lower().removeprefix("prefect_integrations_gpu_")
         if not said.startswith(f"{name}="):  # our own validators name field, value and remedy already
             said = f"{name}={problem['input']!r} is not valid: {said[0].lower()}{said[1:]}."
-        lines.append(f"{said} Correct or unset PREFECT_INTEGRATIONS_GPU_{name.upper()}.")
+        lines.append((said, f"Correct it, or do without: `unset PREFECT_INTEGRATIONS_GPU_{name.upper()}`."))
     return lines
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
+from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from string import Template
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -56,13 +60,23 @@ def _text(name: str, kind: Kind, pool: str) -> str:
     return Template(file.read_text()).safe_substitute(pool=pool)
 
 
+def _checkout() -> str:
+    """The folder that prefect-gpu was installed from, which an image cannot reach; empty if it came from an index."""
+    origin = json.loads(metadata.distribution("prefect-gpu").read_text("direct_url.json") or "{}")
+    return unquote(urlsplit(origin.get("url", "")).path) if "dir_info" in origin else ""
+
+
 def _next(folder: Path, kind: Kind, pool: str) -> str:
     steps = [] if folder.resolve() == Path.cwd() else [(f"cd {folder}", "")]
-    asked = "" if pool == "gpus" else f" --pool {pool}"
+    asked = "" if kind is Kind.process else f" --kind {kind.value}"
+    asked += "" if pool == "gpus" else f" --pool {pool}"
     steps.append((f"prefect-gpu up{asked}", "a server, the pool and a worker, for trying out"))
     if kind is Kind.process:
         steps.append(("python train.py", "four trainings in the pool"))
     else:
+        if checkout := _checkout():
+            wheel = f"pip wheel --no-deps --wheel-dir wheels {quote(checkout)}"
+            steps.append((wheel, "this prefect-gpu, for the image"))
         steps.append(("docker build --tag trainings:1 .", "the image that the trainings run in"))
     steps += [
         ("prefect --no-prompt deploy --all", "the training as a deployment"),

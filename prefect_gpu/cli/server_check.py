@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.telemetry import Finding
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
 
 POOL_TYPE = "gpu"
+_START = (
+    "Start one (`prefect server start`), and say where it is: "
+    "`prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`."
+)
+_TRIED_OUT = "Start what was up in this folder: `prefect-gpu up`."
 _TIMEOUT_S = 5.0
 
 
@@ -28,8 +35,7 @@ def check_server() -> list[Finding]:
                 "error",
                 "Prefect server",
                 "No server is set: PREFECT_API_URL is empty.",
-                "Start one with `prefect server start`, then "
-                "`prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api`.",
+                f"{_START} To try things out in this folder only: `prefect-gpu up`.",
             )
         ]
     url = masked(str(configured))
@@ -61,7 +67,7 @@ async def _ask(url: str) -> list[Finding]:
                     "warning",
                     "Prefect server",
                     f"{url} has version {version}, older than Prefect {own} here.",
-                    f"Upgrade the server to {own} or newer.",
+                    f'Upgrade it where it runs: `pip install "prefect=={own}"`, then `prefect server start`.',
                 )
             ]
         return findings + await _check_pools(client)
@@ -75,7 +81,7 @@ async def _check_pools(client: PrefectClient) -> list[Finding]:
                 "warning",
                 "work pools",
                 f"There is no work pool of type {POOL_TYPE} yet.",
-                f"Create one: prefect work-pool create gpus --type {POOL_TYPE}",
+                f"Create one: `prefect work-pool create gpus --type {POOL_TYPE}`.",
             )
         ]
     findings = []
@@ -85,7 +91,9 @@ async def _check_pools(client: PrefectClient) -> list[Finding]:
         online = sorted(worker.name for worker in workers if worker.status == "ONLINE")
         if pool.is_paused:
             findings.append(
-                Finding("warning", subject, "It is paused.", f"Resume it: prefect work-pool resume {pool.name!r}")
+                Finding(
+                    "warning", subject, "It is paused.", f"Resume it: `prefect work-pool resume {quote(pool.name)}`."
+                )
             )
         if online:
             findings.append(Finding("ok", subject, f"Served by {', '.join(online)}."))
@@ -95,7 +103,7 @@ async def _check_pools(client: PrefectClient) -> list[Finding]:
                     "warning",
                     subject,
                     "No worker is online for it, so its runs wait.",
-                    f"Start one: prefect worker start --pool {pool.name!r}",
+                    f"Start one: `prefect worker start --pool {quote(pool.name)}`.",
                 )
             )
     return findings
@@ -108,7 +116,8 @@ def _unreachable(url: str, error: Exception) -> Finding:
             "error",
             "Prefect server",
             f"{url} refuses these credentials (HTTP {status}).",
-            "Check PREFECT_API_KEY (Cloud) or PREFECT_API_AUTH_STRING (own server).",
+            "Prefect Cloud: `prefect cloud login`. A server of your own: "
+            "`prefect config set PREFECT_API_AUTH_STRING=user:password`.",
         )
     import httpx
 
@@ -119,9 +128,11 @@ def _unreachable(url: str, error: Exception) -> Finding:
     else:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         reason = f"What answers at {url} does not behave like a Prefect server: {said}"
-    return Finding(
-        "error",
-        "Prefect server",
-        reason,
-        "Start it with `prefect server start`, or correct PREFECT_API_URL (it ends in /api).",
-    )
+    return Finding("error", "Prefect server", reason, _TRIED_OUT if _was_tried_out() else _START)
+
+
+def _was_tried_out() -> bool:
+    """Whether the address comes from a `prefect-gpu up` whose processes have ended, with the machine say."""
+    from prefect_gpu.lab.tryout import FOLDER
+
+    return (Path.cwd() / FOLDER).is_dir()

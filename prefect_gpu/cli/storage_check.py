@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.telemetry import Finding
@@ -27,7 +28,7 @@ def check_checkpoints(settings: GpuSettings) -> list[Finding]:
     try:
         location, credentials = asyncio.run(asyncio.wait_for(_place(settings), _TIMEOUT_S))
     except BlockError as error:
-        return [Finding("error", "checkpoints", str(error))]
+        return [Finding("error", "checkpoints", str(error), "See which blocks there are: `prefect block ls`.")]
     except Exception:  # what is wrong with the server is another check's finding
         return []
     place = parse_location(location) if location else None
@@ -44,6 +45,9 @@ def check_checkpoints(settings: GpuSettings) -> list[Finding]:
 def check_rules(place: S3Location, rules: Iterable[Mapping[str, Any]], keep_days: float) -> list[Finding]:
     """Compare the lifecycle rules of a bucket with the days for which what runs have left is kept."""
     later, findings = "", []
+    at = f"--bucket {quote(place.bucket)}" + (
+        f" --endpoint-url {quote(place.endpoint_url)}" if place.endpoint_url else ""
+    )
     for rule in rules:
         expires = rule.get("Expiration") or {}
         if not ("Days" in expires or "Date" in expires) or rule.get("Status") != "Enabled" or not _meets(rule, place):
@@ -59,8 +63,9 @@ def check_rules(place: S3Location, rules: Iterable[Mapping[str, Any]], keep_days
                 "checkpoints",
                 f"The {name} of bucket {place.bucket} deletes checkpoints {when}, whether or not their runs need them. "
                 f"keep_days is {keep_days:g}.",
-                "Restrict the rule to another prefix, or delete it: the worker itself removes, after "
-                "PREFECT_INTEGRATIONS_GPU_KEEP_DAYS, what runs have left that are over.",
+                "Restrict the rule to another prefix, or delete it: the worker itself removes what runs have left. See "
+                f"it (`aws s3api get-bucket-lifecycle-configuration {at}`), correct it in a file, and put that in its "
+                f"place (`aws s3api put-bucket-lifecycle-configuration {at} --lifecycle-configuration file://rules.json`).",
             )
         )
     return findings or [Finding("ok", "checkpoints", f"{place}.{later}")]

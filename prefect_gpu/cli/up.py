@@ -9,11 +9,15 @@ from typing import Annotated
 import typer
 
 from prefect_gpu.cli import common
+from prefect_gpu.cli.init import Kind
 
 _MOST_DEVICES = 256
 
 
 def up(
+    kind: Annotated[
+        Kind, typer.Option(help="process: runs are processes. docker: containers of this machine's Docker Engine.")
+    ] = Kind.process,
     pool: Annotated[str, typer.Option(metavar="NAME", help="Name of the work pool.")] = "gpus",
     virtual_devices: Annotated[
         int | None,
@@ -36,11 +40,13 @@ def up(
     found = tryout.running()
     if found is not None and found.pool != pool:
         common.fail(f"--pool {pool}: the pool {found.pool} is up here. End it first: prefect-gpu down.", code=2)
+    if found is not None and found.kind != kind.value:
+        common.fail(f"--kind {kind.value}: {found.kind} is up here. End it first: prefect-gpu down.", code=2)
     if found is None:
         typer.echo("Starting a Prefect server and a worker ...")
         settings = {} if virtual_devices is None else {"PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES": str(virtual_devices)}
         try:
-            found = tryout.start(pool, settings)
+            found = tryout.start(pool, settings, kind.value)
         except SandboxError as error:
             common.fail(str(error))
         except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from prefect_gpu.lab.sandbox import Sandbox, processes_of
+from prefect_gpu.lab.sandbox import Sandbox, SandboxError, processes_of
 
 FOLDER = ".prefect-gpu"
 """In the folder where the user works."""
@@ -37,12 +38,14 @@ class Running:
         ui_url: Prefect's pages.
         state_dir: The worker's state folder.
         pool: Name of the pool that the worker serves.
+        kind: Where runs are: ``process`` or ``docker``.
     """
 
     api_url: str
     ui_url: str
     state_dir: str
     pool: str
+    kind: str = "process"
 
     def settings(self) -> dict[str, str]:
         """What a command must be told to find it."""
@@ -72,18 +75,25 @@ class TryOut:
                 return found
         return None
 
-    def start(self, pool: str, settings: Mapping[str, str] | None = None) -> Running:
+    def start(self, pool: str, settings: Mapping[str, str] | None = None, kind: str = "process") -> Running:
         """Start a server, make the pool, and start a worker. What an earlier one left in the folder is gone on with.
 
         Args:
             settings: More environment variables for both.
+            kind: ``docker``: runs are containers of this machine's Engine, and reach both at its bridge's address.
 
         Raises:
             SandboxError: Something did not start; then nothing is left running. The message has the end of its log.
         """
+        host = bridge_address() if kind == "docker" else "127.0.0.1"
+        if kind == "docker":
+            told = {"DRIVER": "docker", "ADVERTISE": host, "CHANNEL_HOST": host}
+            settings = {f"PREFECT_INTEGRATIONS_GPU_{name}": value for name, value in told.items()} | dict(
+                settings or {}
+            )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (self.folder / ".gitignore").write_text("*\n")
-        sandbox = Sandbox(self.folder, settings)
+        sandbox = Sandbox(self.folder, settings, host)
         try:
             sandbox.start_server()
             if httpx.get(f"{sandbox.api_url}/work_pools/{pool}", trust_env=False).status_code == 404:
@@ -93,7 +103,7 @@ class TryOut:
             sandbox.close()
             raise
         state_dir = sandbox.env["PREFECT_INTEGRATIONS_GPU_STATE_DIR"]
-        found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool)
+        found = Running(sandbox.api_url, sandbox.ui_url, state_dir, pool, kind)
         (self.folder / _NOTE).write_text(json.dumps(asdict(found)))
         return found
 
@@ -145,6 +155,26 @@ class TryOut:
                 if set(words) <= {*process.cmdline()}:
                     found.append(process)
         return found
+
+
+def bridge_address() -> str:
+    """This machine's address in the network of its Docker Engine's containers.
+
+    Raises:
+        SandboxError: No Engine answers here. The message says how to start one.
+    """
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        bridge = docker.from_env().networks.get("bridge").attrs["Options"]["com.docker.network.bridge.name"]
+        found = psutil.net_if_addrs()[bridge]
+        return next(one.address for one in found if one.family == socket.AF_INET)
+    except (DockerException, LookupError, OSError, StopIteration) as error:
+        raise SandboxError(
+            f"No Docker Engine of this machine answers: {error}. Start it (`sudo systemctl start docker`), and let "
+            "this user use it (`sudo usermod -aG docker $USER`, and log in again)."
+        ) from error
 
 
 def _terminate(process: psutil.Process) -> None:

@@ -6,6 +6,7 @@ import re
 import sqlite3
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -25,6 +26,10 @@ _POSTGRESQL = {
     "tcp_user_timeout": 60_000,  # ms
 }
 
+_AS_THESE = (
+    "Write it like one of these: `export PREFECT_INTEGRATIONS_GPU_HISTORY_URL=sqlite:///$HOME/history.db`, "
+    "`export PREFECT_INTEGRATIONS_GPU_HISTORY_URL=postgresql://user:password@host/database`."
+)
 _LONGEST_REFUSAL = 300  # characters: some databases repeat the value
 
 # Prefect's own URLs name asynchronous drivers, and hosting services write "postgres://": take what people paste.
@@ -40,7 +45,16 @@ _DRIVERS = {
 
 
 class HistoryError(RuntimeError):
-    """The history cannot be used. The message names the database, its password masked, and the remedy."""
+    """The history cannot be used. The message names the database, its password masked, and the remedy.
+
+    Args:
+        what: What is wrong, a sentence.
+        remedy: What to do about it, with the command in backquotes.
+    """
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what} {remedy}".rstrip())
+        self.what, self.remedy = what, remedy
 
 
 def masked(url: str) -> str:
@@ -64,14 +78,15 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise HistoryError(
-            f"The history URL {masked(url)!r} cannot be read. Write it as sqlite:////folder/history.db or "
-            "postgresql://user:password@host/database (special characters in a password percent-encoded)."
+            f"The history URL {masked(url)!r} cannot be read.",
+            f"{_AS_THESE} Special characters in a password are percent-encoded.",
         ) from error
     driver = _DRIVERS.get(parsed.drivername)
     if driver is None:
         raise HistoryError(
             f"The history URL {masked(url)} names {parsed.drivername!r}, a kind of database that the history does "
-            "not work with. Use sqlite:////folder/history.db or postgresql://user:password@host/database."
+            "not work with.",
+            _AS_THESE,
         )
     return parsed.set(drivername=driver)
 
@@ -106,8 +121,8 @@ def open_engine(url: str, *, read_only: bool = False) -> Engine:
         return engine.execution_options(postgresql_readonly=True) if read_only else engine
     except (ImportError, NoSuchModuleError) as error:
         raise HistoryError(
-            f"The history {masked(url)} needs the PostgreSQL driver psycopg, which cannot be loaded here ({error}). "
-            'Install it with: pip install "prefect-gpu[postgres]".'
+            f"The history {masked(url)} needs the PostgreSQL driver psycopg, which cannot be loaded here ({error}).",
+            "Install it: `pip install 'prefect-gpu[postgres]'`.",
         ) from error
 
 
@@ -127,7 +142,7 @@ class RowRefused(HistoryError):
 def explain(url: str, error: Exception) -> HistoryError:
     """An error of the database or its driver, as a sentence with a remedy."""
     said = _said(url, error)
-    return HistoryError(f"The history {masked(url)} cannot be used: {said}. {_remedy(url, said.lower())}")
+    return HistoryError(f"The history {masked(url)} cannot be used: {said}.", _remedy(url, said.lower()))
 
 
 def refused(url: str, error: Exception) -> RowRefused:
@@ -146,21 +161,34 @@ def _remedy(url: str, said: str) -> str:
     path = sqlite_path(url)
     if path is not None:
         if "not a database" in said or "malformed" in said:
-            return f"{path} is damaged or is no history: move it away, or name another file in history_url."
+            return f"It is damaged or is no history: move it away: `mv {quote(str(path))} {quote(f'{path}.damaged')}`."
         if "locked" in said or "busy" in said:
-            return "Another program has locked it: see which one has the file open (`fuser`)."
+            return f"Another program has locked it. See which one has the file open: `fuser -v {quote(str(path))}`."
         if "full" in said:
-            return "Make room on its disk."
-        return f"Make sure that this user may write {path} and the folder it is in, or set history_url."
+            return f"Make room on its disk: `df -h {quote(str(path.parent))}` shows how full it is."
+        return (
+            "Let this user write the file and the folder that it is in, or set history_url. "
+            f"`ls -ld {quote(str(path.parent))} {quote(str(path))}` shows who may."
+        )
+    place = quote(make_url(url).set(drivername="postgresql", password=None, query={}).render_as_string())
     if "password" in said or "authentication" in said or "pg_hba" in said or "role" in said:
-        return "Check the user and the password in history_url."
+        return f"Check the user and the password in history_url: `psql {place}` asks for the password."
     if "must be owner" in said:
-        return "Let the owner of its tables start a worker once, which migrates them, or make this user their owner."
+        return (
+            "Let the owner of its tables start a worker once, which migrates them, or make this user their owner. "
+            f"`psql -c '\\dt' {place}` shows who that is."
+        )
     if "does not exist" in said:
-        return "Create that database on the server, or correct its name in history_url."
+        database = quote(make_url(url).database or "prefect_gpu")
+        return f"Create that database on the server (`createdb {database}`), or correct its name in history_url."
     if "permission denied" in said:
-        return "Grant the user the right to create tables there."
-    return "Check that the PostgreSQL server runs and can be reached from here under this host and port."
+        user = make_url(url).username or "USER"
+        return (
+            f"Let the user create tables there: `psql -c 'GRANT CREATE ON SCHEMA public TO \"{user}\"'` as its owner."
+        )
+    parsed = make_url(url)
+    at = f"-h {quote(parsed.host or 'localhost')} -p {parsed.port or 5432}"
+    return f"Check that the PostgreSQL server runs and can be reached from here: `pg_isready {at}`."
 
 
 def _open_sqlite(url: str, parsed: URL) -> Engine:
@@ -174,7 +202,9 @@ def _open_sqlite(url: str, parsed: URL) -> Engine:
         except OSError as error:
             raise HistoryError(
                 f"The history {masked(url)} cannot be used: its folder {path.parent} cannot be created "
-                f"({error.strerror}). Create it and let this user write there, or set history_url."
+                f"({error.strerror}).",
+                "Create it and let this user write there, or set history_url to another place: "
+                "`export PREFECT_INTEGRATIONS_GPU_HISTORY_URL=sqlite:///$HOME/history.db`.",
             ) from error
         engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
     event.listen(engine, "connect", _set_up_sqlite)

@@ -89,7 +89,8 @@ class History:
             self._engine.dispose()
             raise HistoryError(
                 f"The history {masked(url)} has schema version {newer.version}, and this prefect-gpu knows versions "
-                f"up to {SCHEMA_VERSION}. Upgrade prefect-gpu here, or set history_url to another database."
+                f"up to {SCHEMA_VERSION}.",
+                "Upgrade it here (`pip install --upgrade prefect-gpu`), or set history_url to another database.",
             ) from newer
         except HistoryError:
             self._engine.dispose()

@@ -7,7 +7,7 @@ from prefect import flow
 from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
-from prefect_gpu import gpu, training_run
+from prefect_gpu import gpu, training_run, watch
 
 
 @gpu(work_pool="$pool", gpus=1)
@@ -24,6 +24,7 @@ def train(lr: float = 0.001, epochs: int = 300) -> float:
 
 if __name__ == "__main__":
     rates = (0.0003, 0.001, 0.003, 0.01)
-    futures = {lr: train.submit(lr=lr) for lr in rates}
-    for lr, future in futures.items():
+    futures = [train.submit(lr=lr) for lr in rates]
+    watch(futures)  # says what they do until all are over
+    for future, lr in zip(futures, rates, strict=True):
         print(f"lr={lr}: loss {future.result():.6f}")

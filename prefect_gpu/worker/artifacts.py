@@ -11,7 +11,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
 from prefect.utilities.slugify import slugify
 
-from prefect_gpu.reporting.sparkline import sparkline
+from prefect_gpu.reporting.losses import losses_markdown
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
@@ -63,9 +63,10 @@ class RunArtifacts:
         Returns:
             Seconds after which to try again; 0 if they are up to date.
         """
+        losses = losses_markdown(self._run.losses, self._run.best_loss)
         waits = [
             await self._progress.show(self._percent(), self._description(), now=final),
-            await self._losses.show(self._losses_markdown(), "The loss as it comes", now=final),
+            await self._losses.show(losses, "The loss as it comes", now=final),
             await self._estimate.show(self._estimate_markdown(measured), "What it was expected to need", now=final),
             await self._story.show(self._story_markdown(), "What happened to it, and why", now=final),
         ]
@@ -90,17 +91,6 @@ class RunArtifacts:
         if outlook is not None:
             said.append(to_go(outlook, now))
         return ", ".join(part for part in said if part)
-
-    def _losses_markdown(self) -> str:
-        points = self._run.losses
-        if not points:
-            return ""
-        recent = points[:: max(1, len(points) // 12)][-12:]
-        if recent[-1] != points[-1]:
-            recent.append(points[-1])
-        rows = "\n".join(f"| {step:g} | {loss:.6g} |" for step, loss in recent)
-        best = self._run.best_loss
-        return f"`{sparkline([loss for _, loss in points])}`  best {best:.6g}\n\n| step | loss |\n|---:|---:|\n{rows}\n"
 
     def _estimate_markdown(self, measured: Mapping[str, float] | None) -> str:
         run_id, now = self._run.run_id, CLOCK()

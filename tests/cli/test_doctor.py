@@ -1,21 +1,28 @@
 from __future__ import annotations
 
+import ast
 import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from prefect.context import use_profile
 from prefect.settings import Profile
 
 from prefect_gpu.cli import checks
+from prefect_gpu.lab.tryout import FOLDER
+from prefect_gpu.runtime.telemetry import nvml_words
+from prefect_gpu.storage.engine import explain
 from prefect_gpu.storage.history import History
-from tests.cli.conftest import Cli, InProcess
+from tests.cli.conftest import REPOSITORY, Cli, InProcess
+from tests.runtime.telemetry.remedies import names_its_remedies
 
 Found = dict[str, dict[str, Any]]
 Doctor = Callable[..., Found]
@@ -33,6 +40,7 @@ def doctor(run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         with use_profile(Profile(name="none", settings={}), include_current_context=False):
             done = run_cli("doctor", "--json", **environ)
         told = json.loads(done.stdout)
+        names_its_remedies(told["findings"])
         assert (done.exit_code == 0) == told["ok"] == all(one["level"] != "error" for one in told["findings"])
         return {finding["subject"]: finding for finding in told["findings"]}
 
@@ -103,23 +111,85 @@ def test_bad_settings_are_findings(doctor: Doctor) -> None:
 def test_modules_to_preload_must_be_there(doctor: Doctor) -> None:
     found = doctor(PREFECT_INTEGRATIONS_GPU_PRELOAD="json,no_such_module")
     assert found["warm start"]["level"] == "warning"
-    assert "no_such_module" in found["warm start"]["remedy"]
+    assert "export PREFECT_INTEGRATIONS_GPU_PRELOAD=json`" in found["warm start"]["remedy"]
     found = doctor(PREFECT_INTEGRATIONS_GPU_PRELOAD="json")
     assert "json" in found["warm start"]["text"]
     found = doctor(PREFECT_INTEGRATIONS_GPU_WARM_START="false")
     assert "Switched off" in found["warm start"]["text"]
 
 
-@pytest.mark.parametrize(("fastapi", "levels"), [("0.150.9", ["ok"]), ("0.151.0", ["ok", "warning"])])
-def test_a_fastapi_that_is_too_new(monkeypatch: pytest.MonkeyPatch, fastapi: str, levels: list[str]) -> None:
-    monkeypatch.setattr(checks.metadata, "version", {"prefect": "3.8.8", "fastapi": fastapi}.__getitem__)
-    assert [finding.level for finding in checks.check_versions()] == levels
+@pytest.mark.parametrize(
+    ("fastapi", "sqlalchemy", "remedies"),
+    [("0.150.9", "2.0.58", 0), ("0.151.0", "2.0.58", 1), ("0.150.9", "2.1.0", 1), ("0.151.0", "2.1.9", 2)],
+)
+def test_libraries_that_are_too_new(
+    monkeypatch: pytest.MonkeyPatch, fastapi: str, sqlalchemy: str, remedies: int
+) -> None:
+    versions = {"prefect": "3.8.8", "fastapi": fastapi, "sqlalchemy": sqlalchemy}
+    monkeypatch.setattr(checks.metadata, "version", versions.__getitem__)
+    found = checks.check_versions()
+    assert [finding.level for finding in found] == ["ok"] + ["warning"] * remedies
+    names_its_remedies(map(asdict, found))
 
 
 def test_a_prefect_that_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.metadata, "version", {"prefect": "3.9.0", "fastapi": "0.150.0"}.__getitem__)
+    versions = {"prefect": "3.9.0", "fastapi": "0.150.0", "sqlalchemy": "2.1.9"}
+    monkeypatch.setattr(checks.metadata, "version", versions.__getitem__)
     warning = checks.check_versions()[1]
     assert "not tested with Prefect 3.9.0" in warning.text and "prefect>=3.8.8,<3.9" in (warning.remedy or "")
+
+
+def test_no_finding_is_written_without_a_command() -> None:
+    """Each place that makes one says in backquotes what to type; or takes the remedy from a table, which is checked."""
+    made: dict[str, list[ast.expr]] = {}
+    for file in (REPOSITORY / "prefect_gpu").rglob("*.py"):
+        for call in ast.walk(ast.parse(file.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                level = call.args[0]
+                if not (isinstance(level, ast.Constant) and level.value == "ok"):
+                    made.setdefault(file.name, []).append(call)
+    assert sum(map(len, made.values())) >= 25, "all of them were found"
+    bare = [f"{file}:{call.lineno}" for file, calls in made.items() for call in calls if not _has_remedy(call)]
+    assert bare == []
+
+
+def _has_remedy(call: Any) -> bool:
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
+        return True  # of explain_settings, whose type says that there is one
+    if len(call.args) < 4:
+        return False
+    words = ast.unparse(call.args[3])
+    return words.count("`") >= 2 or isinstance(call.args[3], (ast.Name, ast.Attribute, ast.IfExp))
+
+
+def test_what_the_driver_may_answer_has_a_command_each() -> None:
+    known = [*nvml_words.NO_DRIVER.values(), *nvml_words._DRIVER_FAILURES.values(), *nvml_words._GPU_FAILURES.values()]
+    unknown = pynvml.NVMLError(999)
+    names_its_remedies(
+        {"level": "error", "text": text, "remedy": remedy}
+        for text, remedy in (*known, nvml_words.driver_failure(unknown), nvml_words.gpu_failure(unknown))
+    )
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["file is not a database", "database is locked", "disk is full", "unable to open", "must be owner of table runs",
+     "password authentication failed", 'database "runs" does not exist', "permission denied", "timeout expired"],
+)  # fmt: skip
+@pytest.mark.parametrize("url", ["sqlite:////srv/our runs.db", "postgresql://me:geheim@db.example/runs"])
+def test_what_a_database_may_answer_has_a_command_each(url: str, said: str) -> None:
+    error = explain(url, RuntimeError(said))
+    names_its_remedies([{"level": "error", "text": error.what, "remedy": error.remedy}])
+    assert "geheim" not in str(error)
+
+
+def test_after_a_restart_of_the_machine_what_was_tried_out_is_started_again(
+    doctor: Doctor, closed_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / FOLDER).mkdir()
+    found = doctor(PREFECT_API_URL=f"http://127.0.0.1:{closed_port}/api")["Prefect server"]
+    assert found["remedy"] == "Start what was up in this folder: `prefect-gpu up`."
 
 
 class _Api(BaseHTTPRequestHandler):

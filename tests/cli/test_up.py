@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from prefect_gpu.lab.dotenv import forget, put
 from prefect_gpu.lab.sandbox import processes_of
-from prefect_gpu.lab.tryout import FOLDER
+from prefect_gpu.lab.tryout import FOLDER, Running, TryOut
 from tests.cli.conftest import REPOSITORY, InProcess
 
 SETTINGS = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "OTHER": "2"}
@@ -83,3 +83,19 @@ def test_nothing_to_end_is_said_and_a_damaged_note_is_none(
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "up.json").write_text("[" * 100)
     assert run_cli("down").exit_code == 0
+
+
+def test_without_an_engine_containers_are_refused_and_nothing_is_left(
+    run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run_cli("up", "--kind", "docker", DOCKER_HOST=f"unix://{tmp_path}/none.sock")
+    assert done.exit_code == 1 and "sudo systemctl start docker" in done.output
+    assert theirs(tmp_path) == [] and not (tmp_path / ".env").exists()
+
+
+def test_what_is_up_is_of_one_kind(run_cli: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TryOut, "running", lambda _: Running("http://here/api", "http://here", "/state", "gpus"))
+    done = run_cli("up", "--kind", "docker")
+    assert done.exit_code == 2 and "process is up here. End it first: prefect-gpu down" in done.output

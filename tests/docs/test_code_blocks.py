@@ -36,9 +36,11 @@ LANGUAGES = {*COMMANDS, "python", "yaml", "json", "ini", "sql", "text"}
 """Each but ``text``, which is what something prints or a drawing, has a test below."""
 # fmt: off
 SHELL = {
-    ".", "apt-get", "cd", "chmod", "cp", "createdb", "curl", "docker", "done", "dropdb", "echo", "export", "for", "jq",
-    "kill", "mkdir", "nvidia-ctk", "nvidia-smi", "pg_dump", "pip", "psql", "rm", "rsync", "sh", "sleep", "source",
-    "sqlite3", "ssh", "ssh-keygen", "ssh-keyscan", "systemctl",
+    ".", "apt-get", "aws", "cd", "chmod", "cp", "createdb", "curl", "df", "dmesg", "do", "docker", "done", "dropdb",
+    "echo", "export", "for", "free", "fuser", "grep", "jq", "kill", "ls", "lspci", "mkdir", "modprobe", "mv",
+    "nvidia-ctk", "nvidia-smi", "pg_dump", "pg_isready", "pip", "poweroff", "psql", "reboot", "rm", "rsync", "sh",
+    "sleep", "source", "sqlite3", "ssh", "ssh-keygen", "ssh-keyscan", "systemctl", "ubuntu-drivers", "unset",
+    "usermod",
 }
 # fmt: on
 """Programs of the system: nothing of ours, or of Prefect's, can be wrong with them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,10 +17,15 @@ class Finding:
         level: ``ok``; ``warning``: runs will work, but not as they might; ``error``: no run can start.
         subject: What it is about, in a word or two: ``"devices"``, ``"GPU 3"``.
         text: What was found, a sentence.
-        remedy: What to do about it; empty where nothing needs doing.
+        remedy: What to do about it, with the command to type in backquotes; empty where nothing needs doing.
     """
 
     level: Level
     subject: str
     text: str
     remedy: str = ""
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of the remedy."""
+        return re.findall(r"`([^`]+)`", self.remedy)

@@ -15,7 +15,7 @@ from prefect_gpu.units import format_bytes
 
 _HIDDEN = (
     "CUDA_VISIBLE_DEVICES is set and names no GPU, so none is used.",
-    "Unset it to use this machine's GPUs.",
+    "To use this machine's GPUs: `unset CUDA_VISIBLE_DEVICES`.",
 )
 
 
@@ -96,7 +96,7 @@ def _visible(
                 "warning",
                 "CUDA_VISIBLE_DEVICES",
                 f"It names {', '.join(unknown)}, which this machine does not have or cannot use.",
-                "See `nvidia-smi -L` for the GPUs there are, or unset the variable.",
+                "See which GPUs there are (`nvidia-smi -L`), or use all of them: `unset CUDA_VISIBLE_DEVICES`.",
             )
         )
     return tuple(device for _, device in sorted(named, key=lambda pair: pair[0]))
@@ -112,7 +112,7 @@ def _order_finding(visibility: Visibility, environ: Mapping[str, str]) -> list[F
             "warning",
             "CUDA_VISIBLE_DEVICES",
             "It names GPUs by number, and this machine has several kinds, which CUDA may number differently.",
-            "Name them by UUID (`nvidia-smi -L`), or set CUDA_DEVICE_ORDER=PCI_BUS_ID.",
+            "Name them by UUID (`nvidia-smi -L`), or `export CUDA_DEVICE_ORDER=PCI_BUS_ID`.",
         )
     ]
 
@@ -132,7 +132,7 @@ def _summary(devices: tuple[DeviceInfo, ...], no_driver: tuple[str, str] | None)
                 "error",
                 "devices",
                 f"{why} No virtual devices are declared either, so there is nothing to run on.",
-                f"{remedy} To train on the CPU, declare virtual devices: PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2.",
+                f"{remedy} To train on the CPU: `export PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2`.",
             )
         return Finding(
             "warning",
@@ -146,7 +146,7 @@ def _summary(devices: tuple[DeviceInfo, ...], no_driver: tuple[str, str] | None)
             "error",
             "devices",
             "There is an NVIDIA driver, but no GPU that can be used.",
-            'See `nvidia-smi`. To train on the CPU, start the worker with CUDA_VISIBLE_DEVICES="".',
+            'See what it says: `nvidia-smi`. To train on the CPU: `export CUDA_VISIBLE_DEVICES=""`.',
         )
     counts: dict[tuple[str, int], int] = {}
     for device in devices:
@@ -166,7 +166,8 @@ def _host_findings(cpus: tuple[int, ...], memory_bytes: int, devices: tuple[Devi
                 "cores",
                 f"This container may use {quota:g} cores' worth of time but sees {len(cpus)} cores, so runs "
                 "may be slowed down by runs that share no core with them.",
-                "Bind the container to cores (`docker run --cpuset-cpus`) instead of limiting its time.",
+                "Bind the container to cores instead of limiting its time: "
+                f"`docker run --cpuset-cpus=0-{max(1, round(quota)) - 1}`.",
             )
         )
     declared = sum(device.memory_bytes for device in devices if device.virtual)
@@ -177,7 +178,8 @@ def _host_findings(cpus: tuple[int, ...], memory_bytes: int, devices: tuple[Devi
                 "memory",
                 f"The virtual devices have {format_bytes(declared)} in all, the machine only "
                 f"{format_bytes(memory_bytes)}: runs that use what they are given can run out of memory.",
-                "Lower PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICE_MEMORY or ..._VIRTUAL_DEVICES.",
+                "Declare less: `export PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICE_MEMORY="
+                f"{memory_bytes // len(devices) >> 20}MiB`.",
             )
         )
     return findings

@@ -155,7 +155,7 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
                 "warning",
                 subject,
                 "Left out: its compute mode is Prohibited.",
-                f"Allow computing with `nvidia-smi -i {index} -c DEFAULT`.",
+                f"Allow computing: `sudo nvidia-smi -i {index} -c DEFAULT`.",
             )
         )
         return [], findings
@@ -166,7 +166,7 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
                 subject,
                 "Its compute mode is Exclusive Process: runs cannot share it, and the next run "
                 f"cannot get ready on it while one is {within('saving')}.",
-                f"Allow sharing with `nvidia-smi -i {index} -c DEFAULT`.",
+                f"Allow sharing: `sudo nvidia-smi -i {index} -c DEFAULT`.",
             )
         )
 
@@ -180,8 +180,8 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
                     "warning",
                     subject,
                     "Left out: MIG is enabled on it, but it has no MIG instances.",
-                    f"Create some (`sudo nvidia-smi mig -i {index} -cgi <profile> -C`) or turn MIG "
-                    f"off (`sudo nvidia-smi -i {index} -mig 0`).",
+                    f"Turn MIG off (`sudo nvidia-smi -i {index} -mig 0`), or create instances: one that is all of "
+                    f"it (`sudo nvidia-smi mig -i {index} -cgi 0 -C`), or smaller ones (`nvidia-smi mig -lgip`).",
                 )
             )
         return instances, findings
@@ -194,7 +194,7 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
                 subject,
                 "The driver reports no memory size for it, as it shares the machine's memory: the "
                 "machine's memory is counted as its own.",
-                "State gpu_memory for runs on it, and leave room for the system.",
+                "State gpu_memory for runs on it, and leave room for the system: `free -h` shows what there is.",
             )
         )
     return [

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
 from prefect_gpu.runtime.telemetry import host, inventory, take_inventory
+from tests.runtime.telemetry.remedies import names_its_remedies
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -82,6 +84,7 @@ def test_no_device_at_all_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     taken = take_inventory(virtual_devices=0, virtual_device_memory_bytes=1 << 20)
     [finding] = [finding for finding in taken.findings if finding.subject == "devices"]
+    names_its_remedies(map(asdict, taken.findings))
     assert taken.devices == ()
     assert finding.level == "error"
     assert "VIRTUAL_DEVICES" in finding.remedy
@@ -91,6 +94,7 @@ def test_more_virtual_memory_than_the_machine_has_is_a_warning(monkeypatch: pyte
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     taken = take_inventory(virtual_devices=2, virtual_device_memory_bytes=TOTAL)
     assert "memory" in {finding.subject for finding in taken.findings if finding.level == "warning"}
+    names_its_remedies(map(asdict, taken.findings))
 
 
 def test_a_quota_below_the_visible_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +102,4 @@ def test_a_quota_below_the_visible_cores_is_a_warning(monkeypatch: pytest.Monkey
     monkeypatch.setattr(inventory.host, "cpu_quota", lambda: 0.5)
     taken = take_inventory(virtual_devices=1, virtual_device_memory_bytes=1 << 20)
     assert "cores" in {finding.subject for finding in taken.findings}
+    names_its_remedies(map(asdict, taken.findings))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.nvml_stub import NvmlStub
+from tests.runtime.telemetry.remedies import names_its_remedies
 
 TAKE = """
 import dataclasses, json
@@ -40,7 +41,9 @@ def mig(slot: int, **fields: object) -> str:
 
 
 def take(nvml: NvmlStub, virtual: int = 2, **environ: str) -> Any:
-    return nvml.run(TAKE.format(virtual=virtual), **environ)
+    taken = nvml.run(TAKE.format(virtual=virtual), **environ)
+    names_its_remedies(taken["findings"])
+    return taken
 
 
 def ids(inventory: Any) -> list[str]:

@@ -1,0 +1,45 @@
+"""``watch``: what it shows of runs in a real pool, from what Prefect knows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from benchmarks._host.served import using
+from prefect_gpu import watch
+from prefect_gpu.watching import Watched
+from tests.live.pool import LivePool
+
+
+async def test_runs_are_shown_until_they_are_over_with_their_losses(
+    served: LivePool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = await served.submit(steps=6)
+    bad = await served.submit("crash")
+    with using(served.sandbox):
+        first, second = await asyncio.to_thread(watch, [good, bad], every_s=0.2)
+    assert (first.id, first.state, first.over, first.percent) == (good, "Completed", True, 100.0)
+    assert len(first.losses) == 6 and first.losses[-1][0] == 6
+    assert second.state == "Crashed" and second.message and not second.losses
+    shown = capsys.readouterr().out
+    assert f"{first.name}: Completed, loss {first.losses[-1][1]:.4g}" in shown
+    assert f"{second.name}: Crashed: {second.message}" in shown
+    with using(served.sandbox), pytest.raises(ValueError, match="knows no such flow run"):
+        await asyncio.to_thread(watch, [uuid4()])
+
+
+@pytest.mark.parametrize("wrong", ["train", 7, None])
+def test_what_is_no_run_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="is no run: give what `submit` returned"):
+        watch([wrong])
+
+
+def test_a_notebook_shows_no_markup_of_a_runs(served: LivePool) -> None:
+    from prefect_gpu.watching import Watch
+
+    named = Watched(uuid4(), "<b>x</b>", {"lr": "<i>"}, "Training", False, "<u>", 40.0, "<s>", [(1.0, 2.0)])
+    html = Watch([named])._repr_html_()
+    assert "width:40%" in html and not any(tag in html for tag in ("<b>", "<i>", "<u>", "<s>"))
