@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import time
 from pathlib import Path
+from uuid import UUID
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 from prefect import flow
+from prefect.client.orchestration import get_client
 
 from benchmarks._host.served import using
-from prefect_gpu import gpu, sweep, training_run
+from prefect_gpu import asha, gpu, sweep, training_run
 from prefect_gpu.sweeps import SweepError
 from prefect_gpu.training.trial import PRUNED_AT
 from tests.live.pool import LivePool
@@ -29,7 +32,7 @@ def parabola(x: float, step_s: float = 0.0, fail_above: float = 9.0) -> dict[str
         raise ValueError("too large")
     with training_run(steps=STEPS) as run:
         for step in run.steps():
-            time.sleep(step_s)
+            time.sleep(step_s * max(1.0, x))  # where much is to be pruned, there is time for it
             run.report(loss=x * x + 1.0 / (step + 1))
     return {"loss": x * x, "steps": float(run.step)}
 
@@ -72,6 +75,55 @@ async def test_bad_trials_are_pruned_while_they_train_and_the_study_goes_on_late
         assert len(study.trials) == len(order) + 1
         study = await asyncio.to_thread(search, trials=len(order) + 1)
     assert len(study.trials) == len(order) + 1
+
+
+@flow(name="slope")
+def slope(x: float, trace: str, checkpoints: bool = True) -> float:
+    """Its loss comes down to x. It carries on from its checkpoint, and notes each step."""
+    with training_run(steps=9) as run:
+        run.restore()
+        for step in run.steps():
+            with open(trace, "a") as notes:
+                notes.write(f"{x} {step} {os.getpid()}\n")
+            time.sleep(0.2)
+            save = functools.partial(Path.write_text, data=str(step)) if checkpoints else None
+            run.report(loss=x + 1.0 / (step + 1), checkpoint=save)
+    return x
+
+
+async def test_who_is_among_the_best_of_its_rung_is_promoted_and_carries_on_from_its_checkpoint(
+    serving: LivePool, tmp_path: Path
+) -> None:
+    storage, trace = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "trace"
+    study = optuna.create_study(storage=storage, study_name="slope")
+    for x in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+        study.enqueue_trial({"x": x})
+    with using(serving.sandbox):
+        study = await asyncio.to_thread(
+            sweep,
+            gpu(work_pool=serving.name)(slope),
+            {"x": (0.0, 8.0)},
+            trials=6,
+            parallel=2,
+            rungs=asha(min_steps=1),
+            fixed={"trace": str(trace)},
+            storage=storage,
+        )
+        async with get_client() as client:
+            runs = {trial.params["x"]: UUID(trial.user_attrs["flow_run"]) for trial in study.trials}
+            names = {x: [state.name for state in await client.read_flow_run_states(id_)] for x, id_ in runs.items()}
+    steps: dict[float, list[tuple[int, int]]] = {}
+    for line in trace.read_text().splitlines():
+        x, step, pid = line.split()
+        steps.setdefault(float(x), []).append((int(step), int(pid)))
+    # The two best of six are promoted; one of them, alone at the second rung, is not.
+    assert set(names[1.0]) >= {"Suspended", "Cancelled"} and names[1.0].count("Suspended") == 2
+    assert len({pid for _, pid in steps[1.0]}) == 2, "it was a process for each part"
+    for done in steps.values():
+        assert [step for step, _ in done] == list(range(len(done))), "no step is lost, none is done twice"
+    assert len(steps[1.0]) > len(steps[6.0]) and len(steps[6.0]) < 9
+    assert all(trial.state is TrialState.PRUNED for trial in study.trials)
+    assert study.trials[0].user_attrs["step_s"] > 0.1
 
 
 async def test_a_trial_that_was_left_training_is_waited_for_and_failed_ones_do_not_stop_a_sweep(
