@@ -50,10 +50,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Curve:
-    """A search: seconds since its start and the best validation loss so far, where it gets better; and how many trials.
+    """A search.
 
     Attributes:
-        steps: Of all trials together.
+        better: Seconds since its start and the best validation loss so far, each time that it got better.
+        trials: How many trained, also those that ended after its time.
+        steps: Of all of them together.
     """
 
     better: tuple[tuple[float, float], ...]
@@ -145,7 +147,7 @@ def read_curve(trace: Path, begin: float, seconds: float) -> Curve:
     for at, loss, *_ in inside:
         if not better or loss < better[-1][1]:
             better.append((round(at - begin, 2), loss))
-    return Curve(tuple(better), sum(number == 0 for _, _, number, _ in inside), len(inside))
+    return Curve(tuple(better), sum(number == 0 for _, _, number, _ in notes), len(notes))
 
 
 def _open_runs() -> int:

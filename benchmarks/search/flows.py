@@ -15,7 +15,7 @@ from prefect import flow
 from prefect_gpu import training_run
 
 
-@flow
+@flow(persist_result=True)
 def boosted(
     learning_rate: float,
     max_depth: int,
@@ -33,7 +33,7 @@ def boosted(
     return _train("boosted", {**parameters, **more}, trace, steps, plain)
 
 
-@flow
+@flow(persist_result=True)
 def network(
     lr: float,
     momentum: float,

@@ -97,6 +97,7 @@ def sweep(
     watched = pruner is not None or rungs is not None
     if storage is None and watched:
         storage = f"sqlite:///{Path.cwd() / _file_name(name)}.db"
+    storage = storage and storage_url(storage)
     study = optuna.create_study(
         storage=storage,
         study_name=name,
@@ -123,6 +124,16 @@ def sweep(
         last = study.trials[-1].user_attrs.get(ERROR, "no error was recorded")
         raise SweepError(f"All {len(study.trials)} trials failed: look at one of their runs. The last: {last}")
     return study
+
+
+def storage_url(url: str) -> str:
+    """A study's storage as SQLAlchemy has it: PostgreSQL by psycopg, which the extra ``postgres`` brings.
+
+    Example:
+        >>> storage_url("postgresql://me@db/studies")
+        'postgresql+psycopg://me@db/studies'
+    """
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
 
 
 def _file_name(name: str) -> str:
