@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import time
 from pathlib import Path
 from uuid import UUID
@@ -77,17 +76,15 @@ async def test_bad_trials_are_pruned_while_they_train_and_the_study_goes_on_late
     assert len(study.trials) == len(order) + 1
 
 
-@flow(name="slope")
-def slope(x: float, trace: str, checkpoints: bool = True) -> float:
-    """Its loss comes down to x. It carries on from its checkpoint, and notes each step."""
-    with training_run(steps=9) as run:
+@flow(name="slope", persist_result=True)
+def slope(x: float, trace: str) -> float:
+    """Its loss is x. It carries on from its checkpoint, and notes each step."""
+    with training_run(steps=2) as run:
         run.restore()
         for step in run.steps():
             with open(trace, "a") as notes:
-                notes.write(f"{x} {step} {os.getpid()}\n")
-            time.sleep(0.2)
-            save = functools.partial(Path.write_text, data=str(step)) if checkpoints else None
-            run.report(loss=x + 1.0 / (step + 1), checkpoint=save)
+                notes.write(f"{x} {step}\n")
+            run.report(loss=x, checkpoint=functools.partial(Path.write_text, data=str(step)))
     return x
 
 
@@ -96,34 +93,28 @@ async def test_who_is_among_the_best_of_its_rung_is_promoted_and_carries_on_from
 ) -> None:
     storage, trace = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "trace"
     study = optuna.create_study(storage=storage, study_name="slope")
-    for x in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0):
+    for x in (1.0, 2.0):
         study.enqueue_trial({"x": x})
     with using(serving.sandbox):
         study = await asyncio.to_thread(
             sweep,
             gpu(work_pool=serving.name)(slope),
             {"x": (0.0, 8.0)},
-            trials=6,
-            parallel=2,
-            rungs=asha(min_steps=1),
+            trials=2,
+            parallel=1,
+            rungs=asha(min_steps=1, reduction=2),
             fixed={"trace": str(trace)},
             storage=storage,
         )
         async with get_client() as client:
-            runs = {trial.params["x"]: UUID(trial.user_attrs["flow_run"]) for trial in study.trials}
-            names = {x: [state.name for state in await client.read_flow_run_states(id_)] for x, id_ in runs.items()}
-    steps: dict[float, list[tuple[int, int]]] = {}
-    for line in trace.read_text().splitlines():
-        x, step, pid = line.split()
-        steps.setdefault(float(x), []).append((int(step), int(pid)))
-    # The two best of six are promoted; one of them, alone at the second rung, is not.
-    assert set(names[1.0]) >= {"Suspended", "Cancelled"} and names[1.0].count("Suspended") == 2
-    assert len({pid for _, pid in steps[1.0]}) == 2, "it was a process for each part"
-    for done in steps.values():
-        assert [step for step, _ in done] == list(range(len(done))), "no step is lost, none is done twice"
-    assert len(steps[1.0]) > len(steps[6.0]) and len(steps[6.0]) < 9
-    assert all(trial.state is TrialState.PRUNED for trial in study.trials)
-    assert study.trials[0].user_attrs["step_s"] > 0.1
+            ids = [UUID(trial.user_attrs["flow_run"]) for trial in study.trials]
+            names = [[state.name for state in await client.read_flow_run_states(id_)] for id_ in ids]
+    # The first stops, as one of one. The second is worse, so that the first is the better one of two.
+    assert trace.read_text().splitlines() == ["1.0 0", "2.0 0", "1.0 1"], "no step is lost, and none is done twice"
+    assert names[0].count("Suspended") == 1 and names[0][-1] == "Completed", names
+    assert names[1].count("Suspended") == 1 and names[1][-1] == "Cancelled", names
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+    assert study.best_value == 1.0 and study.trials[0].user_attrs["step_s"] > 0.0
 
 
 async def test_a_trial_that_was_left_training_is_waited_for_and_failed_ones_do_not_stop_a_sweep(
