@@ -27,6 +27,8 @@ logger = logging.getLogger("prefect_gpu.training")
 PRUNED = "pruned: other trials were better at this step"
 STOPPED = "stopped at a rung: other trials were better there"
 COMPLETE = "complete: the last step of the search is done"
+AT_A_RUNG = "It has stopped at a rung"
+"""How the message of a state of Prefect begins that a trial has given to its own run."""
 PRUNED_AT = "pruned_at"
 """User attribute of a trial: the step after which it was pruned."""
 STEP_S = "step_s"
@@ -144,9 +146,9 @@ class TrialLink:
         Raises:
             prefect.exceptions.Pause: The run is suspended, and its process is to end.
         """
-        words = f"It has stopped after step {step}, where other trials were better. It may be promoted."
+        words = f"{AT_A_RUNG} after step {step}, where other trials were better. It may be promoted."
         # By its name: what talks to the pool does without Prefect, and here Prefect is asked.
-        import_module("prefect_gpu.suspension").suspend(run_id, words)
+        import_module("prefect_gpu.stopped_trial").suspend(run_id, words)
 
     def _looks_between(self, before: int, now: int) -> list[int]:
         """The steps after which all trials are looked at, so that they can be compared: those just passed."""
