@@ -12,19 +12,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from prefect_gpu.blocks import CheckpointStorage, GpuCluster
     from prefect_gpu.decorators import gpu
-    from prefect_gpu.sweeps import sweep
+    from prefect_gpu.sweeps import asha, sweep
     from prefect_gpu.training import training_run
     from prefect_gpu.watching import watch
     from prefect_gpu.worker import GpuWorker
 
     __version__: str
 
-__all__ = ["CheckpointStorage", "GpuCluster", "GpuWorker", "__version__", "gpu", "sweep", "training_run", "watch"]
+__all__ = [
+    "CheckpointStorage",
+    "GpuCluster",
+    "GpuWorker",
+    "__version__",
+    "asha",
+    "gpu",
+    "sweep",
+    "training_run",
+    "watch",
+]
 
 _HOMES = {
     "CheckpointStorage": "prefect_gpu.blocks",
     "GpuCluster": "prefect_gpu.blocks",
     "GpuWorker": "prefect_gpu.worker",
+    "asha": "prefect_gpu.sweeps",
     "gpu": "prefect_gpu.decorators",
     "sweep": "prefect_gpu.sweeps",
     "training_run": "prefect_gpu.training",

@@ -6,10 +6,11 @@ import base64
 import io
 import re
 import warnings
+from math import isfinite
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from prefect.artifacts import create_image_artifact, create_table_artifact
 from prefect.runtime import flow_run
 
@@ -25,7 +26,9 @@ def show(study: optuna.Study, objective: str) -> None:
     create_table_artifact(table(study, objective), key=f"{key}-trials", description=description)
     if picture := parallel_coordinates(study, objective):
         url = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-        create_image_artifact(url, key=f"{key}-parameters", description="Each line is a trial")
+        create_image_artifact(
+            url, key=f"{key}-parameters", description="Each line is a trial, also those that ended early"
+        )
 
 
 def table(study: optuna.Study, objective: str) -> list[dict[str, Any]]:
@@ -51,9 +54,18 @@ def table(study: optuna.Study, objective: str) -> list[dict[str, Any]]:
 
 
 def parallel_coordinates(study: optuna.Study, objective: str) -> bytes | None:
-    """A PNG with a line for each trial that ended; None without matplotlib, or with nothing to draw."""
-    if len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))) < 2:
+    """A PNG with a line for each trial that has a value, whoever ended early with the last that it had reported.
+
+    None without matplotlib, or with nothing to draw.
+    """
+    known = [trial for trial in study.trials if trial.value is not None and trial.params and isfinite(trial.value)]
+    if len(known) < 2:
         return None
+    # Optuna draws only trials that are complete.
+    drawn_study = optuna.create_study(direction=study.direction)
+    drawn_study.add_trials(
+        create_trial(value=trial.value, params=trial.params, distributions=trial.distributions) for trial in known
+    )
     try:
         import matplotlib
 
@@ -64,7 +76,7 @@ def parallel_coordinates(study: optuna.Study, objective: str) -> bytes | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna calls its drawings experimental
-        plot_parallel_coordinate(study, target_name=objective)
+        plot_parallel_coordinate(drawn_study, target_name=objective)
     figure, drawn = pyplot.gcf(), io.BytesIO()
     figure.set_size_inches(9, 4)
     figure.savefig(drawn, format="png", dpi=90, bbox_inches="tight")

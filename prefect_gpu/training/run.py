@@ -30,6 +30,7 @@ from prefect_gpu.training.protocol import (
     ENV_KEEP_BEST,
     ENV_POOL,
     ENV_RESTORES_ONLY,
+    ENV_RUN_ID,
     ENV_TRIAL,
     FINISHED,
     PREPARING,
@@ -39,7 +40,7 @@ from prefect_gpu.training.protocol import (
 from prefect_gpu.training.saver import Saver
 from prefect_gpu.training.share import Pacer
 from prefect_gpu.training.suspension import forgetting
-from prefect_gpu.training.trial import PRUNED, TrialLink, link_from
+from prefect_gpu.training.trial import STOPPED, TrialLink, link_from
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -191,6 +192,9 @@ class TrainingRun:
         self._told.progress()
         if self._trial is not None:
             self._trial.ended()
+        if self._trial is not None and error is None and self.stopped == STOPPED:
+            with self.saving():  # the device is free from here on
+                self._trial.suspend(os.environ[ENV_RUN_ID], self.step)
         self._told.ended(error)
 
     def ready(self) -> None:
@@ -217,6 +221,8 @@ class TrainingRun:
         if self._best is not None:
             self._best.begin()
         self._pacer.begin()
+        if self._trial is not None:
+            self._trial.began()
         self._enter_phase(TRAINING)
 
     @contextmanager
@@ -382,8 +388,10 @@ class TrainingRun:
         for call in self._on_report:
             call(step, loss, metrics)
         saver = self._saver
-        if self._trial is not None and self._trial.reported(step, loss, metrics):
-            saver.stop(PRUNED)
+        if self._trial is not None:
+            can_go_on = checkpoint is not None and saver.store is not None
+            if ends := self._trial.reported(step, loss, metrics, carries_on=can_go_on):
+                saver.stop(ends)
         if checkpoint is not None:
             saver.offer()
             if self._best is not None and loss is not None:

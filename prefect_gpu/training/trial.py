@@ -1,7 +1,8 @@
-"""A training that is a trial of a study: it tells the study how far it is, and ends when the study's pruner says so.
+"""A training that is a trial of a study: it tells the study how far it is, and ends when the study says so.
 
 Nothing in the training function says so. Whoever started the run has set ``PREFECT_GPU_TRIAL``; :func:`.training_run`
-finds it. Optuna and the study's storage are asked in a thread: a slow database does not slow down the training.
+finds it. Optuna and the study's storage are asked in a thread: a slow database does not slow down a training that a
+pruner looks at, which may do some more steps until it is told that it ends. Only at a rung is the answer waited for.
 """
 
 from __future__ import annotations
@@ -12,18 +13,30 @@ import pickle
 import queue
 import threading
 from base64 import b64decode
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from math import inf, isfinite
+from time import monotonic
 from typing import Any
+
+from prefect_gpu.training.rungs import Reached, Rungs
 
 logger = logging.getLogger("prefect_gpu.training")
 
 PRUNED = "pruned: other trials were better at this step"
+STOPPED = "stopped at a rung: other trials were better there"
+COMPLETE = "complete: the last step of the search is done"
+AT_A_RUNG = "It has stopped at a rung"
+"""How the message of a state of Prefect begins that a trial has given to its own run."""
 PRUNED_AT = "pruned_at"
 """User attribute of a trial: the step after which it was pruned."""
+STEP_S = "step_s"
+"""User attribute of a trial: seconds of training that a step took, on the whole."""
 
 _LOOKS = 20  # at most so many times is a training of known length looked at
 _EVERY = 10  # steps from one look to the next, where the length is not known
-_PATIENCE_S = 30.0  # for the last looks, when the training is over
+_PATIENCE_S = 30.0  # for the answer at a rung, and for the last looks, when the training is over
 
 
 @dataclass(frozen=True)
@@ -34,20 +47,36 @@ class TrialOf:
         storage: Where the study is, as Optuna's URL.
         study: Its name.
         trial: Optuna's id of the trial in that storage.
+        number: Its number in the study.
         value: What the study optimises: ``loss``, or a metric that the training reports.
         pruner: Optuna's pruner, pickled, in base64: a storage does not keep it. It is trusted as the flow is, which
             comes from the same hands, and is pickled, too.
+        rungs: Where trials stop, and may be promoted; None: the pruner decides, and whoever ends has ended.
     """
 
     storage: str
     study: str
     trial: int
+    number: int
     value: str
     pruner: str
+    rungs: Rungs | None = None
 
     def as_text(self) -> str:
         """For an environment variable."""
-        return json.dumps(vars(self))
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> TrialOf:
+        """What :meth:`as_text` wrote.
+
+        Raises:
+            ValueError: It is something else.
+            TypeError: It is, too.
+        """
+        told = json.loads(text)
+        rungs = told.pop("rungs", None)
+        return cls(**told, rungs=Rungs(**rungs) if rungs else None)
 
 
 class TrialLink:
@@ -58,54 +87,115 @@ class TrialLink:
         steps: How many steps the training has; None: nobody knows.
 
     Attributes:
-        pruned: Whether the pruner has said that it is to end.
+        ends: Why the training is to end; None as long as it need not.
     """
 
     def __init__(self, about: TrialOf, steps: int | None) -> None:
-        self.pruned = False
+        self.ends: str | None = None
         self._about = about
         self._steps = steps
-        self._seen = 0
-        self._looks: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
+        self._seen: int | None = None  # the step before the next report
+        self._carries_on = False  # whether the training offers checkpoints, so that it can be promoted
+        self._began, self._done = monotonic(), 0
+        self._gone = False  # whether the study cannot be reached
+        self._answered = threading.Event()  # all looks so far
+        self._looks: queue.SimpleQueue[tuple[list[int], float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="prefect-gpu-trial", daemon=True)
         self._thread.start()
 
-    def reported(self, step: int, loss: float | None, metrics: dict[str, Any]) -> bool:
-        """The training has done a step. Costs next to nothing.
+    def began(self) -> None:
+        """The training's first step begins now."""
+        self._began = monotonic()
+
+    def reported(
+        self, step: int, loss: float | None, metrics: dict[str, Any], *, carries_on: bool = False
+    ) -> str | None:
+        """The training has done a step. Costs next to nothing, but at a rung, where the study is asked.
+
+        Args:
+            carries_on: Whether it has offered a checkpoint with this report, and there is a place for it.
 
         Returns:
-            Whether it is to end.
+            Why it is to end; None if it is not.
         """
-        if self.pruned:
-            return True
-        every = max(1, -(-self._steps // _LOOKS)) if self._steps else _EVERY
-        # All trials of a length are looked at after the same steps, so that they can be compared.
-        if step // every > self._seen // every or step == self._steps:
-            value = loss if self._about.value == "loss" else metrics.get(self._about.value)
-            if value is not None:
-                self._looks.put((step, float(value)))
+        if self.ends is not None:
+            return self.ends
+        self._carries_on, self._done = carries_on, self._done + 1
+        seen = step - 1 if self._seen is None else self._seen
         self._seen = step
-        return False
+        if looks := self._looks_between(seen, step):
+            value = loss if self._about.value == "loss" else metrics.get(self._about.value)
+            self._answered.clear()
+            if value is not None and not self._gone:
+                self._looks.put((looks, float(value)))
+                if self._about.rungs is not None and not self._answered.wait(_PATIENCE_S):
+                    logger.warning("The study %s does not answer: this trial trains on.", self._about.study)
+        rungs = self._about.rungs
+        if rungs is not None and rungs.max_steps is not None and step >= rungs.max_steps:
+            self.ends = COMPLETE
+        return self.ends
 
     def ended(self) -> None:
         """The training is over: what was not told yet is told."""
         self._looks.put(None)
         self._thread.join(_PATIENCE_S)
 
+    def suspend(self, run_id: str, step: int) -> None:
+        """It has ended at a rung, and its checkpoint is saved: its flow run waits for its promotion.
+
+        Raises:
+            prefect.exceptions.Pause: The run is suspended, and its process is to end.
+        """
+        words = f"{AT_A_RUNG} after step {step}, where other trials were better. It may be promoted."
+        # By its name: what talks to the pool does without Prefect, and here Prefect is asked.
+        import_module("prefect_gpu.stopped_trial").suspend(run_id, words)
+
+    def _looks_between(self, before: int, now: int) -> list[int]:
+        """The steps after which all trials are looked at, so that they can be compared: those just passed."""
+        if self._about.rungs is not None:
+            return self._about.rungs.between(self._about.number, before, now)
+        every = max(1, -(-self._steps // _LOOKS)) if self._steps else _EVERY
+        return [now] if now // every > before // every or now == self._steps else []
+
     def _follow(self) -> None:
-        trial = None
-        while (look := self._looks.get()) is not None:
-            if self.pruned:
-                continue
-            try:
-                trial = trial or self._open()
-                trial.report(look[1], look[0])
-                if look[0] != self._steps and trial.should_prune():  # whoever has trained to the end is a result
-                    trial.set_user_attr(PRUNED_AT, look[0])
-                    self.pruned = True
-            except Exception as error:  # whatever is wrong with the study, the training goes on
-                logger.warning("The study %s cannot be told of this trial: %s", self._about.study, error)
-                return
+        try:
+            trial = self._open()
+            while (look := self._looks.get()) is not None:
+                if self.ends == PRUNED:
+                    continue
+                steps, value = look
+                for step in steps:
+                    trial.report(value, step)
+                if steps[-1] != self._steps:  # whoever has trained to the end is a result
+                    self.ends = self.ends or self._verdict(trial, steps[-1])
+                self._answered.set()
+            if self._done:
+                trial.set_user_attr(STEP_S, (monotonic() - self._began) / self._done)
+        except Exception as error:  # whatever is wrong with the study, the training goes on
+            logger.warning("The study %s cannot be told of this trial: %s", self._about.study, error)
+            self._gone = True
+            self._answered.set()
+
+    def _verdict(self, trial: Any, step: int) -> str | None:
+        """Why the training is to end after this step; None if it goes on."""
+        rungs = self._about.rungs
+        if rungs is None:
+            if not trial.should_prune():
+                return None
+        else:
+            trials = trial.study.get_trials(deepcopy=False)
+            reached = reached_by(trials, maximize=trial.study.direction.name == "MAXIMIZE")
+            if rungs.goes_on(self._about.number, reached, at_least=0 if self._carries_on else 1):
+                return None
+            if self._carries_on:
+                return STOPPED
+            logger.warning(
+                "This trial is pruned at step %d, and cannot be promoted later: the training offers no checkpoints. "
+                "Give run.report(checkpoint=...), and begin with run.restore().",
+                step,
+            )
+        trial.set_user_attr(PRUNED_AT, step)
+        return PRUNED
 
     def _open(self) -> Any:
         import optuna
@@ -116,13 +206,24 @@ class TrialLink:
         return optuna.trial.Trial(study, self._about.trial)
 
 
+def reached_by(trials: Iterable[Any], *, maximize: bool) -> Reached:
+    """What the rungs look at, of Optuna's trials."""
+    sign = -1.0 if maximize else 1.0
+    return {
+        trial.number: {
+            step: sign * value if isfinite(value) else inf for step, value in trial.intermediate_values.items()
+        }
+        for trial in trials
+    }
+
+
 def link_from(text: str | None, steps: int | None) -> TrialLink | None:
     """The link that an environment variable describes; None if this training is no trial."""
     if not text:
         return None
     try:
-        about = TrialOf(**json.loads(text))
-    except (TypeError, ValueError):
+        about = TrialOf.from_text(text)
+    except (AttributeError, TypeError, ValueError):
         logger.warning("PREFECT_GPU_TRIAL is not understood: this training is no trial of a study.")
         return None
     return TrialLink(about, steps)

@@ -45,7 +45,7 @@ from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.suspension import SUSPENDED, WORDS, refusal, refuse
+from prefect_gpu.worker.suspension import SUSPENDED, WORDS, refusal, refuse, suspends_itself
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -247,7 +247,7 @@ class PrefectHost:
 
     def suspend(self, run: Launch, flow_run: FlowRun) -> None:
         """Let a run save and leave its devices, as its user has suspended it; or let it go on, and say why."""
-        if run.suspending or run.cancelling:
+        if run.suspending or run.cancelling or suspends_itself(flow_run.state):
             return
         run.suspending = True
         message = refusal(run)

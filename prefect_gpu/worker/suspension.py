@@ -13,6 +13,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.training import protocol
+from prefect_gpu.training.trial import AT_A_RUNG
 from prefect_gpu.worker.states import put_back
 
 SUSPENDED = "suspended"  # what is said of a launch that ended so
@@ -25,6 +26,11 @@ LEAVES_BY_ITSELF_S = 5.0
 def is_suspended(state: State | None) -> bool:
     """Whether a state is Prefect's ``Suspended``. One that is merely paused keeps its process, and its devices."""
     return state is not None and state.type is StateType.PAUSED and bool(state.state_details.pause_reschedule)
+
+
+def suspends_itself(state: State | None) -> bool:
+    """Whether the run is a trial that has stopped at a rung: it has saved its progress, and its process is ending."""
+    return state is not None and (state.message or "").startswith(AT_A_RUNG)
 
 
 def suspended_before(history: Sequence[State]) -> State | None:

@@ -6,14 +6,16 @@ import asyncio
 import functools
 import time
 from pathlib import Path
+from uuid import UUID
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 from prefect import flow
+from prefect.client.orchestration import get_client
 
 from benchmarks._host.served import using
-from prefect_gpu import gpu, sweep, training_run
+from prefect_gpu import asha, gpu, sweep, training_run
 from prefect_gpu.sweeps import SweepError
 from prefect_gpu.training.trial import PRUNED_AT
 from tests.live.pool import LivePool
@@ -29,7 +31,7 @@ def parabola(x: float, step_s: float = 0.0, fail_above: float = 9.0) -> dict[str
         raise ValueError("too large")
     with training_run(steps=STEPS) as run:
         for step in run.steps():
-            time.sleep(step_s)
+            time.sleep(step_s * max(1.0, x))  # where much is to be pruned, there is time for it
             run.report(loss=x * x + 1.0 / (step + 1))
     return {"loss": x * x, "steps": float(run.step)}
 
@@ -72,6 +74,47 @@ async def test_bad_trials_are_pruned_while_they_train_and_the_study_goes_on_late
         assert len(study.trials) == len(order) + 1
         study = await asyncio.to_thread(search, trials=len(order) + 1)
     assert len(study.trials) == len(order) + 1
+
+
+@flow(name="slope", persist_result=True)
+def slope(x: float, trace: str) -> float:
+    """Its loss is x. It carries on from its checkpoint, and notes each step."""
+    with training_run(steps=2) as run:
+        run.restore()
+        for step in run.steps():
+            with open(trace, "a") as notes:
+                notes.write(f"{x} {step}\n")
+            run.report(loss=x, checkpoint=functools.partial(Path.write_text, data=str(step)))
+    return x
+
+
+async def test_who_is_among_the_best_of_its_rung_is_promoted_and_carries_on_from_its_checkpoint(
+    serving: LivePool, tmp_path: Path
+) -> None:
+    storage, trace = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "trace"
+    study = optuna.create_study(storage=storage, study_name="slope")
+    for x in (1.0, 2.0):
+        study.enqueue_trial({"x": x})
+    with using(serving.sandbox):
+        study = await asyncio.to_thread(
+            sweep,
+            gpu(work_pool=serving.name)(slope),
+            {"x": (0.0, 8.0)},
+            trials=2,
+            parallel=1,
+            rungs=asha(min_steps=1, reduction=2),
+            fixed={"trace": str(trace)},
+            storage=storage,
+        )
+        async with get_client() as client:
+            ids = [UUID(trial.user_attrs["flow_run"]) for trial in study.trials]
+            names = [[state.name for state in await client.read_flow_run_states(id_)] for id_ in ids]
+    # The first stops, as one of one. The second is worse, so that the first is the better one of two.
+    assert trace.read_text().splitlines() == ["1.0 0", "2.0 0", "1.0 1"], "no step is lost, and none is done twice"
+    assert names[0].count("Suspended") == 1 and names[0][-1] == "Completed", names
+    assert names[1].count("Suspended") == 1 and names[1][-1] == "Cancelled", names
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+    assert study.best_value == 1.0 and study.trials[0].user_attrs["step_s"] > 0.0
 
 
 async def test_a_trial_that_was_left_training_is_waited_for_and_failed_ones_do_not_stop_a_sweep(

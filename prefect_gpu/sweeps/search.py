@@ -1,0 +1,154 @@
+"""One call of ``sweep``: which trial gets the next free place in the pool, and what became of those that had one."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import httpx
+import optuna
+from optuna.trial import Trial, TrialState
+from prefect.client.schemas.objects import FlowRun
+from prefect.utilities.asyncutils import run_coro_as_sync
+
+from prefect_gpu.decorators import GpuFlow
+from prefect_gpu.sweeps import runs
+from prefect_gpu.sweeps.cost import RUN_S
+from prefect_gpu.sweeps.proposals import Proposer
+from prefect_gpu.training.rungs import Rungs
+from prefect_gpu.training.trial import PRUNED_AT, TrialOf, reached_by
+
+logger = logging.getLogger("prefect_gpu.sweeps")
+
+ERROR = "error"  # user attributes of a trial: why it failed
+RUN = "flow_run"  # its flow run
+_OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_LOOK_S = 0.5  # between two questions to Prefect
+
+
+class Search:
+    """Starts, promotes and ends trials.
+
+    Args:
+        watched_in: The study's storage, if trainings are to talk to the study; None: they need not.
+        rungs: Where trainings stop; None: the study's pruner decides.
+    """
+
+    def __init__(
+        self,
+        train: GpuFlow[..., Any],
+        study: optuna.Study,
+        proposer: Proposer,
+        *,
+        fixed: Mapping[str, Any],
+        objective: str,
+        watched_in: str | None,
+        rungs: Rungs | None,
+    ) -> None:
+        self._train, self._study, self._proposer = train, study, proposer
+        self._fixed, self._objective, self._watched_in, self._rungs = fixed, objective, watched_in, rungs
+        self._training: dict[UUID, int] = {}  # by flow run, the trial
+        self._stopped: dict[int, UUID] = {}  # trials at a rung, with their flow runs
+
+    def run(self, trials: int, parallel: int, timeout: float | None) -> None:
+        """Until so many trials are over, or the time is."""
+        end = time.monotonic() + timeout if timeout is not None else float("inf")
+        self._take_over()
+        while True:
+            self._look()
+            while len(self._training) < parallel and time.monotonic() < end and self._next(trials):
+                pass
+            if not self._training:
+                break
+            time.sleep(_LOOK_S)
+        for number, run_id in self._stopped.items():
+            runs.give_up(run_id, "The sweep has ended, and other trials were better at this rung.")
+            self._study.tell(number, state=TrialState.PRUNED)
+
+    def _take_over(self) -> None:
+        """What an earlier call has left: trials that train, or have stopped at a rung."""
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if run := trial.user_attrs.get(RUN):
+                self._training[UUID(run)] = trial.number
+            else:
+                self._failed(trial.number, "the sweep ended before it had started this trial's run")
+
+    def _look(self) -> None:
+        """See which runs have ended or stopped."""
+        try:
+            at_rest = list(runs.at_rest(self._training)) if self._training else []
+        except httpx.TransportError as error:  # the next look may succeed; the runs train meanwhile
+            logger.warning("Prefect is out of reach: %s", error)
+            return
+        for run in at_rest:
+            number = self._training.pop(run.id)
+            if run.state is not None and run.state.is_paused():
+                self._stopped[number] = run.id
+            else:
+                self._tell(number, run)
+
+    def _next(self, trials: int) -> bool:
+        """Give a place in the pool to the promotion that is worth most, else to a new trial. False: there is none."""
+        if self._rungs is not None and self._stopped:
+            maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
+            reached = reached_by(self._study.get_trials(deepcopy=False), maximize=maximize)
+            promoted = self._rungs.promotion(self._stopped, reached)
+            if promoted is not None:
+                run_id = self._stopped.pop(promoted)
+                runs.resume(run_id, "Promoted: it is among the best of its rung.")
+                self._training[run_id] = promoted
+                return True
+        begun = len(self._study.get_trials(deepcopy=False, states=(*_OVER, TrialState.RUNNING)))
+        if begun >= trials:
+            return False
+        trial, parameters = self._proposer.next()
+        run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial))
+        trial.set_user_attr(RUN, str(run_id))
+        self._training[run_id] = trial.number
+        return True
+
+    def _about(self, trial: Trial) -> TrialOf | None:
+        if self._watched_in is None:
+            return None
+        pruner = b64encode(pickle.dumps(self._study.pruner)).decode()
+        name = self._study.study_name
+        return TrialOf(self._watched_in, name, trial._trial_id, trial.number, self._objective, pruner, self._rungs)
+
+    def _tell(self, number: int, run: FlowRun) -> None:
+        """How a trial went. One that failed does not stop the sweep."""
+        assert run.state is not None
+        trial = self._study.trials[number]
+        try:
+            value = run_coro_as_sync(run.state.aresult())
+            Trial(self._study, trial._trial_id).set_user_attr(RUN_S, run.total_run_time.total_seconds())
+            if PRUNED_AT in trial.user_attrs:
+                self._study.tell(number, state=TrialState.PRUNED)
+            else:
+                self._study.tell(number, _number(value, self._objective))
+        except Exception as error:
+            self._failed(number, f"{type(error).__name__}: {error}")
+
+    def _failed(self, number: int, words: str) -> None:
+        logger.warning("Trial %d failed: %s", number, words)
+        Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(ERROR, words)
+        self._study.tell(number, state=TrialState.FAIL)
+
+
+def _number(value: Any, objective: str) -> float:
+    """What a flow returned, as a number.
+
+    Raises:
+        TypeError: It is none, and no mapping that has one.
+    """
+    found = value.get(objective) if isinstance(value, Mapping) else value
+    try:
+        return float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"the flow returned {value!r}: let it return a number, or a mapping with one for {objective!r}"
+        ) from None

@@ -1,0 +1,94 @@
+"""Which of several proposals is tried next: what promises most per second, as learned from the study's own trials."""
+
+from __future__ import annotations
+
+import random
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from prefect_gpu.sweeps.cost import best_per_second, comparable, seconds
+from prefect_gpu.sweeps.proposals import Proposer
+from prefect_gpu.training.trial import STEP_S
+
+KINDS = {"x": FloatDistribution(0.0, 1.0), "size": FloatDistribution(1.0, 100.0, log=True)}
+
+
+def trial(number: int, x: float, size: float, loss: float | None = None, step_s: float | None = None) -> FrozenTrial:
+    made = create_trial(
+        params={"x": x, "size": size},
+        distributions=KINDS,
+        value=loss,
+        state=TrialState.COMPLETE if loss is not None else TrialState.PRUNED,
+        user_attrs={} if step_s is None else {STEP_S: step_s},
+    )
+    made.number = number
+    return made
+
+
+def earlier(count: int = 20) -> list[FrozenTrial]:
+    """The loss follows from x alone, the cost from the size alone."""
+    chance = random.Random(0)
+    drawn = [(chance.random(), 100 ** chance.random()) for _ in range(count)]
+    return [trial(n, x, size, (x - 0.3) ** 2, 0.01 * size) for n, (x, size) in enumerate(drawn)]
+
+
+def test_of_two_that_promise_as_much_the_cheaper_is_taken_and_of_two_that_cost_as_much_the_better() -> None:
+    known = earlier()
+    assert best_per_second(known, [trial(90, 0.3, 80.0), trial(91, 0.3, 2.0)], maximize=False) == 1
+    assert best_per_second(known, [trial(90, 0.9, 10.0), trial(91, 0.3, 10.0)], maximize=False) == 1
+    assert best_per_second(known, [trial(90, 0.95, 10.0), trial(91, 0.3, 10.0)], maximize=True) == 0
+
+
+def test_what_is_cheap_and_promises_nothing_is_not_taken() -> None:
+    assert best_per_second(earlier(), [trial(90, 0.95, 2.0), trial(91, 0.3, 20.0)], maximize=False) == 1
+
+
+def test_the_samplers_own_choice_stands_as_long_as_little_is_known() -> None:
+    assert best_per_second(earlier(7), [trial(90, 0.9, 80.0), trial(91, 0.3, 2.0)], maximize=False) == 0
+
+
+def test_trials_that_were_stopped_are_compared_where_enough_have_been() -> None:
+    known = []
+    for number in range(12):
+        steps = {1: 1.0 + number, 3: 0.5 + number} if number < 9 else {1: 1.0 + number}
+        made = create_trial(state=TrialState.PRUNED, intermediate_values=steps, params={}, distributions={})
+        made.number = number
+        known.append(made)
+    assert comparable(known, maximize=False) == {number: 0.5 + number for number in range(9)}
+    assert comparable(known[4:], maximize=True)[5] == -6.0, "too few at step 3"
+
+
+def test_seconds_of_steps_count_more_than_those_of_runs() -> None:
+    one = trial(0, 0.1, 2.0, 0.5)
+    one.user_attrs["run_s"] = 7.0
+    assert seconds([one]) == {0: 7.0}
+    assert seconds([one, trial(1, 0.1, 2.0, 0.5, 0.25)]) == {1: 0.25}
+
+
+@pytest.mark.parametrize("learned_cost", [True, False])
+def test_a_study_with_choices_and_branches_is_proposed_for(learned_cost: bool) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+
+    def space(trial: optuna.Trial) -> dict[str, object]:
+        if trial.suggest_categorical("kind", ["a", "b"]) == "a":
+            return {"kind": "a", "x": trial.suggest_float("x", 0.0, 1.0)}
+        return {"kind": "b", "n": trial.suggest_int("n", 1, 9)}
+
+    proposer = Proposer(study, space, learned_cost=learned_cost)
+    for number in range(14):
+        made, parameters = proposer.next()
+        assert made.number == number and made.params == parameters
+        made.report(1.0, 1)
+        if number % 3:  # the others stop at a rung: they are not over
+            made.set_user_attr(STEP_S, 0.1 + number)
+            study.tell(made, float(number))
+    assert {type(kind) for one in study.trials for kind in one.distributions.values()} >= {CategoricalDistribution}
+
+
+def test_what_was_enqueued_comes_first() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+    study.enqueue_trial({"x": 0.125, "size": 2.0})
+    assert Proposer(study, KINDS, learned_cost=True).next()[1] == {"x": 0.125, "size": 2.0}

@@ -1,0 +1,93 @@
+"""A training that is a trial: what it tells the study, in SQLite and in PostgreSQL, and what it is told."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution
+
+from prefect_gpu import training_run
+from prefect_gpu.sweeps.sweep import storage_url
+from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_RUN_ID, ENV_TRIAL
+from prefect_gpu.training.rungs import asha
+from prefect_gpu.training.trial import COMPLETE, PRUNED, PRUNED_AT, STEP_S, STOPPED, TrialLink, TrialOf
+from tests.postgres import PostgresServer
+
+PRUNER = "gAROLg=="  # None, pickled: rungs need none
+
+
+def trained(storage: str, x: float, *, max_steps: int | None = None) -> tuple[int, str | None]:
+    """Train a trial of nine steps whose loss is x. Returns its last step, and why it ended there."""
+    study = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    rungs = asha(min_steps=1, max_steps=max_steps, reduction=3)
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, rungs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_TRIAL, about.as_text())
+        with training_run(steps=9) as run:
+            for _ in run.steps():
+                run.report(loss=x)
+    return run.step, run.stopped
+
+
+def follow(storage: str) -> None:
+    assert trained(storage, 3.0) == (9, None), "the first is the best so far"
+    assert trained(storage, 4.0) == (1, PRUNED)
+    assert trained(storage, 5.0) == (1, PRUNED)
+    assert trained(storage, 1.0) == (9, None)
+    assert trained(storage, 6.0) == (1, PRUNED)
+    assert trained(storage, 2.0) == (3, PRUNED), "the best two of six pass the first rung, the best one the second"
+    assert trained(storage, 0.5, max_steps=6) == (6, COMPLETE)
+    study = optuna.load_study(storage=storage, study_name="s")
+    assert [trial.user_attrs.get(PRUNED_AT) for trial in study.trials] == [None, 1, 1, None, 1, 3, None]
+    assert study.trials[0].intermediate_values == {1: 3.0, 3: 3.0, 9: 3.0}
+    assert all(trial.user_attrs[STEP_S] >= 0.0 for trial in study.trials)
+
+
+def test_without_checkpoints_a_rung_prunes_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    follow(f"sqlite:///{tmp_path / 'study.db'}")
+    assert "cannot be promoted later: the training offers no checkpoints" in caplog.text
+
+
+def test_the_study_may_be_in_postgresql(postgres: PostgresServer) -> None:
+    url = postgres.make("studies")
+    try:
+        follow(storage_url(url))
+    finally:
+        postgres.drop("studies")
+
+
+def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    trained(storage, 0.0)
+    study = optuna.load_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
+    monkeypatch.setenv(ENV_RUN_ID, "the-run")
+    asked: list[tuple[str, int]] = []  # in Prefect's place, which tests/live has
+    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: asked.append((run_id, step)))
+    with training_run(steps=9) as run:
+        for number in run.steps():
+            run.report(loss=1.0, checkpoint=functools.partial(Path.write_text, data=str(number)))
+    assert run.stopped == STOPPED and asked == [("the-run", 1)]
+    with training_run(steps=9) as run:  # promoted: it carries on, up to the next rung
+        assert run.restore(Path.read_text) == "0"
+        for number in run.steps():
+            run.report(loss=1.0, checkpoint=functools.partial(Path.write_text, data=str(number)))
+    assert run.stopped == STOPPED and asked[1:] == [("the-run", 3)]
+
+
+def test_a_study_that_is_out_of_reach_stops_no_training(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    about = TrialOf("sqlite:////nowhere/study.db", "s", 1, 0, "loss", PRUNER, asha())
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run(steps=9) as run:
+        for _ in run.steps():
+            run.report(loss=1.0)
+    assert run.step == 9 and "cannot be told" in caplog.text
