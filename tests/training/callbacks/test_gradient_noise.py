@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from prefect_gpu.training import training_run
+
 pytestmark = pytest.mark.needs("pytorch")
 
 SLOPE, SPREAD = 3.0, 2.0
@@ -57,6 +59,17 @@ def test_a_larger_batch_is_worth_more_the_noisier_the_gradient_is(torch: Any) ->
     assert measure.worth(8) < measure.worth(16) < measure.worth(10**9) < 1 + 1 / 18 + 0.01
     with pytest.raises(ValueError, match="batch_size=0 has no sample"):
         measure.worth(0)
+
+
+def test_the_training_is_told_the_noise_scale(torch: Any) -> None:
+    """50 · 2² ÷ (50 · 3²) samples."""
+    weight = torch.nn.Parameter(torch.zeros(50))
+    with training_run() as run:
+        measure = noise([weight], run=run, smoothing=0.99)
+        assert measure.scale is None
+        trained(torch, measure, weight, steps=400, parts=4, samples=2)
+        assert measure.scale == pytest.approx(4 / 9, rel=0.05)
+        assert run._progress.noise_scale == measure.scale
 
 
 def test_a_batch_of_one_part_says_nothing(torch: Any) -> None:
