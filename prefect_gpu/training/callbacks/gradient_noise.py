@@ -105,22 +105,6 @@ class GradientNoise:
             return None
         return self._var / self._sqr * self._batch_size
 
-    def worth(self, batch_size: int) -> float:
-        """How many steps of the batch that the training began with a step with so many samples is worth (AdaScale).
-
-        A larger batch has less noise, and is worth the more the noisier the gradient is: at most as many as it is times
-        as large. As long as nothing is known, 1. In all replicas of data-parallel training it is the same.
-
-        Args:
-            batch_size: Samples of the batch, of all replicas together.
-        """
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} has no sample: give 1 or more.")
-        scale = batch_size / self._batch_size
-        if self.scale is None:
-            return min(1.0, scale)
-        return (self._var + self._sqr) / (self._var / scale + self._sqr)
-
     def metrics(self) -> dict[str, float]:
         """What to report: ``gradient_sqr`` and ``gradient_var``; empty as long as they are unknown or not positive."""
         if self.scale is None:

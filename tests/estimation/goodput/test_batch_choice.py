@@ -1,4 +1,4 @@
-"""The batch that is chosen with the devices: larger where the gradient is noisy, and where larger batches cost little."""
+"""The batch that is chosen with the devices: the larger, the noisier the gradient is and the less a sample costs."""
 
 from __future__ import annotations
 

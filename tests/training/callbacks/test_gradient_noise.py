@@ -48,19 +48,6 @@ def test_norm_and_variance_come_out_however_a_batch_is_split(torch: Any, parts: 
     assert found["gradient_var"] == pytest.approx(50 * SPREAD**2 / 8, rel=0.05)
 
 
-def test_a_larger_batch_is_worth_more_the_noisier_the_gradient_is(torch: Any) -> None:
-    """Variance over squared norm is 50 · 2² / 8 ÷ (50 · 3²) = 1/18: four times as many give (1/18 + 1) / (1/72 + 1)."""
-    weight = torch.nn.Parameter(torch.zeros(50))
-    measure = noise([weight], smoothing=0.99)
-    assert measure.worth(32) == 1.0 and measure.worth(4) == 0.5, "nothing is known yet"
-    trained(torch, measure, weight, steps=400, parts=4, samples=2)
-    assert measure.worth(8) == pytest.approx(1.0)
-    assert measure.worth(32) == pytest.approx((1 / 18 + 1) / (1 / 72 + 1), rel=0.01)
-    assert measure.worth(8) < measure.worth(16) < measure.worth(10**9) < 1 + 1 / 18 + 0.01
-    with pytest.raises(ValueError, match="batch_size=0 has no sample"):
-        measure.worth(0)
-
-
 def test_the_training_is_told_the_noise_scale(torch: Any) -> None:
     """50 · 2² ÷ (50 · 3²) samples."""
     weight = torch.nn.Parameter(torch.zeros(50))
