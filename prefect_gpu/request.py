@@ -17,6 +17,7 @@ Converged = Literal["yield", "stop", "ignore"]
 Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
+_MOST_SAMPLES = 1_000_000_000
 _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
@@ -25,8 +26,8 @@ _REMEDIES = {
     "preemptible": "give True or False",
     "max_gpus": "give a number of GPUs that is not below `gpus`, or leave it out",
     "max_workers": "give a number of instances that is not below `workers`, or leave it out",
-    "batch_size": "give the samples of the smallest batch, or leave it out",
-    "max_batch_size": "give a number of samples that is not below `batch_size`, or leave it out",
+    "batch_size": "give the samples of the smallest batch, from 1 to a billion, or leave it out",
+    "max_batch_size": "give a number of samples that is not below `batch_size`, at most a billion, or leave it out",
     "ps": "give the number of parameter servers, 0 for none",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
@@ -91,6 +92,7 @@ class GpuRequest(BaseModel):
     batch_size: int | None = Field(
         default=None,
         ge=1,
+        le=_MOST_SAMPLES,
         title="Smallest batch",
         description="Samples of the smallest batch that the run may train with, of all its GPUs together. It is for "
         "runs whose number of GPUs changes: with `max_batch_size`, the pool chooses the batch together with the GPUs.",
@@ -98,6 +100,7 @@ class GpuRequest(BaseModel):
     max_batch_size: int | None = Field(
         default=None,
         ge=1,
+        le=_MOST_SAMPLES,
         title="Largest batch",
         description="Samples of the largest batch that the run may train with. The run reads the one that was chosen "
         "as `run.batch_size`.",

@@ -69,6 +69,7 @@ def plain(x: int = 1) -> int:
         ({"workers": (1, 8), "batch_size": (64, 32)}, ["max_batch_size=32 is below batch_size=64"]),
         ({"workers": (1, 8), "batch_size": (0, 32)}, ["batch_size=0 is not allowed", "samples of the smallest batch"]),
         ({"workers": (1, 8), "batch_size": (1, True)}, ["max_batch_size=True is not allowed"]),
+        ({"workers": (1, 8), "batch_size": (64, 10**10)}, ["max_batch_size=10000000000", "at most a billion"]),
         ({"workers": (4, 8), "batch_size": (1, 3)}, ["batch_size=(1, 3)", "among 4 GPUs", "max_batch_size at least 4"]),
         ({"workers": (1, 8), "preemptible": False}, ["preemptible=False", "Leave preemptible out"]),
     ],

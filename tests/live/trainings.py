@@ -160,7 +160,7 @@ def learns_together(trace: str, spread: float, hurry: str) -> None:
 
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     peers = [_Peer(one) for one in _meet(rank, count)]
-    sqr = var = seen = 0.0
+    summed = squared = seen = 0.0
     with training_run(steps=10**9, checkpoint_every=0.2) as run:
         state = run.restore(lambda path: json.loads(path.read_text())) or {"weight": -1000.0, "step": 0}
         weight, run.step = state["weight"], state["step"]
@@ -178,10 +178,11 @@ def learns_together(trace: str, spread: float, hurry: str) -> None:
             told = [sum(gradients), sum(one * one for one in gradients)]
             if rank == 0:
                 total, squares = (sum(column) for column in zip(told, *(peer.hear() for peer in peers), strict=True))
-                mean = total / run.batch_size
-                of_one = (squares - run.batch_size * mean**2) / (run.batch_size - 1)
-                sqr, var, seen = sqr + mean**2 - of_one / run.batch_size, var + of_one, seen + 1
-                told = [mean, var / max(sqr, 1e-9), float(Path(hurry).exists())]
+                # The weight hardly moves, so the gradient's mean is that of all samples so far.
+                summed, squared, seen = summed + total, squared + squares, seen + run.batch_size
+                var = (squared - summed**2 / seen) / (seen - 1)
+                sqr = (summed / seen) ** 2 - var / seen
+                told = [total / run.batch_size, var / sqr if sqr > 0 else -1.0, float(Path(hurry).exists())]
                 for peer in peers:
                     peer.say(told)
             else:
@@ -189,7 +190,8 @@ def learns_together(trace: str, spread: float, hurry: str) -> None:
                 told = peers[0].hear()
             mean, scale, enough = told
             weight -= 1e-6 * run.worth * mean
-            run.gradient_noise(scale)
+            if scale >= 0:
+                run.gradient_noise(scale)
             if enough:
                 run.stop("enough")
             if rank == 0:
