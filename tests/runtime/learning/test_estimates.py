@@ -284,10 +284,10 @@ def test_a_batch_is_chosen_with_the_devices_by_what_the_run_has_measured() -> No
         event = progressed(estimates, run, step * 0.1)
         told = told if event is None else event.estimate
     assert told.throughput[0] == pytest.approx(10.0, rel=0.05), "with the batch that it has"
-    assert told.throughput[3] > 80 > told.apart[3] > 40, "with a larger one"
+    assert told.throughput[3] > told.apart[3] > 40, "with a larger one"
     assert estimates.batch_size("a", four) == 1024
     estimates.released(run, 4.0, carries_on=True)
     again = estimates.submitted("a", Known("train"), 4, wide=True, batch_sizes=request.batch_sizes)
-    assert estimates.batch_size("a", four) == 1024 and again.throughput[0] > 20, "there, too, it may grow then"
+    assert estimates.batch_size("a", four) == 1024 and again.throughput[0] > 15, "there, too, it may grow then"
     estimates.forget("a")
     assert estimates.batch_size("a", four) is None
