@@ -42,6 +42,7 @@ def gpu(
     gpu_memory: str | None = None,
     cpus: int | None = None,
     workers: int | tuple[int, int] | None = None,
+    batch_size: tuple[int, int] | None = None,
     ps: int | None = None,
     preemptible: bool | None = None,
     category: str | None = None,
@@ -69,6 +70,9 @@ def gpu(
             together; each sees ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the other variables of torchrun.
             ``(1, 8)``: between one and eight, on one node or on several, and more or fewer of them while it trains, as
             other runs start and end: all are then stopped at a checkpoint, and continue.
+        batch_size: ``(64, 1024)``, where ``gpus`` or ``workers`` is a range: samples of the smallest and of the largest
+            batch, of all GPUs together. The pool chooses the batch with the number of GPUs, by how noisy the gradient
+            is (``run.gradient_noise``); the run reads it as ``run.batch_size``. Default: the batch is the flow's own.
         ps: How many parameter servers they have: instances without a GPU, whose ranks come last.
         preemptible: Whether the run may be stopped at a checkpoint, to make room for others or to continue elsewhere.
             It must offer checkpoints, and begin with ``run.restore()``. Default: only where ``gpus`` or ``workers`` is
@@ -110,6 +114,7 @@ def gpu(
     check_job_variable_names(set(job_variables) - _COMMON_VARIABLES, _REQUEST_FIELDS | _OTHER_ARGUMENTS)
     gpus, max_gpus = _range_of(gpus)
     workers, max_workers = _range_of(workers)
+    least_batch, most_batch = _range_of(batch_size)
     if preemptible is False and (max_gpus, max_workers) != (None, None):
         raise ValueError(
             "preemptible=False is not allowed where `gpus` or `workers` is a range: their number changes at "
@@ -123,6 +128,8 @@ def gpu(
         "cpus": cpus,
         "workers": workers,
         "max_workers": max_workers,
+        "batch_size": least_batch,
+        "max_batch_size": most_batch,
         "ps": ps,
         "category": category,
         "exclusive": exclusive,

@@ -17,6 +17,7 @@ Converged = Literal["yield", "stop", "ignore"]
 Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
+_MOST_SAMPLES = 1_000_000_000
 _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
@@ -25,6 +26,8 @@ _REMEDIES = {
     "preemptible": "give True or False",
     "max_gpus": "give a number of GPUs that is not below `gpus`, or leave it out",
     "max_workers": "give a number of instances that is not below `workers`, or leave it out",
+    "batch_size": "give the samples of the smallest batch, from 1 to a billion, or leave it out",
+    "max_batch_size": "give a number of samples that is not below `batch_size`, at most a billion, or leave it out",
     "ps": "give the number of parameter servers, 0 for none",
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
@@ -86,6 +89,22 @@ class GpuRequest(BaseModel):
         "or on several, and their number changes as other runs start and end. All of them are then stopped at a "
         "checkpoint, and continue from there.",
     )
+    batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=_MOST_SAMPLES,
+        title="Smallest batch",
+        description="Samples of the smallest batch that the run may train with, of all its GPUs together. It is for "
+        "runs whose number of GPUs changes: with `max_batch_size`, the pool chooses the batch together with the GPUs.",
+    )
+    max_batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=_MOST_SAMPLES,
+        title="Largest batch",
+        description="Samples of the largest batch that the run may train with. The run reads the one that was chosen "
+        "as `run.batch_size`.",
+    )
     preemptible: bool = Field(
         default=False,
         title="May be stopped",
@@ -143,7 +162,7 @@ class GpuRequest(BaseModel):
             raise ValueError("a name is empty")
         return list(dict.fromkeys(names)) or None
 
-    @field_validator("gpus", "cpus", "workers", "ps", "max_workers", mode="before")
+    @field_validator("gpus", "cpus", "workers", "ps", "max_workers", "batch_size", "max_batch_size", mode="before")
     @classmethod
     def _no_boolean(cls, value: Any) -> Any:
         if isinstance(value, bool):  # True would pass as 1
@@ -154,13 +173,33 @@ class GpuRequest(BaseModel):
     def _enough_at_most(self) -> GpuRequest:
         if self.max_gpus is not None and self.max_gpus < self.gpus:
             raise ValueError(f"max_gpus={self.max_gpus} is below gpus={self.gpus}: give at least as many")
-        if self.max_workers is None:
-            return self
-        if self.max_workers < self.workers:
+        if self.max_workers is not None and self.max_workers < self.workers:
             raise ValueError(f"max_workers={self.max_workers} is below workers={self.workers}: give at least as many")
-        if self.max_workers > self.workers:
+        if self.max_workers is not None and self.max_workers > self.workers:
             self._may_vary_its_workers(f"max_workers={self.max_workers}")
+        if self.batch_size is not None or self.max_batch_size is not None:
+            self._may_vary_its_batch(self.batch_size, self.max_batch_size)
         return self
+
+    def _may_vary_its_batch(self, least: int | None, most: int | None) -> None:
+        if least is None or most is None:
+            raise ValueError(
+                f"batch_size={least} with max_batch_size={most} is not allowed: give the smallest and the largest "
+                "batch that the run may train with, or leave both out"
+            )
+        if most < least:
+            raise ValueError(f"max_batch_size={most} is below batch_size={least}: give at least as many samples")
+        if (self.max_gpus or 0) <= self.gpus and (self.max_workers or 0) <= self.workers:
+            raise ValueError(
+                f"batch_size={least} with a fixed number of GPUs is not allowed: the pool chooses the batch where that "
+                "number changes. Give a range of workers or of gpus, such as workers=(1, 8), or leave batch_size out"
+            )
+        gpus = self.gpus * self.workers
+        if gpus and -(-least // gpus) * gpus > most:
+            raise ValueError(
+                f"batch_size=({least}, {most}) has no batch that can be divided among {gpus} GPUs, the fewest of this "
+                f"run: make max_batch_size at least {-(-least // gpus) * gpus}"
+            )
 
     def _may_vary_its_workers(self, said: str) -> None:
         if self.gpus == 0:
@@ -175,6 +214,13 @@ class GpuRequest(BaseModel):
                 f"{said} with max_gpus={self.max_gpus} is not allowed: a run varies in its workers, or in its GPUs on "
                 "one node; leave one of the two out"
             )
+
+    @property
+    def batch_sizes(self) -> tuple[int, int] | None:
+        """Samples of the smallest and of the largest batch, where the pool chooses it; else None."""
+        if self.batch_size is None or self.max_batch_size is None:
+            return None
+        return self.batch_size, self.max_batch_size
 
     @property
     def gpu_memory_bytes(self) -> int | None:

@@ -64,6 +64,13 @@ def plain(x: int = 1) -> int:
         ({"workers": (1, 8), "ps": 1}, ["max_workers=8 with ps=1", "leave one of the two out"]),
         ({"workers": (1, 8), "gpus": (1, 4)}, ["max_workers=8 with max_gpus=4", "leave one of the two out"]),
         ({"workers": (1, 8), "gpus": 0}, ["max_workers=8 with gpus=0", "leave it out"]),
+        ({"batch_size": (64, 1024)}, ["batch_size=64 with a fixed number of GPUs", "workers=(1, 8)"]),
+        ({"workers": (1, 8), "batch_size": 64}, ["batch_size=64 with max_batch_size=None", "the largest batch"]),
+        ({"workers": (1, 8), "batch_size": (64, 32)}, ["max_batch_size=32 is below batch_size=64"]),
+        ({"workers": (1, 8), "batch_size": (0, 32)}, ["batch_size=0 is not allowed", "samples of the smallest batch"]),
+        ({"workers": (1, 8), "batch_size": (1, True)}, ["max_batch_size=True is not allowed"]),
+        ({"workers": (1, 8), "batch_size": (64, 10**10)}, ["max_batch_size=10000000000", "at most a billion"]),
+        ({"workers": (4, 8), "batch_size": (1, 3)}, ["batch_size=(1, 3)", "among 4 GPUs", "max_batch_size at least 4"]),
         ({"workers": (1, 8), "preemptible": False}, ["preemptible=False", "Leave preemptible out"]),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -89,6 +96,8 @@ def test_job_variables_hold_what_was_given_and_nothing_else() -> None:
     }
     assert gpu()(plain).job_variables == {"gpus": 1}
     assert gpu(workers=(1, 8))(plain).job_variables == {"gpus": 1, "workers": 1, "max_workers": 8}
+    batches = gpu(gpus=(1, 4), batch_size=(64, 1024))(plain).job_variables
+    assert batches == {"gpus": 1, "max_gpus": 4, "batch_size": 64, "max_batch_size": 1024}
     assert gpu(features=("lr", "model.width"))(plain).job_variables == {"gpus": 1, "features": ["lr", "model.width"]}
     assert gpu(converged="stop")(plain).job_variables == {"gpus": 1, "converged": "stop"}
     assert gpu(exclusive=False)(plain).job_variables == {"gpus": 1, "exclusive": False}

@@ -34,6 +34,12 @@ def draw(seed: int, count: int, longest_s: float = LONGEST_S) -> list[Training]:
     return [Training(*one, place) for place, one in enumerate(zip(times, sizes, steps, strict=True))]
 
 
+def quick() -> list[Training]:
+    """The smallest sweep in which somebody is stopped: a training has all devices when four short ones arrive."""
+    short = round(SHORTEST_S / STEP_S)
+    return [Training(0.0, DEVICES, round(20.0 / STEP_S), 0), *(Training(6.0, 1, short, seed) for seed in range(1, 5))]
+
+
 def earlier(count: int, longest_s: float = LONGEST_S) -> list[Training]:
     """Trainings that a pool has had before, from which it learns: all at once, their lengths spread evenly."""
     spread = [SHORTEST_S * (longest_s / SHORTEST_S) ** (place / max(1, count - 1)) for place in range(count)]

@@ -123,6 +123,8 @@ class Instances:
                 shared=placement.shared,
                 memory_bytes=placement.memory_bytes,
                 local=self._driver.local,
+                batch_size=run.record.batch_size,
+                batch_sizes=run.record.request.batch_sizes,
             )
             if rank == 0:
                 own |= channel_environment(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
+from prefect_gpu.estimation.goodput.batch_choice import NOISE
 from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SHARES, SPEEDS
 from prefect_gpu.estimation.throughput.speeds import Measured, place_of
@@ -138,7 +139,7 @@ class Launch:
     def __post_init__(self) -> None:
         if self.record.request.is_elastic:
             self._measured = Measured(self.record.speeds)
-            self._measured.begins(*self._spread)  # an adopted one may train already
+            self._measured.begins(*self.spread, self.record.batch_size)  # an adopted one may train already
 
     @property
     def run_id(self) -> str:
@@ -148,10 +149,10 @@ class Launch:
     @property
     def place(self) -> str:
         """What it measures of its speed is kept under this; see :func:`.place_of`."""
-        return place_of(*self._spread)
+        return place_of(*self.spread)
 
     @property
-    def _spread(self) -> tuple[int, int]:
+    def spread(self) -> tuple[int, int]:
         """Its devices, and the nodes that they are on."""
         parts = self.record.placement.parts
         return sum(len(part.devices) for part in parts), len({part.node for part in parts if part.devices})
@@ -212,7 +213,7 @@ class Launch:
             self._pace, self._steps = {}, None
             self._last = None if self.record.progress["first_step"] else (0.0, 0)
             if self._measured is not None:
-                self._measured.begins(*self._spread)
+                self._measured.begins(*self.spread, self.record.batch_size)
         return True
 
     def progressed(self, data: dict[str, Any], at: float | None = None) -> None:
@@ -229,7 +230,9 @@ class Launch:
         while len(self.losses) > _CURVE_POINTS:
             self.losses = [*self.losses[:-1:2], self.losses[-1]]
         if at is not None and self._measured is not None and _is_count(data.get("step")):
-            self._measured.reports(data["step"], at)
+            self._measured.reports(data["step"], at, data.get("batches", 0))
+            if data.get("noise_scale") is not None:
+                self.record.speeds[NOISE] = [data["noise_scale"], data["step"]]
         if at is not None and self._last is not None and _is_count(data.get("step")):
             self._last = self._passed(data["step"], at - self.record.times[protocol.TRAINING], *self._last)
 

@@ -89,6 +89,7 @@ class Launches:
             record.times["granted"] = now
             record.known["estimate"] = as_row(self.estimates.of(grant.job))
             record.speeds = self.estimates.speeds(grant.job)
+            record.batch_size = self.estimates.batch_size(grant.job, grant.placement)
             # Written before anything is claimed or started: whatever happens next, a new worker will know of it.
             launch = Launch(record, self.records.create(record))
         except Exception as error:

@@ -36,7 +36,7 @@ RECORD, FIRST = "record.json", "first.json"
 VERSION = 2
 _LEAST_VERSION = 1  # of a worker that can read what we write
 _SINCE_1 = "since_version_1"
-_MAX_WORKERS = "max_workers"  # of the request, in there
+_NEWER_OF_REQUEST = ("max_workers", "batch_sizes")  # in there
 _OURS = (RECORD, FIRST, supervisor.CLAIM, supervisor.PROCESS)
 UNKNOWN_PLACE = Placement("", (), ())
 
@@ -58,6 +58,7 @@ class RunRecord:
         weight: Its share of its devices, 1 if it gives way to nobody.
         speeds: Of an elastic run, what it did on each number of devices, in this launch and those before; see
             :class:`~prefect_gpu.estimation.throughput.speeds.Measured`.
+        batch_size: Samples of the batch that the pool has chosen for this launch; None: the run is not asked.
         leaving: Why it is being stopped to carry on later or elsewhere; empty if it is not.
     """
 
@@ -77,6 +78,7 @@ class RunRecord:
     weight: float = 1.0
     leaving: str = ""
     speeds: dict[str, list[float]] = field(default_factory=dict)
+    batch_size: int | None = None
     known: dict[str, Any] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)
@@ -208,8 +210,9 @@ def _as_written(record: RunRecord) -> dict[str, Any]:
     written = fields_of(record)
     newer = {name: written.pop(name) for name in list(written) if name not in _FIELDS_OF_VERSION_1}
     written["request"] = fields_of(record.request)
-    if (most := written["request"].pop(_MAX_WORKERS)) is not None:
-        newer[_MAX_WORKERS] = most
+    for name in _NEWER_OF_REQUEST:
+        newer[name] = written["request"].pop(name)
+    newer = {name: value for name, value in newer.items() if value is not None}
     own = {"version": VERSION, "least": _LEAST_VERSION, **newer}
     return {**written, "known": {**record.known, _SINCE_1: own}}
 
@@ -233,8 +236,8 @@ def _fields_in(path: Path, *, whatever: bool = False) -> dict[str, Any]:
     version, least = newer.pop("version", 1), newer.pop("least", 1)
     if not whatever and (not isinstance(least, int) or least > VERSION):
         raise files.UnreadableError(f"version {version} wrote it for versions from {least} on; this one is {VERSION}")
-    if (most := newer.pop(_MAX_WORKERS, None)) is not None and isinstance(request := written.get("request"), dict):
-        written["request"] = {**request, _MAX_WORKERS: most}
+    if isinstance(request := written.get("request"), dict):
+        written["request"] = request | {name: newer.pop(name) for name in _NEWER_OF_REQUEST if name in newer}
     return {**written, **newer}
 
 

@@ -130,6 +130,8 @@ _FIELDS: dict[str, dict[str, Check]] = {
         "losses": _losses,
         "steps_per_s": _RATE,
         "nonfinite_step": _count,
+        "batches": _count,
+        "noise_scale": _number(0, 1e15),
     },
     protocol.USAGE: {
         "cpu_fraction": _number(0, 1e6),

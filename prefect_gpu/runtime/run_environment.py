@@ -25,6 +25,8 @@ def run_environment(
     shared: bool = False,
     memory_bytes: int | None = None,
     local: bool = True,
+    batch_size: int | None = None,
+    batch_sizes: tuple[int, int] | None = None,
 ) -> dict[str, str]:
     """What each instance of a run is told of its place.
 
@@ -39,6 +41,8 @@ def run_environment(
             by what reads a limit from the environment; see :mod:`prefect_gpu.training.caps` for the others.
         local: Whether it is a process of this machine. An MPS daemon is nothing to a container, which sees neither its
             pipes nor the shared memory of the machine.
+        batch_size: Samples of the batch that the pool has chosen; None: the run is not told any.
+        batch_sizes: Samples of the smallest and of the largest batch that it may choose.
     """
     gpus = [device.id for device in devices if not device.virtual]
     return {
@@ -52,6 +56,7 @@ def run_environment(
         protocol.ENV_CHECKPOINTS: checkpoints,
         **({protocol.ENV_POOL: pool} if pool else {}),
         protocol.ENV_LOCKS: json.dumps([str(locks / f"{_file_name(device.id)}.lock") for device in devices]),
+        **({protocol.ENV_BATCH_SIZE: f"{batch_size}/{batch_sizes[0]}"} if batch_size and batch_sizes else {}),
         **({protocol.ENV_SHARED: "1"} if shared else {}),
         **({protocol.ENV_MEMORY: str(memory_bytes)} if shared and memory_bytes is not None else {}),
         **(_limits(devices, memory_bytes, local) if shared and gpus and memory_bytes is not None else {}),

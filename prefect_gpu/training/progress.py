@@ -30,6 +30,8 @@ class Progress:
         self._loss: float | None = None
         self._metrics: dict[str, float | None] = {}
         self._nonfinite_step: int | None = None
+        self.noise_scale: float | None = None
+        self._batches: int | None = None
         self._points: list[tuple[int, float]] = []
         self._newest_point: tuple[int, float] | None = None
         self._stride, self._skipped = 1, 0
@@ -38,6 +40,10 @@ class Progress:
     def unlock(self) -> None:
         """Start with a fresh lock: in a forked child, the parent's channel thread may have held the old one."""
         self._lock = threading.Lock()
+
+    def count_batches(self) -> None:
+        """From now on, tell how many batches were done, too: a step may be a part of one."""
+        self._batches = 0
 
     def begin(self, step: int, at: float) -> None:
         """Training starts, after ``step`` finished steps, at the monotonic time ``at`` (seconds)."""
@@ -48,6 +54,8 @@ class Progress:
     def put(self, step: int, loss: float | None, metrics: dict[str, float | None] | None, at: float) -> None:
         """Store what is newest: finished steps, loss, further metrics; ``at`` in monotonic seconds."""
         with self._lock:
+            if self._batches is not None and step > self._step:
+                self._batches += 1
             self._step, self._at = step, at
             if metrics:
                 self._metrics.update(metrics)
@@ -86,6 +94,10 @@ class Progress:
                 data["steps_per_s"] = (self._step - self._sent_step) / (self._at - self._sent_at)
             if self._nonfinite_step is not None:
                 data["nonfinite_step"] = self._nonfinite_step
+            if self._batches is not None:
+                data["batches"] = self._batches
+            if self.noise_scale is not None:
+                data["noise_scale"] = self.noise_scale
             if self._step != self._sent_step:  # several reports of one step are no progress
                 self._sent_step, self._sent_at = self._step, self._at
             self._points, self._newest_point = [], None

@@ -57,13 +57,18 @@ ENV_WORKERS = "PREFECT_GPU_WORKERS"  # in a gang: how many workers; their ranks 
 ENV_SERVERS = "PREFECT_GPU_SERVERS"  # in a gang: how many parameter servers
 ENV_RESTORES_ONLY = "PREFECT_GPU_RESTORES_ONLY"  # "1": another instance saves the checkpoints of the gang
 ENV_TRIAL = "PREFECT_GPU_TRIAL"  # which trial of which study the run is; see training/trial.py
+ENV_BATCH_SIZE = (
+    "PREFECT_GPU_BATCH_SIZE"  # "256/64": samples of the batch that the pool has chosen, and of the smallest
+)
 ENV_KEEP_BEST = "PREFECT_GPU_KEEP_BEST"  # "1": the run may be ended early, so its best checkpoint is kept
 
 # Kinds of event.
 PHASE = "phase"  # {"phase": one of PHASES, "step", "steps"?, "batch_size"?, "features"?, "waiting"?: true}
 #   "waiting" comes with a second "preparing": everything is prepared, and the run waits at the gate.
 PROGRESS = "progress"  # {"step", "steps"?, "loss"?, "metrics"?, "losses": [[step, loss], ...], "steps_per_s"?,
-#   "nonfinite_step"?}; "step" counts finished steps; "losses" are the points since the last such event
+#   "nonfinite_step"?, "batches"?, "noise_scale"?}; "step" counts finished steps; "losses" are the points since the last
+#   such event. Where the pool chooses the batch, "step" is in steps of the smallest one, "batches" how many were done
+#   since training began, and "noise_scale" the gradient's, in samples.
 USAGE = "usage"  # {"cpu_fraction"? (in cores: 1.5 is one and a half), "rss_bytes"?, "rss_peak_bytes"?,
 #   "net_bytes_per_s"? (of the network namespace), "device_util"? (0..1), "device_memory_bytes"?}
 OUT_OF_MEMORY = "out_of_memory"  # {"error"}: the try that ends now had not memory enough

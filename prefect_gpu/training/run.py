@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from prefect_gpu.training import checks, cpus
 from prefect_gpu.training.attachment import Attachment, free_link
+from prefect_gpu.training.batch import Batch
 from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.checkpoints import SaveCallback, open_store, part_of
 from prefect_gpu.training.checks import NonFiniteLoss, TrainingRunError
@@ -62,7 +63,8 @@ def training_run(
     Args:
         steps: How many steps the training has, in whatever unit the loop counts (epochs, batches, boosting rounds);
             None if that is not known.
-        batch_size: Samples per step of the optimiser. It is kept in the history.
+        batch_size: Samples per step of the optimiser. It is kept in the history. Where the pool chooses the batch
+            (``@gpu(batch_size=(64, 1024))``), this is what :attr:`TrainingRun.batch_size` is outside of it.
         features: Further numbers and short texts that tell how large the training is.
         checkpoint_every: Save a checkpoint every so many seconds, if ``report()`` offers one. None saves only when the
             controller asks.
@@ -95,7 +97,8 @@ class TrainingRun:
 
     Attributes:
         total_steps: How many steps the training has, or None.
-        step: Finished steps, those of a restored checkpoint included.
+        step: Finished steps, those of a restored checkpoint included. Where the pool chooses the batch, they are steps
+            with the smallest one.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class TrainingRun:
         self._ended = False  # the with block is over
         self._loop_step: int | None = None  # the step that steps() is in, counted from 1
         self._progress = Progress(steps)
+        self._batch = Batch(batch_size)
         self._mailbox = Mailbox()
         self._told = Attachment(None, self._progress, self._about)
         self._client: Any = None  # of the link; report() looks at it every time
@@ -166,6 +170,11 @@ class TrainingRun:
             self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
         store = open_store(place, pool=os.environ.get(ENV_POOL, "")) if place else None
         _current.set(self)  # only now: a store that cannot be opened must not be in the next try's way
+        if not taken:
+            self._batch = Batch.told(os.environ, self._batch.size)
+        if self._batch.least is not None:
+            self._about["batch_size"] = self._batch.size
+            self._progress.count_batches()
         if link is not None:
             link.owner = self
             self._told = Attachment(link, self._progress, self._about)
@@ -271,7 +280,53 @@ class TrainingRun:
     @property
     def next_step(self) -> int:
         """The number of the step that the next report is about, counted from 1."""
-        return self.step + 1 if self._loop_step is None else self._loop_step
+        return self._batch.after(self.step) if self._loop_step is None else self._loop_step
+
+    @property
+    def batch_size(self) -> int | None:
+        """Samples of a batch, of all devices together: what the pool has chosen for this launch (Pollux).
+
+        It does so for a flow with ``@gpu(batch_size=(64, 1024))``, at each change of the number of devices; the batch
+        is a multiple of that number. Everywhere else this is what :func:`training_run` was told.
+
+        Example:
+            >>> with training_run(steps=2, batch_size=64) as run:
+            ...     run.batch_size
+            64
+        """
+        return self._batch.size
+
+    def gradient_noise(self, scale: float) -> None:
+        """Say how noisy the gradient is: what a larger batch brings depends on it, and so does the one that is chosen.
+
+        The gradient noise scale is the variance of one sample's gradient, summed over all parameters, divided by the
+        squared norm of the true gradient (McCandlish et al., 2018). With batches far below it, twice as many samples
+        save half of the steps; far above it, nothing. For PyTorch,
+        :class:`~prefect_gpu.training.callbacks.gradient_noise.GradientNoise` measures it and calls this.
+
+        Args:
+            scale: In samples; a mean over many steps, the same in all instances of a gang.
+
+        Raises:
+            ValueError: It is no finite number of at least 0.
+        """
+        value = checks.number(scale, "scale")
+        if not (isfinite(value) and value >= 0):
+            raise ValueError(
+                f"scale={scale!r} is no gradient noise scale: give a sample's variance over the squared norm, 0 or "
+                "more, and leave the call out as long as that is not known."
+            )
+        self._batch.noise_scale = self._progress.noise_scale = value
+
+    @property
+    def worth(self) -> float:
+        """How many steps with the smallest batch a step with :attr:`batch_size` is worth (AdaScale); at least 1.
+
+        So many steps is the training further with each one that :meth:`steps` yields, or :meth:`report` counts. It is
+        1 where the pool chooses no batch, and until :meth:`gradient_noise` was called. A learning rate that was chosen
+        for the smallest batch may be multiplied by it.
+        """
+        return self._batch.worth
 
     @property
     def cores(self) -> int:
@@ -328,6 +383,8 @@ class TrainingRun:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps to do, from 0, or from where the restored checkpoint ends.
 
+        Where the pool chooses the batch, a step is :attr:`worth` several, and numbers are left out.
+
         Calls :meth:`ready` first if that has not been done. Without a total it goes on until the loop breaks. Ends
         early when the controller wants the run to stop; :attr:`stopped` then says why. A restored training that was
         complete already has no steps left.
@@ -339,9 +396,11 @@ class TrainingRun:
             self._saver.stop_unsaved(self._mailbox)
             if self._saver.stopped is not None:
                 return
-            self._loop_step = done + 1
+            self._loop_step = self._batch.advance(done)
+            if self.total_steps is not None:
+                self._loop_step = min(self._loop_step, self.total_steps)
             yield done
-            done += 1
+            done = self._loop_step
             if self.step < done:  # the step did not report
                 self.step = done
                 self._progress.put(done, None, None, monotonic())
@@ -373,7 +432,7 @@ class TrainingRun:
         if self._phase != TRAINING or self._ended:
             self._refuse_report()
         if step is None:
-            step = self.next_step
+            step = self._batch.advance(self.step) if self._loop_step is None else self._loop_step
         elif type(step) is not int or step < 0:
             step = checks.count(step, "step", least=0, remedy="pass how many steps are done.")
         if loss is not None:

@@ -87,6 +87,8 @@ class RunArtifacts:
         said = [f"step {progress.get('step')} of {progress.get('steps')}"]
         if progress.get("steps_per_s"):
             said.append(f"{progress['steps_per_s']:.3g} steps/s")
+        if self._run.record.batch_size:
+            said.append(f"batches of {self._run.record.batch_size} samples")
         outlook = self._estimates.outlook(self._run.run_id, now)
         if outlook is not None:
             said.append(to_go(outlook, now))

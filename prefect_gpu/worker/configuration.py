@@ -199,6 +199,7 @@ def read_request(
         servers=request.ps,
         max_gpus=request.max_gpus if request.max_gpus != request.gpus else None,
         max_workers=request.max_workers if request.max_workers != request.workers else None,
+        batch_sizes=request.batch_sizes,
         preemptible=request.preemptible
         or request.max_gpus not in (None, request.gpus)
         or request.max_workers not in (None, request.workers),

@@ -344,7 +344,9 @@ class QueueSync:
             return
         due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
         known = await self._known_of(flow_run, request)
-        estimate = self.controller.estimates.submitted(run_id, known, request.most_if_elastic, wide=request.grows)
+        estimate = self.controller.estimates.submitted(
+            run_id, known, request.most_if_elastic, wide=request.grows, batch_sizes=request.batch_sizes
+        )
         if run_id in self._needs_all:
             request = replace(request, exclusive=True, automatic=False)
         seen.flow_run, seen.taken_in, seen.before_s = flow_run, versions, before_s

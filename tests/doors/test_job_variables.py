@@ -27,7 +27,8 @@ POOL, SETTINGS = a_pool(), GpuSettings()
 LONGEST = 2_000  # characters of an error: it is shown in Prefect
 FIELDS = tuple(GpuWorker.get_default_base_job_template()["variables"]["properties"])
 asked = tables(*GpuRequest.model_fields) | st.dictionaries(
-    st.sampled_from(["gpus", "workers", "ps", "cpus", "max_gpus", "max_workers"]), st.integers(0, 5) | numbers
+    st.sampled_from(["gpus", "workers", "ps", "cpus", "max_gpus", "max_workers", "batch_size", "max_batch_size"]),
+    st.integers(0, 5) | numbers,
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -85,27 +86,42 @@ def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int 
     note("finished")
 
 
+def _meet(rank: int, count: int) -> list[socket.socket]:
+    """Connections of the first instance of a gang with all others, and of each of those with it."""
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if rank == 0:
+        server = socket.create_server(address)
+        return [server.accept()[0] for _ in range(count - 1)]
+    while True:
+        try:
+            return [socket.create_connection(address, timeout=30)]
+        except OSError:
+            time.sleep(0.05)
+
+
+class _Peer:
+    """Another instance of a gang, which says and hears lists of numbers."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._lines = connection.makefile("rw")
+
+    def say(self, numbers: list[float]) -> None:
+        self._lines.write(json.dumps(numbers) + "\n")
+        self._lines.flush()
+
+    def hear(self) -> list[float]:
+        """What it said; the gang is broken if it is gone."""
+        return json.loads(self._lines.readline())
+
+
 @flow(retries=9, retry_delay_seconds=0)
 def carries_on_together(trace: str, steps: int, step_s: float, hurry: str) -> None:
     """The same as a gang of any size: all meet at the first instance in each step, which is the shorter the more.
 
     The first one adds ``step node pid instances`` to the trace.
     """
-    import json
-    import socket
-
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    if rank == 0:
-        server = socket.create_server(address)
-        peers = [server.accept()[0] for _ in range(count - 1)]
-    else:
-        peers = []
-        while not peers:
-            try:
-                peers = [socket.create_connection(address, timeout=30)]
-            except OSError:
-                time.sleep(0.05)
+    peers = _meet(rank, count)
     with training_run(steps=steps, checkpoint_every=0.2) as run:
         state = run.restore(lambda path: json.loads(path.read_text()))
         weight = state["weight"] if state else 1.0
@@ -130,6 +146,61 @@ def carries_on_together(trace: str, steps: int, step_s: float, hurry: str) -> No
         with run.saving():
             Path(f"{trace}.result").write_text(repr(weight))
         note("finished")
+
+
+@flow(retries=9, retry_delay_seconds=0)
+def learns_together(trace: str, spread: float, hurry: str) -> None:
+    """A mean is learned by gradient descent, by a gang of any size that divides the batch which the pool has chosen.
+
+    The samples lie around 3, as far as ``spread`` says: that is how noisy the gradient is. Each instance draws its part
+    of the batch. A step takes 20 ms, and 1 ms for each sample of an instance, until there is the file ``hurry``. The
+    first instance adds ``step instances batch`` to the trace.
+    """
+    import random
+
+    rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    peers = [_Peer(one) for one in _meet(rank, count)]
+    summed = squared = seen = 0.0
+    with training_run(steps=10**9, checkpoint_every=0.2) as run:
+        state = run.restore(lambda path: json.loads(path.read_text())) or {"weight": -1000.0, "step": 0}
+        weight, run.step = state["weight"], state["step"]
+        rng = random.Random(f"{rank} {run.step}")
+        run.ready()
+
+        def save(path: Path) -> None:
+            path.write_text(json.dumps({"weight": weight, "step": run.step}))
+
+        assert run.batch_size is not None
+        mine = run.batch_size // count
+        for step in run.steps():
+            time.sleep(0.02 + 0.001 * mine)
+            gradients = [weight - rng.gauss(3.0, spread) for _ in range(mine)]
+            told = [sum(gradients), sum(one * one for one in gradients)]
+            if rank == 0:
+                total, squares = (sum(column) for column in zip(told, *(peer.hear() for peer in peers), strict=True))
+                # The weight hardly moves, so the gradient's mean is that of all samples so far.
+                summed, squared, seen = summed + total, squared + squares, seen + run.batch_size
+                var = (squared - summed**2 / seen) / (seen - 1)
+                sqr = (summed / seen) ** 2 - var / seen
+                told = [total / run.batch_size, var / sqr if sqr > 0 else -1.0, float(Path(hurry).exists())]
+                for peer in peers:
+                    peer.say(told)
+            else:
+                peers[0].say(told)
+                told = peers[0].hear()
+            mean, scale, enough = told
+            weight -= 1e-6 * run.worth * mean
+            if scale >= 0:
+                run.gradient_noise(scale)
+            if enough:
+                run.stop("enough")
+            if rank == 0:
+                with open(trace, "a") as file:
+                    file.write(f"{step} {count} {run.batch_size}\n")
+            run.report(loss=mean**2, checkpoint=save)
+    if rank == 0:
+        with run.saving():
+            note("finished")
 
 
 @flow

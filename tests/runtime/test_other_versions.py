@@ -90,11 +90,12 @@ def test_version_1_reads_our_records(tmp_path: Path, name: str) -> None:
 
 def test_the_range_of_an_elastic_gang_is_kept_where_version_1_does_not_look(tmp_path: Path) -> None:
     store = RecordStore(tmp_path, "pool")
-    folder = store.create(replace(a_record(), request=Request(max_workers=8, preemptible=True)))
+    request = Request(max_workers=8, batch_sizes=(64, 1024), preemptible=True)
+    folder = store.create(replace(a_record(), request=request, batch_size=256))
     written = json.loads((folder / RECORD).read_text())
     assert names_in(written["request"]) == names_in(of_version_1("record-plain.json")["request"])
     [(_, record)] = store
-    assert record.request == Request(max_workers=8, preemptible=True)
+    assert (record.request, record.batch_size) == (request, 256)
 
 
 @pytest.mark.parametrize("place", [(), ("request",), ("placement",), ("known", "since_version_1")])

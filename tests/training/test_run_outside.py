@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from prefect_gpu.training import NonFiniteLoss, TrainingRunError, training_run
-from prefect_gpu.training.protocol import ENV_CHECKPOINTS
+from prefect_gpu.training.protocol import ENV_BATCH_SIZE, ENV_CHECKPOINTS
 
 
 def test_the_whole_surface_does_nothing_but_count() -> None:
@@ -252,3 +252,31 @@ def test_a_folder_that_cannot_be_opened_is_not_in_the_next_trys_way(monkeypatch:
     monkeypatch.delenv(ENV_CHECKPOINTS)
     with training_run(steps=1) as run:
         assert list(run.steps()) == [0]
+
+
+def test_where_the_pool_chooses_the_batch_steps_count_in_the_smallest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_BATCH_SIZE, "256/64")
+    with training_run(steps=20, batch_size=64) as run:
+        assert (run.batch_size, run.worth) == (256, 1.0)
+        seen = []
+        for step in run.steps():
+            seen.append(step)
+            run.report(loss=1.0)
+            run.gradient_noise(200.0)  # (200 + 64) / (200 + 256) · 4 = 2.316
+    assert seen == [0, 1, 3, 5, 7, 10, 12, 14, 17, 19] and run.step == 20
+    with training_run() as run:
+        run.ready()
+        run.gradient_noise(np.float32(200.0))
+        for done in (2, 4, 6, 9):
+            assert run.next_step == done
+            run.report()
+            assert run.step == done
+    monkeypatch.setenv(ENV_BATCH_SIZE, "many")
+    with training_run(batch_size=64) as run:
+        assert (run.batch_size, run.worth) == (64, 1.0)
+
+
+@pytest.mark.parametrize("scale", [-1.0, math.nan, math.inf])
+def test_a_noise_scale_that_is_none_is_refused(scale: float) -> None:
+    with training_run() as run, pytest.raises(ValueError, match=f"scale={scale!r} is no gradient noise scale"):
+        run.gradient_noise(scale)

@@ -145,6 +145,9 @@ def test_a_range_of_workers_makes_an_elastic_gang_that_may_be_stopped() -> None:
     request = read_request(a_run(workers=2, max_workers=8, gpus=2), None, a_pool())
     assert request.grows and request.is_elastic and request.is_gang and request.preemptible
     assert (request.total_gpus, request.most_gpus) == (4, 16)
+    assert request.batch_sizes is None, "the batch is its own affair"
+    chosen = read_request(a_run(max_workers=8, batch_size=64, max_batch_size=1024), None, a_pool())
+    assert chosen.batch_sizes == (64, 1024)
     fixed = read_request(a_run(workers=2, max_workers=2), None, a_pool())
     assert not fixed.grows and fixed.max_workers is None and not fixed.preemptible
 

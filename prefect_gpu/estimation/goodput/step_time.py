@@ -6,6 +6,8 @@ between nodes; step = (compute^g + network^g)^(1/g).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from scipy.optimize import least_squares
 
@@ -36,29 +38,32 @@ class StepTime:
         """Whether anything was measured."""
         return bool(self._measured)
 
-    def report(self, nodes: int, gpus: int, local: int, step_s: float, sync_s: float) -> None:
-        """A step took so long, and so much of it was waiting for the network; a setup counts once."""
+    def report(self, nodes: int, gpus: int, local: int, step_s: float, sync_s: float | None) -> None:
+        """A step took so long, and so much of it was waiting for the network (None: unknown); a setup counts once."""
         key = (nodes, gpus, local)
-        if key in self._measured or not step_s > sync_s:
+        if key in self._measured or not step_s > (sync_s or 0.0):
             return
-        self._measured[key] = step_s, step_s - sync_s
+        self._measured[key] = step_s, math.nan if sync_s is None else step_s - sync_s
         if not self._stale:
             expected = [of[0] for of in self.predict(nodes, gpus, np.array([local]))]
-            off = np.abs(np.log(self._measured[key]) - np.log(expected)).max()
+            off = np.nanmax(np.abs(np.log(self._measured[key]) - np.log(expected)))
             self._stale = len(self._measured) == 1 or bool(off > _SURPRISE)
             self.version += self._stale
 
-    def predict(self, nodes: int, gpus: int, local: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def predict(
+        self, nodes: int | np.ndarray, gpus: int | np.ndarray, local: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Seconds of a step, and of its computing, with so many samples per GPU; both of the shape of ``local``."""
         if self._stale:
             self._fit()
-        step, compute = _form(self._parameters, np.array([nodes]), np.array([gpus]), local)
+        step, compute = _form(self._parameters, np.asarray(nodes), np.asarray(gpus), local)
         return step, compute
 
     def _fit(self) -> None:
         nodes, gpus, local = np.array(list(self._measured)).T
         measured = np.log(np.array(list(self._measured.values())))
-        compute = measured[:, 1].mean()
+        known = ~np.isnan(measured[:, 1])
+        compute = np.where(known, measured[:, 1], measured[:, 0]).mean()
         mean = _PRIOR + compute
         mean[1] -= np.log(local).mean()
         mean[6] = _PRIOR[6]
@@ -69,7 +74,7 @@ class StepTime:
             return np.concatenate(
                 [
                     (np.log(step) - measured[:, 0]) * weight,
-                    (np.log(alone) - measured[:, 1]) * weight,
+                    ((np.log(alone) - measured[:, 1]) * weight)[known],
                     (parameters - mean) / _STD,
                 ]
             )

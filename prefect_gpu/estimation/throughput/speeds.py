@@ -12,14 +12,18 @@ MOST_DEVICES = 10_000  # of one node; whoever says more is wrong
 LEAST_STEPS = 5  # between two reports, from which on they say how fast the run is
 
 
-def place_of(devices: int, nodes: int) -> str:
+def place_of(devices: int, nodes: int, batch_size: int | None = None) -> str:
     """What measurements on so many devices of so many nodes are kept under; those on one node as version 1 has it.
 
+    Args:
+        batch_size: Samples of the batch that the pool has chosen: what is kept then counts batches, not progress.
+
     Example:
-        >>> place_of(4, 1), place_of(4, 2)
-        ('4', '4/2')
+        >>> place_of(4, 1), place_of(4, 2), place_of(4, 2, 512)
+        ('4', '4/2', '4/2@512')
     """
-    return str(devices) if nodes <= 1 else f"{devices}/{nodes}"
+    place = str(devices) if nodes <= 1 else f"{devices}/{nodes}"
+    return place if batch_size is None else f"{place}@{batch_size}"
 
 
 class Measured:
@@ -42,24 +46,38 @@ class Measured:
 
     def __init__(self, kept: dict[str, list[float]]) -> None:
         self.kept = kept
-        self._place = ""
-        self._last: tuple[int, float] | None = None  # (steps done, when), of the last report of this launch
+        self._place = self._with_batch = ""
+        self._last: tuple[int, int, float] | None = None  # (steps, batches, when), of the last report of this launch
 
-    def begins(self, devices: int, nodes: int = 1) -> None:
-        """A launch begins to train on so many devices, or begins again."""
+    def begins(self, devices: int, nodes: int = 1, batch_size: int | None = None) -> None:
+        """A launch begins to train on so many devices, or begins again.
+
+        Args:
+            batch_size: Samples of the batch that the pool has chosen for it; None: it chooses none.
+        """
         self._place, self._last = place_of(devices, nodes) if devices > 0 else "", None
+        self._with_batch = place_of(devices, nodes, batch_size) if self._place and batch_size else ""
 
-    def reports(self, step: int, at: float) -> None:
-        """So many steps were done at this time in Unix seconds. Whoever goes back is followed from there on."""
+    def reports(self, step: int, at: float, batches: int = 0) -> None:
+        """So many steps were done at this time in Unix seconds. Whoever goes back is followed from there on.
+
+        Args:
+            batches: Done in this launch, where the pool chooses them.
+        """
         if self._last is not None and self._place:
-            done, before = self._last
+            done, batches_done, before = self._last
             if step == done:
                 return  # it may have evaluated: the time counts towards the next step
             if step > done and at > before:
-                total = self.kept.setdefault(self._place, [0.0, 0.0])
-                total[0] += step - done
-                total[1] += at - before
-        self._last = step, at
+                self._add(self._place, step - done, at - before)
+                if self._with_batch and batches > batches_done:
+                    self._add(self._with_batch, batches - batches_done, at - before)
+        self._last = step, batches, at
+
+    def _add(self, place: str, steps: int, seconds: float) -> None:
+        total = self.kept.setdefault(place, [0.0, 0.0])
+        total[0] += steps
+        total[1] += seconds
 
 
 def speeds_of(kept: object) -> dict[int, float]:

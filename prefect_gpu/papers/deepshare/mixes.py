@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from prefect_gpu.papers.deepshare import profiles as deepshare
@@ -174,13 +174,19 @@ def run(jobs: Iterable[JobModel], profile: Profile, truth: Truth) -> Figures:
     )
 
 
-def decision_times(scheduler: Scheduler, least_waiting: int = 0) -> list[float]:
-    """The processor seconds of each decision with so many jobs waiting or more; the list grows as they come."""
+def decision_times(
+    scheduler: Scheduler, least_waiting: int = 0, counts: Callable[[Event], bool] = lambda _: True
+) -> list[float]:
+    """The processor seconds of each decision with so many jobs waiting or more; the list grows as they come.
+
+    Args:
+        counts: Which events are decided about; all, unless told otherwise.
+    """
     took: list[float] = []
     handle, waiting = scheduler.handle, scheduler.state.queue_of_waiting
 
     def timed(event: Event, now: float) -> list[Instruction]:
-        many, began = len(waiting) >= least_waiting, time.process_time()
+        many, began = len(waiting) >= least_waiting and counts(event), time.process_time()
         said = handle(event, now)
         if many:
             took.append(time.process_time() - began)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from prefect_gpu.estimation.goodput.batch_choice import BatchChoice
 from prefect_gpu.estimation.online.training import Outlook, Training
 from prefect_gpu.estimation.runs import (
     LAUNCHING_S,
@@ -26,6 +27,7 @@ from prefect_gpu.estimation.submission import declared_of, known_of
 from prefect_gpu.estimation.throughput.speeds import FIXED_APART, apart_of, assumed, both, corrected, speeds_of
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.training import protocol
 
@@ -51,6 +53,9 @@ class _Followed:
         own: The same by number of devices, as the run itself was measured.
         own_apart: Likewise on several nodes.
         wide: Whether its devices may be on several nodes.
+        batches: Where the pool chooses its batch: what that may be, by what the run has measured.
+        batch_sizes: Samples of the smallest and of the largest one; None: the batch is its own affair.
+        here: Of a run that trains with such a batch: its devices, their nodes, and the batch.
         weighed: Steps that had been measured on its devices when that was last looked at.
         earlier_s: Seconds of service that the scheduler counts of its earlier launches.
     """
@@ -62,6 +67,9 @@ class _Followed:
     learned_apart: tuple[float, ...] = ()
     own_apart: dict[int, float] = field(default_factory=dict)
     wide: bool = False
+    batch_sizes: tuple[int, int] | None = None
+    batches: BatchChoice | None = None
+    here: tuple[int, int, int] | None = None
     weighed: float = 0.0
     earlier_s: float = 0.0
     prior: RunEstimate = NOTHING_KNOWN
@@ -72,6 +80,8 @@ class _Followed:
     def measured(self, kept: Mapping[str, list[float]] | None) -> None:
         """What it has measured itself, as its record has it."""
         self.own, self.own_apart = speeds_of(kept), apart_of(kept)
+        if self.batch_sizes is not None:
+            self.batches = BatchChoice.of(self.batch_sizes, kept)
 
 
 class Estimates(Follower):
@@ -98,6 +108,7 @@ class Estimates(Follower):
         max_gpus: int | None = None,
         *,
         wide: bool = False,
+        batch_sizes: tuple[int, int] | None = None,
         speeds: Mapping[str, list[float]] | None = None,
     ) -> Estimate:
         """A run waits: what the scheduler is to know of it.
@@ -105,11 +116,12 @@ class Estimates(Follower):
         Args:
             max_gpus: Most GPUs that an elastic run can use; its speed on each number of them is estimated, too.
             wide: Whether these may be on several nodes, so that the speeds there are estimated, too.
+            batch_sizes: Samples of the smallest and of the largest batch, where the pool chooses it.
             speeds: What an elastic run that was adopted has measured itself, as its record has it.
         """
         if speeds:
             self._speeds[run_id] = {devices: list(total) for devices, total in speeds.items()}
-        run = self._runs[run_id] = _Followed(known, max_gpus, wide=wide)
+        run = self._runs[run_id] = _Followed(known, max_gpus, wide=wide, batch_sizes=batch_sizes)
         run.measured(self._speeds.get(run_id))
         self._plan(run)
         return run.told
@@ -125,7 +137,12 @@ class Estimates(Follower):
         parameters = record.known.get("parameters") or {}
         known = known_of(str(record.known.get("flow_name")), parameters, record.request, {}, kind)
         told = self.submitted(
-            launch.run_id, known, record.request.most_if_elastic, wide=record.request.grows, speeds=record.speeds
+            launch.run_id,
+            known,
+            record.request.most_if_elastic,
+            wide=record.request.grows,
+            batch_sizes=record.request.batch_sizes,
+            speeds=record.speeds,
         )
         yield ev.JobEstimated(launch.run_id, told)
         if launch.phase == protocol.TRAINING:
@@ -159,6 +176,7 @@ class Estimates(Follower):
         if run.record.request.is_elastic:
             here = replace(here, gpus=len(run.record.placement.all_devices))
             followed.weighed = 0.0
+            followed.here = (*run.spread, run.record.batch_size) if run.record.batch_size else None
         followed.prior = self._estimate(here)
         steps = declared.get("steps")
         first = run.record.progress.get("first_step") or 0
@@ -187,12 +205,19 @@ class Estimates(Follower):
             self._speeds[launch.run_id] = launch.record.speeds
         followed = self._runs.get(launch.run_id)
         if followed is not None:
-            followed.training = None
+            followed.training = followed.here = None
             followed.measured(launch.record.speeds)
 
     def speeds(self, run_id: str) -> dict[str, list[float]]:
         """What an elastic run did in earlier launches, for the record of the next one; empty: nothing is known."""
         return {devices: list(total) for devices, total in self._speeds.get(run_id, {}).items()}
+
+    def batch_size(self, run_id: str, place: Placement) -> int | None:
+        """Samples of the batch that a run is to train with there; None: that is its own affair."""
+        run = self._runs.get(run_id)
+        if run is None or run.batches is None:
+            return None
+        return run.batches.best(len(place.all_devices), len({part.node for part in place.parts if part.devices}))
 
     def forget(self, run_id: str) -> None:
         """The run is over, or waits no more."""
@@ -313,6 +338,9 @@ def _alike(now: Sequence[float], before: Sequence[float]) -> bool:
 def _speeds_of(followed: _Followed) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """A run's speeds on one node and, if it may be on several, there."""
     most, learned, apart = followed.max_gpus, followed.learned, followed.learned_apart
+    if most and followed.batches is not None and followed.batches.known:
+        near = followed.batches.speeds(most, here=followed.here)
+        return near, followed.batches.speeds(most, apart=True, here=followed.here) if followed.wide else ()
     if not most or not (followed.own or followed.own_apart):
         return learned, apart
     if not any(learned):

@@ -23,6 +23,8 @@ class Request:
         spans: Whether the devices of an instance may be split over several nodes as the scheduler likes.
         max_gpus: Most devices an elastic run can use (F-scheduling); None: exactly ``gpus``.
         max_workers: Most instances that an elastic gang can have; None: exactly ``workers``.
+        batch_sizes: Samples of the smallest and of the largest batch, of all devices together, that an elastic run may
+            train with (Pollux). For those who learn; None: the batch is its own affair.
         preemptible: Whether the run may be stopped, and carries on from where it was.
         owner: Who is to be treated fairly (DRF).
         priority: Higher goes first under the order ``Priority``.
@@ -51,6 +53,7 @@ class Request:
     converged: str = ""
     automatic: bool = False
     max_workers: int | None = None
+    batch_sizes: tuple[int, int] | None = None
 
     @property
     def shareable(self) -> bool:

@@ -7,6 +7,8 @@ from functools import partial
 
 import torch
 
+from prefect_gpu.training.run import TrainingRun
+
 _LEAST_PARTS = 2
 
 
@@ -21,23 +23,33 @@ class GradientNoise:
     Args:
         parameters: Of the model; those that need a gradient are watched from now on.
         batch_size: Samples of the batch that the variance is told for: the one that the training began with.
+        run: The training that is to know the noise (:meth:`.TrainingRun.gradient_noise`): where the pool chooses the
+            batch, that depends on it. None: nobody.
         smoothing: How much of the former mean is kept at each step, 0 to 1: single steps say little.
 
     Raises:
         ValueError: An argument is out of its range, or no parameter needs a gradient.
 
     Example:
-        >>> noise = GradientNoise(model.parameters(), batch_size=64)          # doctest: +SKIP
-        >>> for parts in batches:
+        >>> noise = GradientNoise(model.parameters(), batch_size=64, run=run)          # doctest: +SKIP
+        >>> for step in run.steps():
+        ...     parts = batch_of(run.batch_size)
         ...     for x, y in parts:
         ...         (loss_of(model(x), y) / len(parts)).backward()
-        ...     noise.step(batch_size=64)
+        ...     noise.step(run.batch_size)
         ...     optimizer.step()
         ...     optimizer.zero_grad()
-        ...     loop.report(loss, **noise.metrics())
+        ...     run.report(loss, **noise.metrics())
     """
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], batch_size: int, *, smoothing: float = 0.95) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        batch_size: int,
+        *,
+        run: TrainingRun | None = None,
+        smoothing: float = 0.95,
+    ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size!r} has no sample: give 1 or more.")
         if not 0 <= smoothing < 1:
@@ -45,7 +57,7 @@ class GradientNoise:
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         if not self._parameters:
             raise ValueError("parameters has none that needs a gradient: pass those that are trained.")
-        self._batch_size, self._smoothing = batch_size, smoothing
+        self._batch_size, self._smoothing, self._run = batch_size, smoothing, run
         self._parts_sqr: torch.Tensor | None = None
         self._passes = [0] * len(self._parameters)
         self._sqr = self._var = self._weight = 0.0
@@ -83,26 +95,19 @@ class GradientNoise:
         self._sqr = kept * self._sqr + (1 - kept) * sqr
         self._var = kept * self._var + (1 - kept) * var / self._batch_size
         self._weight = kept * self._weight + (1 - kept)
+        if self._run is not None and self.scale is not None:
+            self._run.gradient_noise(self.scale)
 
-    def worth(self, batch_size: int) -> float:
-        """How many steps of the batch that the training began with a step with so many samples is worth (AdaScale).
-
-        A larger batch has less noise, and is worth the more the noisier the gradient is: at most as many as it is times
-        as large. As long as nothing is known, 1. In all replicas of data-parallel training it is the same.
-
-        Args:
-            batch_size: Samples of the batch, of all replicas together.
-        """
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size!r} has no sample: give 1 or more.")
-        scale = batch_size / self._batch_size
+    @property
+    def scale(self) -> float | None:
+        """The gradient noise scale, in samples (McCandlish et al., 2018); None as long as it is unknown."""
         if not self._weight or self._sqr <= 0 or self._var <= 0:
-            return min(1.0, scale)
-        return (self._var + self._sqr) / (self._var / scale + self._sqr)
+            return None
+        return self._var / self._sqr * self._batch_size
 
     def metrics(self) -> dict[str, float]:
         """What to report: ``gradient_sqr`` and ``gradient_var``; empty as long as they are unknown or not positive."""
-        if not self._weight or self._sqr <= 0 or self._var <= 0:
+        if self.scale is None:
             return {}
         return {"gradient_sqr": self._sqr / self._weight, "gradient_var": self._var / self._weight}
 

@@ -267,3 +267,27 @@ def test_a_plan_is_not_renewed_for_every_step(learned: Estimator) -> None:
         if event is not None:
             told.add(event.estimate.throughput)
     assert len(told) <= 2
+
+
+def test_a_batch_is_chosen_with_the_devices_by_what_the_run_has_measured() -> None:
+    request = Request(1, max_workers=4, batch_sizes=(64, 1024), preemptible=True)
+    alone, four = Placement("n", ("g0",), ()), Placement("n", ("g0", "g1", "g2", "g3"), ())
+    estimates = Estimates()
+    told = estimates.submitted("a", Known("train"), 4, wide=True, batch_sizes=request.batch_sizes)
+    assert not any(told.throughput) and estimates.batch_size("a", four) == 64
+    run = launched(place=alone, request=request, batch_size=64)
+    run.enter(protocol.TRAINING, 0.0, {"step": 0})
+    entered(estimates, run, 0.0)
+    for step in range(1, 40):
+        data = {"step": step, "batches": step, "noise_scale": 10_000.0}
+        run.note(protocol.PROGRESS, step * 0.1, data)
+        event = progressed(estimates, run, step * 0.1)
+        told = told if event is None else event.estimate
+    assert told.throughput[0] == pytest.approx(10.0, rel=0.05), "with the batch that it has"
+    assert told.throughput[3] > told.apart[3] > 40, "with a larger one"
+    assert estimates.batch_size("a", four) == 1024
+    estimates.released(run, 4.0, carries_on=True)
+    again = estimates.submitted("a", Known("train"), 4, wide=True, batch_sizes=request.batch_sizes)
+    assert estimates.batch_size("a", four) == 1024 and again.throughput[0] > 15, "there, too, it may grow then"
+    estimates.forget("a")
+    assert estimates.batch_size("a", four) is None

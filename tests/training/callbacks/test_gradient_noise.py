@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from prefect_gpu.training import training_run
+
 pytestmark = pytest.mark.needs("pytorch")
 
 SLOPE, SPREAD = 3.0, 2.0
@@ -46,17 +48,15 @@ def test_norm_and_variance_come_out_however_a_batch_is_split(torch: Any, parts: 
     assert found["gradient_var"] == pytest.approx(50 * SPREAD**2 / 8, rel=0.05)
 
 
-def test_a_larger_batch_is_worth_more_the_noisier_the_gradient_is(torch: Any) -> None:
-    """Variance over squared norm is 50 · 2² / 8 ÷ (50 · 3²) = 1/18: four times as many give (1/18 + 1) / (1/72 + 1)."""
+def test_the_training_is_told_the_noise_scale(torch: Any) -> None:
+    """50 · 2² ÷ (50 · 3²) samples."""
     weight = torch.nn.Parameter(torch.zeros(50))
-    measure = noise([weight], smoothing=0.99)
-    assert measure.worth(32) == 1.0 and measure.worth(4) == 0.5, "nothing is known yet"
-    trained(torch, measure, weight, steps=400, parts=4, samples=2)
-    assert measure.worth(8) == pytest.approx(1.0)
-    assert measure.worth(32) == pytest.approx((1 / 18 + 1) / (1 / 72 + 1), rel=0.01)
-    assert measure.worth(8) < measure.worth(16) < measure.worth(10**9) < 1 + 1 / 18 + 0.01
-    with pytest.raises(ValueError, match="batch_size=0 has no sample"):
-        measure.worth(0)
+    with training_run() as run:
+        measure = noise([weight], run=run, smoothing=0.99)
+        assert measure.scale is None
+        trained(torch, measure, weight, steps=400, parts=4, samples=2)
+        assert measure.scale == pytest.approx(4 / 9, rel=0.05)
+        assert run._progress.noise_scale == measure.scale
 
 
 def test_a_batch_of_one_part_says_nothing(torch: Any) -> None:
