@@ -23,5 +23,8 @@ class Reaction(abc.ABC):
             Whether the allocation has to look at the jobs, although the event itself does not ask for it.
         """
 
+    def settle(self, decision: Decision) -> None:  # noqa: B027  (most have nothing to add)
+        """Called once before the allocation decides, when all reactions have seen all events of the moment."""
+
     def after(self, decision: Decision) -> None:  # noqa: B027  (most have nothing to add)
         """Called when the allocation has decided: jobs that just started, or devices left free, can be looked after."""

@@ -101,14 +101,18 @@ class Scheduler:
 
     def _decide(self, event: ev.Event, decision: Decision) -> None:
         now = decision.now
-        changed = False
+        changed = seen = False
         for one in event.events if isinstance(event, ev.Together) else (event,):
             applied, decisive = self._apply(one, decision)
             changed |= decisive
             self.state.changes += decisive and not isinstance(one, ev.JobSubmitted | ev.TimePassed)
             if applied:
+                seen = True
                 for reaction in self.profile.reactions:
                     changed |= reaction.react(one, decision)
+        if seen:
+            for reaction in self.profile.reactions:
+                reaction.settle(decision)
         if changed:
             self.state.queue_of_waiting.wake(self.state, now)
             any(action.act(decision) for action in self.profile.allocation)  # up to one that decides about all jobs
