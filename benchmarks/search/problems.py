@@ -1,6 +1,7 @@
 """Two tuning problems on a data set that ships with scikit-learn: boosted trees, and a small convolutional network.
 
-Digits: 1797 images of 8 x 8 pixels. 60 % are for training; the validation loss is the log loss on 20 %.
+Digits: 1797 images of 8 x 8 pixels. 60 % are for training, each also shifted by a pixel to each side, as in scikit-learn's
+example of a restricted Boltzmann machine: 5,390 images. The validation loss is the log loss on 20 %.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Problem(Protocol):
 
 
 def _split(image: bool) -> tuple[Any, Any, Any, Any]:
+    import numpy
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -52,8 +54,22 @@ def _split(image: bool) -> tuple[Any, Any, Any, Any]:
     x = (x / 16.0).astype("float32")
     x, x_rest, y, y_rest = train_test_split(x, y, test_size=0.4, random_state=0, stratify=y)
     x_valid, _, y_valid, _ = train_test_split(x_rest, y_rest, test_size=0.5, random_state=0, stratify=y_rest)
+    x, y = _shifted(x.reshape(-1, 8, 8)), numpy.tile(y, 5)
     shape = (-1, 1, 8, 8) if image else (-1, 64)
     return x.reshape(shape), y, x_valid.reshape(shape), y_valid
+
+
+def _shifted(images: Any) -> Any:
+    """The images, then all of them a pixel further down, up, right and left; what is shifted in is empty."""
+    import numpy
+
+    found = [images]
+    for axis, by in ((1, 1), (1, -1), (2, 1), (2, -1)):
+        moved = numpy.roll(images, by, axis=axis)
+        edge = 0 if by > 0 else -1
+        moved[(slice(None), edge) if axis == 1 else (slice(None), slice(None), edge)] = 0.0
+        found.append(moved)
+    return numpy.concatenate(found)
 
 
 class Boosted:
