@@ -1,7 +1,7 @@
 """Two tuning problems on a data set that ships with scikit-learn: boosted trees, and a small convolutional network.
 
-Digits: 1797 images of 8 x 8 pixels. 60 % are for training, each also shifted by a pixel to each side, as in scikit-learn's
-example of a restricted Boltzmann machine: 5,390 images. The validation loss is the log loss on 20 %.
+Digits: 1797 images of 8 x 8 pixels. 60 % are for training, each also shifted by a pixel to each side, as in
+scikit-learn's example of a restricted Boltzmann machine: 5,390 images. The validation loss is the log loss on 20 %.
 """
 
 from __future__ import annotations
