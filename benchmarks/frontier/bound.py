@@ -33,9 +33,10 @@ from benchmarks._claims import at_most, command_line, report
 from benchmarks.frontier.cluster import CASES, GPUS_PER_NODE, Case, Measured
 from prefect_gpu.papers.from_trace import select
 
-BINS, ROUNDS = 400, 120
+BINS, ROUNDS = 300, 80
+OVER_BEST = "lower bound over best of SRSF, SRTF"
 _STEP, _KEPT = 0.5, 0.8  # of a change of prices, and of the direction of the changes before it
-_QUICK = ("cluster10",)
+_QUICK = ("cluster10", "trace3")
 
 
 class Work(NamedTuple):
@@ -160,25 +161,26 @@ def bound_of(case: Case, measured: Measured) -> float:
 
 def main() -> int:
     """Run the benchmark; the exit code is 1 when a claim does not hold."""
-    parser = command_line(__doc__, quick="the smallest two cases")
+    parser = command_line(__doc__, quick="the smallest three cases")
     parser.add_argument("--traces", type=Path, default=os.environ.get("PREFECT_GPU_TRACES"))
     options = parser.parse_args()
     if options.traces is None or not options.traces.is_dir():
         parser.error(f"--traces {options.traces} is no folder: name one that holds the traces (see --help)")
-    measured, bounds, ratios = Measured(options.traces), dict[str, int](), []
+    measured, bounds_s, ratios = Measured(options.traces), dict[str, int](), dict[str, float]()
     for case in CASES:
         if options.quick and Path(case.file).stem not in _QUICK:
             continue
         try:
-            bounds[case.name] = round(bound_of(case, measured))
+            bound_s = bound_of(case, measured)
         except FileNotFoundError as error:
             parser.error(str(error))
         best_s = min(measured.figures(case, rival).mean_s for rival in ("srsf", "srtf"))
-        ratios.append(bounds[case.name] / best_s)
-        print(f"  {case.name}: at least {bounds[case.name]:,} s, {ratios[-1]:.3f}", file=sys.stderr, flush=True)
-    name = "cluster: lower bound over best of SRSF, SRTF, geometric mean: what is asked is not excluded by it"
-    claims = [at_most(name, statistics.geometric_mean(ratios), 0.970)]
-    return report("bound", claims, {"at least, mean JCT in s": bounds}, as_json=options.json)
+        bounds_s[case.name], ratios[case.name] = round(bound_s), round(bound_s / best_s, 4)
+        print(f"  {case.name}: at least {bound_s:,.0f} s", file=sys.stderr, flush=True)
+    name = f"cluster: {OVER_BEST}, geometric mean: what is asked of ours is not excluded"
+    claims = [at_most(name, statistics.geometric_mean(ratios.values()), 0.970)]
+    details = {"mean JCT at least, in s": bounds_s, OVER_BEST: ratios}
+    return report("bound", claims, details, as_json=options.json)
 
 
 if __name__ == "__main__":
