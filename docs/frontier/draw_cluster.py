@@ -34,8 +34,11 @@ def main(result: Path, bound: Path) -> None:
             for name, value in claims.items()
             if name.endswith(ending) and " on " in name and "durations" not in name
         }
-        bars = axis.barh([*found], [value - 1 for value in found.values()], left=1, color="C2")
-        axis.bar_label(bars, [f"{value:.3g}" for value in found.values()], padding=3, fontsize=7)
+        axis.barh([*found], [value - 1 for value in found.values()], left=1, color="C2")
+        for name, value in found.items():  # to the right of the bar: the bound is to the left
+            axis.annotate(
+                f"{value:.3g}", (max(1, value), name), (3, 0), textcoords="offset points", va="center", size=7
+            )
         axis.axvline(1, color="black", linewidth=0.8)
         least = min(found.values())
         if ending == BOUNDED:
