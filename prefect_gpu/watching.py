@@ -173,15 +173,16 @@ def _complete(seen: Watch) -> bool:
 
 
 class _Lines:
-    """Prints a line when a run changes its state."""
+    """Prints a line when a run changes its state, and another one where its last loss is known only after its end."""
 
     def __init__(self) -> None:
-        self._states: dict[UUID, str] = {}
+        self._said: dict[UUID, tuple[str, bool]] = {}
 
     def show(self, seen: Watch) -> None:
         for one in seen:
-            if self._states.get(one.id) != one.state:
-                self._states[one.id] = one.state
+            now = (one.state, one.over and bool(one.losses))
+            if self._said.get(one.id) != now:
+                self._said[one.id] = now
                 print(f"{one.name}: {_words(one)}", flush=True)
 
 

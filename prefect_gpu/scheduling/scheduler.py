@@ -311,7 +311,7 @@ class Scheduler:
             return False
         job.story.append((decision.now, f"ended: {outcome}"))
         if outcome in ev.COMPLETED_OUTCOMES and job.estimate.service_s is not None and job.request.total_gpus:
-            self.state.learned.lengths.came_true(job.estimate.service_s, job.done(decision.now))
+            self.state.learned.lengths.came_true(job.estimate.service_s, job.done(decision.now), job.request.kind)
         self._free(job, decision)
         if job.request.total_gpus and job.attained_s and outcome != ev.SUSPENDED:
             self.state.learned.lengths.ended(job.request.total_gpus, job.attained_s)

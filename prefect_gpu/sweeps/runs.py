@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timezone
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
 from prefect.states import Cancelled, Scheduled
-from prefect.types._datetime import now
 
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.training.protocol import ENV_TRIAL
@@ -48,7 +48,9 @@ def resume(run_id: UUID, message: str) -> None:
         policy = policy.model_copy(update={"retry_type": "reschedule", "resuming": False, "retries": retries})
         client.update_flow_run(run_id, empirical_policy=policy)
         # By force: Prefect's rules let only runs of a deployment go on.
-        client.set_flow_run_state(run_id, Scheduled(scheduled_time=now("UTC"), message=message), force=True)
+        client.set_flow_run_state(
+            run_id, Scheduled(scheduled_time=datetime.now(timezone.utc), message=message), force=True
+        )
 
 
 def give_up(run_id: UUID, message: str) -> None:

@@ -177,7 +177,7 @@ def test_a_newer_database_is_refused_and_left_alone(history_url: str) -> None:
     engine = create_engine(parse_url(history_url))
     with engine.begin() as connection:
         connection.execute(schema.version_table.update().values(version=99))
-    with pytest.raises(HistoryError, match=r"schema version 99.*Upgrade prefect-gpu"):
+    with pytest.raises(HistoryError, match=r"schema version 99.*pip install --upgrade prefect-gpu"):
         History(history_url)
     with engine.connect() as connection:
         assert connection.execute(select(schema.version_table.c.version)).scalar() == 99

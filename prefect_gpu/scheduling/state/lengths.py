@@ -25,7 +25,7 @@ PRIOR_RUNS, WIDTH_RUNS = 10.0, 5.0
 _FEW = 1e-3
 _FIRST_OVERRUN_S, _FACTOR = 60.0, 4.0
 _RIGHT_RUNS = 5.0  # as many runs whose estimate was right weigh against the errors that were seen
-_LEAST_ERROR, _MOST_ERROR = 0.01, 0.6  # outside, estimates are taken as they are: above, no one factor explains them
+_LEAST_ERROR, _MOST_ERROR = 0.01, 0.6  # below, estimates are taken as they are; above, a program's tell nothing
 _OVERRUN_FACTOR = 1.5  # between two limits beyond an estimate that may be wrong, the same is expected
 _FAR_OUT = 6.0  # deviations, from which on what is left follows from the tail's steepness alone
 _NOTHING = 1e-9  # of an estimate: as good as not begun
@@ -54,6 +54,7 @@ class Lengths:
         self._tables: dict[int, tuple[int, list[float]]] = {}
         self._estimated = 0
         self._squares = 0.0
+        self._of_programs: dict[str, tuple[int, float]] = {}  # runs, and the squares of the errors of their estimates
         self.error = 0.0
 
     def ended(self, devices: int, age_s: float) -> None:
@@ -63,13 +64,21 @@ class Lengths:
         self._count += 1
         self._total_s += age_s
 
-    def came_true(self, estimate_s: float, service_s: float) -> None:
-        """A run has completed, of which an estimate said how many seconds of service it needs."""
+    def came_true(self, estimate_s: float, service_s: float, program: str = "") -> None:
+        """A run of a program has completed, of which an estimate said how many seconds of service it needs."""
         if estimate_s <= 0.0 or service_s <= 0.0:
             return
+        square = math.log(service_s / estimate_s) ** 2
         self._estimated += 1
-        self._squares += math.log(service_s / estimate_s) ** 2
+        self._squares += square
         self.error = math.sqrt(self._squares / (self._estimated + _RIGHT_RUNS))
+        runs, squares = self._of_programs.get(program, (0, 0.0))
+        self._of_programs[program] = (runs + 1, squares + square)
+
+    def tells_nothing(self, program: str) -> bool:
+        """Whether a program's estimates have been so wrong that its runs' widths and ages say more."""
+        runs, squares = self._of_programs.get(program, (0, 0.0))
+        return runs >= _RIGHT_RUNS and squares >= _MOST_ERROR**2 * (runs + _RIGHT_RUNS)
 
     def left_s(self, estimate_s: float, done_s: float) -> float:
         """Seconds that a run is expected to need yet, if its estimate is as wrong as those of others have been.
@@ -141,16 +150,20 @@ def _from_the_end(counts: list[float]) -> list[float]:
     return list(accumulate(reversed(counts)))[::-1]
 
 
-def expected_left(job: Job, now: float, lengths: Lengths) -> tuple[float, bool]:
+def expected_left(job: Job, now: float, lengths: Lengths, *, as_told: bool = False) -> tuple[float, bool]:
     """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
 
-    Of a job without an estimate, what those that ended here say. Where estimates have been wrong by a factor of some
+    Of a job without an estimate, what those that ended here say; and of one whose program's estimates have been wrong
+    by a factor of two and more (:meth:`Lengths.tells_nothing`). Where estimates have been wrong by a factor of some
     spread, what such errors leave to be expected of one that has come as far (:meth:`Lengths.left_s`). Else, of one
     that has outlived its estimate, a longer past means a longer future. All go by steps that grow, so that equals do
     not take turns.
+
+    Args:
+        as_told: Believe estimates, however wrong those of the program have been.
     """
     service_s = job.estimate.service_s
-    if service_s is None:
+    if service_s is None or (not as_told and lengths.tells_nothing(job.request.kind)):
         return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
     done_s = job.done(now)
     left = service_s - done_s

@@ -194,12 +194,13 @@ class Waiting:
     def goes_first_at(self, job: Job, state: Books, now: float) -> float:
         """From when on nobody who is more patient may overtake a due job, as things stand; infinite: never.
 
-        Of a job whose length nobody knows, the mean length of those that ended is expected at least: a newcomer is
-        short as a rule, but one that waits is not late because of that.
+        A job is late by its estimate, however little that tells. Of a job whose length nobody knows, the mean length of
+        those that ended is expected at least: a newcomer is short as a rule, but one that waits is not late because of
+        that.
         """
         if not (self._most_late and job.request.total_gpus) or self._patience_s == float("inf"):
             return self.patient_until(job)
-        left_s, certain = expected_left(job, now, state.learned.lengths)
+        left_s, certain = expected_left(job, now, state.learned.lengths, as_told=True)
         alone_s = job.attained(now) + left_s
         if not certain:
             alone_s = max(alone_s, state.learned.lengths.mean_s())

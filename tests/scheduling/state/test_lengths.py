@@ -14,11 +14,13 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.scheduling.state.lengths import Lengths, expected_left
 
 
-def wrong_by(error: float, runs: int = 2_000) -> Lengths:
-    """After so many runs whose truth was their estimate times a factor of such a spread."""
+def wrong_by(error: float, runs: int = 2_000, program: str = "") -> Lengths:
+    """After so many runs of a program whose truth was their estimate times a factor of such a spread."""
     chance, lengths = random.Random(1), Lengths()
     for _ in range(runs):
-        lengths.came_true(100.0, 100.0 * math.exp(chance.gauss(0.0, error)))
+        service_s = 100.0 * math.exp(chance.gauss(0.0, error))
+        lengths.came_true(100.0, service_s, program)
+        lengths.ended(1, service_s)
     return lengths
 
 
@@ -36,7 +38,15 @@ def test_estimates_that_were_right_are_taken_as_they_are(done_s: float) -> None:
 def test_the_error_that_was_seen_is_learned_and_a_few_runs_say_little() -> None:
     assert wrong_by(0.3).error == pytest.approx(0.3, rel=0.05)
     assert wrong_by(0.3, runs=1).error < 0.2
-    assert left_of(400.0, wrong_by(2.0)) == (600.0, True), "no one factor explains such errors"
+
+
+def test_estimates_that_tell_nothing_give_way_to_ages_but_not_those_of_other_programs() -> None:
+    lengths = wrong_by(2.0)
+    assert left_of(400.0, lengths) == (lengths.expected_s(1, 0.0), False)
+    assert left_of(400.0, wrong_by(2.0, program="another")) == (600.0, True)
+    assert left_of(400.0, wrong_by(2.0, runs=1))[1], "one run says little"
+    job = Job("a", Request(), "default", 0.0, 0.0, "", Estimate(service_s=1_000.0))
+    assert expected_left(job, 0.0, lengths, as_told=True) == (1_000.0, True), "who is late is told by the estimate"
 
 
 @pytest.mark.parametrize("done_s", [0.0, 500.0, 900.0, 1_000.0])
