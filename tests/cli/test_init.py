@@ -10,7 +10,7 @@ import yaml
 
 from prefect_gpu.cli.init import Kind
 from tests.cli.conftest import InProcess
-from tests.docs.test_code_blocks import check, commands
+from tests.docs.test_code_blocks import check, parts
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -35,7 +35,7 @@ def test_what_is_written_can_be_read_and_names_the_pool(run_cli: InProcess, tmp_
     assert "$PWD" in str(written["pull"]) or kind is Kind.docker, "a placeholder of Prefect's, which is kept"
     for line in done.output.splitlines():
         if line.startswith("  "):
-            for words in commands(line.strip()):
+            for words in parts(line.strip()):
                 check(words)
 
 

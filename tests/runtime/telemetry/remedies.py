@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.docs.pages import Block, commands
-from tests.docs.test_code_blocks import check
+from tests.docs.test_code_blocks import check, parts
 
 
 def names_its_remedies(findings: Iterable[Mapping[str, Any]]) -> None:
@@ -20,5 +18,5 @@ def names_its_remedies(findings: Iterable[Mapping[str, Any]]) -> None:
         assert named, f"{finding['text']} What is to be typed? {finding['remedy']}"
         for command in named:
             assert "<" not in re.sub(r'<\d[\d.]*"', "", command), f"a placeholder in {command}"
-            for one in commands(Block("a finding", "console", command, {}, "")):
-                check(shlex.split(one.text))
+            for words in parts(command):
+                check(words)
