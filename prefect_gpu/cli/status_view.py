@@ -138,7 +138,7 @@ def _queue(told: dict[str, Any], now: float, ahead_s: float) -> RenderableType:
     for position, run in enumerate(told["queue"][:_QUEUE_SHOWN], start=1):
         start = run["expected_start"]
         reason = run["reason"] or "it has just arrived"
-        due = f"due {_clock(run['due'] - ahead_s)}" if run["due"] else "unknown"
+        due = f"due {_clock(run['due'] - ahead_s)}" if run["due"] and run["due"] > now else "unknown"
         when = due if start is None else _clock(start - ahead_s)
         if start is not None and start > now:
             when += f", in {format_seconds(start - now)}"
