@@ -19,7 +19,7 @@ from prefect_gpu.scheduling.elastic.goodput import Growing, sizes, worth
 from prefect_gpu.scheduling.interference.guard import contention_known
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
-from prefect_gpu.scheduling.preemption.whole_set import restart_s
+from prefect_gpu.scheduling.preemption.units import restart_s
 from prefect_gpu.scheduling.state.lengths import expected_left
 
 PAYS_OFF = 5.0

@@ -6,22 +6,21 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from operator import attrgetter, itemgetter
 
 from prefect_gpu.scheduling.allocation.base import Action, why_not
 from prefect_gpu.scheduling.allocation.reservations import Reservations, expected_start
-from prefect_gpu.scheduling.decision import Decision, names
+from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.interference.guard import contention_known
 from prefect_gpu.scheduling.model.abilities import Preemption
-from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.placement.granting import grant, granted_gang, joined
-from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_of, paid_back_s, value
+from prefect_gpu.scheduling.preemption.best_set import STAYS, best_set, blocks_of, value
+from prefect_gpu.scheduling.preemption.carry_out import carry_out
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
-from prefect_gpu.scheduling.preemption.seating import Seating, Seats, Spots
+from prefect_gpu.scheduling.preemption.seating import Seating, Spots
+from prefect_gpu.scheduling.preemption.units import Unit, credit_s, restart_s, unit_of
 from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
@@ -29,32 +28,10 @@ _MOST_WAITING = 64  # of each width, looked at in one decision: what fits beside
 _MOST_LATE = 8
 _AHEAD = 4
 _REMEMBERED = 16
-_MOST_DOUBLINGS = 64.0
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
 _entry_key = itemgetter(0)
 _rank = attrgetter("rank")
-
-
-class _Unit:
-    """A job, or those that share one device, which all go or all stay."""
-
-    __slots__ = ("jobs", "placement", "rank", "shape", "shares", "spots", "width", "worth")
-
-    def __init__(self, jobs: tuple[Job, ...], shape: Shape, width: int, spots: Spots = ()) -> None:  # type: ignore[assignment]
-        self.jobs = jobs
-        self.shape = shape
-        self.width = width
-        self.spots = spots
-        self.placement = jobs[0].placement
-        self.shares = jobs[0].request.shareable
-        self.worth = 0.0
-        self.rank: tuple[int, int] = (0, 0)
-
-    @property
-    def job(self) -> Job:
-        """The (first) job."""
-        return self.jobs[0]
 
 
 def _some_cannot_stop(decision: Decision) -> bool:
@@ -167,7 +144,7 @@ class WholeSet(Action):
         if self._version != state.version:
             self._pools, self._version = pools_of(state), state.version
         for pool in self._pools:
-            unit = _unit_of(job, pool, decision)
+            unit = unit_of(job, pool, decision)
             if unit.width:
                 chosen = self._choose(decision, pool, lines, frozenset(), ending=unit)
                 return None if chosen is None else {one.id for unit in chosen[1] for one in unit.jobs}
@@ -188,7 +165,7 @@ class WholeSet(Action):
             queue, shape = unit.job.queue, unit.shape
             if state.limit_on(queue, counts) is None and seating.start(unit, shape.nodes, shape.devices, shape.rest):
                 counts[queue] += 1
-        _carry_out(decision, pool, seating.finish())
+        carry_out(decision, pool, seating.finish())
 
     def _choose(
         self,
@@ -198,8 +175,8 @@ class WholeSet(Action):
         kept: Container[str],
         *,
         alone: bool = False,
-        ending: _Unit | None = None,
-    ) -> tuple[dict[int, int], list[_Unit], dict[_Unit, Spots], list[_Unit]] | None:
+        ending: Unit | None = None,
+    ) -> tuple[dict[int, int], list[Unit], dict[Unit, Spots], list[Unit]] | None:
         """The free devices by node, and who starts, stays and leaves; None if there is nothing to choose.
 
         Args:
@@ -239,7 +216,7 @@ class WholeSet(Action):
             above = {rank: _ABOVE**place for place, rank in enumerate(sorted(ranks, reverse=True))}
             for unit in (*running, *waiting):
                 unit.worth *= above[unit.rank]
-        table: list[list[tuple[float, _Unit]]] = [[] for _ in blocks]
+        table: list[list[tuple[float, Unit]]] = [[] for _ in blocks]
         for unit in (*running, *waiting):
             level = unit.shape.level
             table[level if level < top else top].append((unit.worth, unit))
@@ -253,7 +230,7 @@ class WholeSet(Action):
 
     def _running(
         self, decision: Decision, pool: Pool, window: dict[int, None], kept: Container[str], best: int
-    ) -> list[_Unit]:
+    ) -> list[Unit]:
         """Those that may be stopped, with what they are worth."""
         state, now, known, lengths = decision.state, decision.now, pool.units, decision.state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
@@ -264,7 +241,7 @@ class WholeSet(Action):
                 continue
             unit = known.get(job.id)
             if unit is None or unit.placement is not job.placement or unit.shares:
-                unit = known[job.id] = _unit_of(job, pool, decision)
+                unit = known[job.id] = unit_of(job, pool, decision)
             if not unit.width:
                 continue
             if partly and any(node not in window for node, _ in unit.spots):
@@ -292,7 +269,7 @@ class WholeSet(Action):
                 if not certain:
                     self._again_at = now  # what is expected of it changes while it runs
                 if one.stops:
-                    credit_s, unpaid = _credit_s(one, now)
+                    credit_s, unpaid = credit_s(one, now)
                     if unpaid > 0.0 and left_s <= credit_s:
                         break
                 else:
@@ -306,7 +283,7 @@ class WholeSet(Action):
     @staticmethod
     def _waiting(
         decision: Decision, pool: Pool, shapes: Mapping[Line, Shape | None], devices: int, *, alone: bool
-    ) -> list[_Unit]:
+    ) -> list[Unit]:
         """The first of each width that could fit, with what they are worth."""
         state, now = decision.state, decision.now
         by_shape: dict[tuple[int, Shape], list[list[tuple[Key, Job]]]] = {}
@@ -321,137 +298,11 @@ class WholeSet(Action):
             for _, job in islice(merged, 1 if alone else min(_MOST_WAITING, max(1, devices // width))):
                 left, _ = expected_left(job, now, state.learned.lengths)
                 left += restart_s(job) if job.attained_s else 0.0
-                unit = _Unit((job,), shape, width)
+                unit = Unit((job,), shape, width)
                 unit.rank = (state.queue(job.queue).priority, 0 if job.late else 2)
                 unit.worth = value(width, left)
                 found.append(unit)
         return found
-
-
-def _unit_of(job: Job, pool: Pool, decision: Decision) -> _Unit:
-    """A running job, with those that share its device if there are any; of no width if they cannot all be stopped."""
-    state, placement, none = decision.state, job.placement, _Unit((job,), Shape(0, 0, 0), 0)
-    assert placement is not None
-    spots: dict[int, int] = {}
-    for part in placement.parts:
-        if part.devices:
-            if not state.has_node(part.devices[0]):
-                return none
-            node = pool.at.get(state.number_of(part.devices[0]))
-            if node is None:
-                return none
-            spots[node] = spots.get(node, 0) + len(part.devices)
-    if not spots:
-        return none
-    jobs: tuple[Job, ...] = (job,)
-    if job.request.shareable:
-        on_it = [state.occupants(device) for device in placement.all_devices]
-        if any(len(company) > 1 for company in on_it):
-            if len(on_it) > 1 or on_it[0][0] is not job:
-                return none
-            if not all(len(one.placement.all_devices) == 1 and decision.may_stop(one) for one in on_it[0]):  # type: ignore[union-attr]
-                return none
-            jobs = tuple(on_it[0])
-    width = sum(spots.values())
-    if len(spots) == 1:
-        shape: Shape | None = Shape.on_one_node(width, pool.size)
-    else:
-        asked = replace(job.request, workers=len(placement.parts)) if job.request.grows else job.request
-        shape = shape_of(asked, pool.size, len(pool.numbers))
-    return none if shape is None else _Unit(jobs, shape, width, list(spots.items()))
-
-
-def restart_s(job: Job) -> float:
-    """Seconds that it costs to stop a job and to start it anew: as measured, if its last launch took longer."""
-    estimate = job.estimate
-    expected_s = estimate.launching_s + estimate.restart_s
-    if job.trains_since is None or job.launched_at is None:
-        return expected_s
-    measured_s = job.trains_since - job.launched_at
-    return measured_s if measured_s > expected_s else expected_s
-
-
-def _credit_s(job: Job, now: float) -> tuple[float, float]:
-    """So many seconds is a running job treated as shorter than it is, and its stops that it has not paid back.
-
-    Each of those doubles the credit. Whoever has less left than that is not stopped any more, so a job that holds its
-    devices for `t` seconds in all, and never expects more than `u` seconds, is stopped at most
-    `t / paid_back_s(R) + log2(u / (STAYS * R)) + 1` times, where R is what a restart costs.
-    """
-    cost_s = restart_s(job)
-    if not cost_s:
-        return 0.0, 0.0
-    unpaid = job.stops - job.attained(now) / paid_back_s(cost_s)
-    if unpaid <= 0.0:
-        return STAYS * cost_s, 0.0
-    return STAYS * cost_s * 2.0 ** min(unpaid, _MOST_DOUBLINGS), unpaid
-
-
-# -- carrying it out ----------------------------------------------------------------------------------------------
-
-
-def _carry_out(decision: Decision, pool: Pool, seats: Seats[_Unit]) -> None:
-    """Stops, then moves, then starts."""
-    state = decision.state
-    if not seats.starts:
-        return
-    labels = tuple(unit.job.label for unit in seats.starts)
-    late = tuple(unit.job.label for unit in seats.starts if unit.job.late)
-    if late:
-        words = f"{names(late)} {'are' if len(late) > 1 else 'is'} late, and may wait no longer"
-    else:
-        words = f"its devices are worth more now to {names(labels)}"
-    for unit in seats.stops:
-        for job in unit.jobs:
-            decision.preempt(job, words)
-    free: dict[int, list[str]] = {}
-
-    def take(node: int, count: int) -> list[str]:
-        left = devices_of(node)
-        free[node] = left[count:]
-        return left[:count]
-
-    def devices_of(node: int) -> list[str]:
-        if node not in free:
-            free[node] = [device.id for device in state.free_devices(state.numbered[pool.numbers[node]].node.id)]
-        return free[node]
-
-    for unit in seats.moves:
-        devices_of(unit.spots[0][0]).extend(unit.placement.devices)  # type: ignore[union-attr]
-    for unit in seats.moves:
-        if not decision.abilities.free_moves:
-            unit.job.stops += 1
-    moves = [
-        (unit.job, _placed(decision, unit.job, pool, [(node, take(node, unit.width))]))
-        for unit, node in seats.moves.items()
-    ]
-    if moves:
-        decision.rearrange(moves, f"{names(labels)} would not fit otherwise")
-    for unit, spots in seats.starts.items():
-        place = _placed(decision, unit.job, pool, [(node, take(node, count)) for node, count in spots])
-        if seats.stops or seats.moves:
-            words = "it is late" if unit.job.late else "it is worth most to run it now"
-            words += ": others made room"
-        else:
-            words = f"{names(place.all_devices)} {'are' if len(place.all_devices) > 1 else 'is'} free"
-        decision.launch(unit.job, place, words)
-
-
-def _placed(decision: Decision, job: Job, pool: Pool, parts: Sequence[tuple[int, Sequence[str]]]) -> Placement:
-    state, sharing, request = decision.state, decision.sharing, job.request
-    chosen = []
-    for at, devices in parts:
-        node = state.numbered[pool.numbers[at]].node
-        own = set(devices)
-        chosen.append((node, tuple(device.id for device in node.devices if device.id in own)))
-    if not request.is_gang:
-        return joined([grant(job, node, devices, state, sharing) for node, devices in chosen])
-    workers = [
-        (node, devices[at : at + request.gpus])
-        for node, devices in chosen
-        for at in range(0, len(devices), request.gpus)
-    ]
-    return granted_gang(job, workers, [chosen[0][0]] * request.servers, state, sharing)
 
 
 def why_it_waits(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:

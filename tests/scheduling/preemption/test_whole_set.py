@@ -15,7 +15,7 @@ from prefect_gpu.scheduling.model.instructions import Launch, Move, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.preemption.best_set import STAYS, paid_back_s
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
-from prefect_gpu.scheduling.preemption.whole_set import expected_left
+from prefect_gpu.scheduling.state.lengths import expected_left
 from tests.scheduling.world import GIB, World, asks, node
 from tests.support import examples
 

@@ -20,7 +20,7 @@ from prefect_gpu.scheduling.model.instructions import Instruction, Launch, OpenG
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request, Status
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
-from prefect_gpu.scheduling.preemption.whole_set import restart_s
+from prefect_gpu.scheduling.preemption.units import restart_s
 from prefect_gpu.scheduling.prescheduling.successor import Margin, Prescheduling
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.scheduling.sharing.rules import DeclaredMemory
