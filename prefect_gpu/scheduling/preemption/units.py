@@ -77,7 +77,7 @@ def restart_s(job: Job) -> float:
     return measured_s if measured_s > expected_s else expected_s
 
 
-def credit_s(job: Job, now: float) -> tuple[float, float]:
+def credit_of(job: Job, now: float) -> tuple[float, float]:
     """So many seconds is a running job treated as shorter than it is, and its stops that it has not paid back.
 
     Each of those doubles the credit. Whoever has less left than that is not stopped any more, so a job that holds its

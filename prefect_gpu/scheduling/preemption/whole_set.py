@@ -20,7 +20,7 @@ from prefect_gpu.scheduling.preemption.carry_out import carry_out
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Spots
-from prefect_gpu.scheduling.preemption.units import Unit, credit_s, restart_s, unit_of
+from prefect_gpu.scheduling.preemption.units import Unit, credit_of, restart_s, unit_of
 from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
@@ -269,7 +269,7 @@ class WholeSet(Action):
                 if not certain:
                     self._again_at = now  # what is expected of it changes while it runs
                 if one.stops:
-                    credit_s, unpaid = credit_s(one, now)
+                    credit_s, unpaid = credit_of(one, now)
                     if unpaid > 0.0 and left_s <= credit_s:
                         break
                 else:
