@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _AT_A_TIME = 100  # runs; the server answers with 200 artifacts at most, and each run has two of ours
 _CURVE = 24  # characters
 _SETTLED_S = 10.0  # at most: a run's page is complete a moment after its end
+_SILENT_S = 5.0  # the same of a run that has told nothing until then: it may be one that never does
 _NOTHING_TO_SAY = ("Completed", "Pending")  # states whose messages are of no interest to who waits
 _COLOURS = {phase.word: phase.colour for phase in PHASES.values()} | {
     "Completed": "#2E8B57",
@@ -115,8 +116,10 @@ def watch(runs: Iterable[PrefectFlowRunFuture[Any] | FlowRun | UUID], *, every_s
                 screen.show(seen)
                 if not ids:
                     break
-            before, end = Watch(), time.monotonic() + _SETTLED_S
-            while (seen != before or not _complete(seen)) and time.monotonic() < end:
+            before, ended = Watch(), time.monotonic()
+            while (seen != before or not _complete(seen, time.monotonic() - ended)) and (
+                time.monotonic() < ended + _SETTLED_S
+            ):
                 time.sleep(min(every_s, 1.0))
                 before, seen = seen, look(client, ids)
                 screen.show(seen)
@@ -167,9 +170,14 @@ def _watched(run: FlowRun, progress: Any, losses: Any) -> Watched:
     )
 
 
-def _complete(seen: Watch) -> bool:
-    """Whether their pages say how it ended, as far as can be told: a run that was stopped early never says 100 %."""
-    return all(one.state != "Completed" or one.percent in (None, 100.0) for one in seen)
+def _complete(seen: Watch, since_s: float) -> bool:
+    """Whether their pages say how it ended, as far as can be told: a run that was stopped early never says 100 %.
+
+    Args:
+        since_s: Seconds since all of them were over.
+    """
+    enough = (None, 100.0) if since_s >= _SILENT_S else (100.0,)
+    return all(one.state != "Completed" or one.percent in enough for one in seen)
 
 
 class _Lines:

@@ -17,7 +17,7 @@ from tests.live.pool import LivePool
 async def test_runs_are_shown_until_they_are_over_with_their_losses(
     served: LivePool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = await served.submit(steps=6)
+    good = await served.submit(steps=6, step_s=0.2)
     bad = await served.submit("crash")
     with using(served.sandbox):
         first, second = await asyncio.to_thread(watch, [good, bad], every_s=0.2)
