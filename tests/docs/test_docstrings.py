@@ -33,4 +33,5 @@ def test_examples_give_what_they_say(module: str, tmp_path: Path, monkeypatch: p
 @pytest.mark.needs("frameworks")
 @pytest.mark.parametrize("module", modules(frameworks=True))
 def test_those_with_frameworks_do(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
     test_examples_give_what_they_say(module, tmp_path, monkeypatch)

@@ -107,7 +107,8 @@ class RegistrySuite:
             assert len(refused) == 1 and sorted(one.number for one in versions) == [1, 2, 3, 4, 5]
             numbers = sorted(threads.map(promote, [*versions, versions[0]]))
         models = ModelRegistry(place)
-        assert numbers == [*range(1, 7)] and models.versions() == sorted(versions, key=lambda one: one.number)
+        assert numbers == [*range(1, 7)], f"promotions were numbered {numbers}"
+        assert models.versions() == sorted(versions, key=lambda one: one.number)
         assert models.champion().name == models.decisions()[-1].version  # type: ignore[union-attr]
 
     def test_a_set_of_data_has_a_version_for_its_content(self, place: str) -> None:

@@ -32,7 +32,7 @@ class GradientNoise:
 
     Example:
         >>> noise = GradientNoise(model.parameters(), batch_size=64, run=run)          # doctest: +SKIP
-        >>> for step in run.steps():
+        >>> for step in run.steps():                                                   # doctest: +SKIP
         ...     parts = batch_of(run.batch_size)
         ...     for x, y in parts:
         ...         (loss_of(model(x), y) / len(parts)).backward()
