@@ -2,7 +2,7 @@
 
 Python of a page is run from its top to its end, as somebody would type it. Documents are read by what reads them.
 Commands are given to the parser of their program here: one that is misspelt, or has an option that does not exist,
-fails. ``test_walk.py`` carries them out.
+fails. Nothing here carries them out: ``walk.py`` is to do that, and does not get to the end yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The commands of all pages, carried out one after the other, as somebody would who reads from the tutorial on.
+"""Not run by `make test-all`, as it does not get to its end: since the README has a server of its own (`prefect-gpu up`),
+what the pages after it need is not there. By hand: ``python -m pytest tests/docs/walk.py``.
+
+The commands of all pages, carried out one after the other, as somebody would who reads from the tutorial on.
 
 There is one home, so what the tutorial trained is in the history when another page shows it. The pages come in the
 order of the site, the tutorial and the README first. Where a page shows what a command prints, at least one of these
