@@ -1,4 +1,4 @@
-"""Not run by `make test-all`, as it does not get to its end: since the README starts a server of its own, what the pages
+"""Not run by `make test-all`, as it does not get to its end: the README starts a server of its own, and what the pages
 after it need is not there. By hand: ``python -m pytest tests/docs/walk.py``.
 
 The commands of all pages, carried out one after the other, as somebody would who reads from the tutorial on.
