@@ -184,11 +184,11 @@ class _Lines:
     """Prints a line when a run changes its state, and another one where its last loss is known only after its end."""
 
     def __init__(self) -> None:
-        self._said: dict[UUID, tuple[str, bool]] = {}
+        self._said: dict[UUID, tuple[str, tuple[float, float] | None]] = {}
 
     def show(self, seen: Watch) -> None:
         for one in seen:
-            now = (one.state, one.over and bool(one.losses))
+            now = (one.state, one.losses[-1] if one.over and one.losses else None)
             if self._said.get(one.id) != now:
                 self._said[one.id] = now
                 print(f"{one.name}: {_words(one)}", flush=True)
