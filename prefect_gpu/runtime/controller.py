@@ -17,11 +17,11 @@ from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.clock import CLOCK, Clock
-from prefect_gpu.runtime.cordons import Cordoned, Cordons
+from prefect_gpu.runtime.cordon_watch import CordonWatch
+from prefect_gpu.runtime.cordons import Cordons
 from prefect_gpu.runtime.drivers.base import Driver
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.eviction import Eviction
-from prefect_gpu.runtime.files import UnreadableError
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.host import Host
 from prefect_gpu.runtime.idle import IdleTime
@@ -46,7 +46,6 @@ from prefect_gpu.training import protocol
 ABILITIES = Abilities(Preemption.GRACEFUL, gates=True, cores=True, shares=True, finishes=True)
 """What this world can carry out."""
 
-_LOOK_AT_CORDONS_S = 1.0
 _SET_ASIDE_S = 60.0  # a run for which the scheduler could not look for a place
 
 
@@ -96,9 +95,9 @@ class Controller:
         self.activity = ActivityLog()
         self.listeners: tuple[Follower, ...] = ()  # who else hears of every launch
         self.fleet = Fleet(nodes)
-        self._cordons = Cordons(state_dir)
-        self.on_cordon: Callable[[str, str], None] = lambda device, reason: None  # told of each device and why
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
+        state = self.scheduler.state
+        self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
         self._host = host
         self._driver = driver
         driver.may_start = leads
@@ -165,14 +164,14 @@ class Controller:
         if nodes is not None:
             self.fleet.change(nodes, self._driver.closed_nodes)
         await asyncio.to_thread(self._records.clean_up)
-        self._heed_cordons()
+        self.cordons.heed()
         self.handle(ev.NodesChanged(self.fleet.nodes))
         await self._launches.adopt_all()
-        self._clear(self.fleet.cordoned)
+        self.cordons.clear(self.fleet.cordoned)
         self._channel.open()  # not before: whoever comes back must not be told that nobody knows it
         await self._driver.sweep()
         self._tasks.keep(lambda: self._driver.watch_nodes(self._change_nodes), "nodes")
-        self._tasks.keep(self._watch_cordons, "cordons")
+        self._tasks.keep(self.cordons.run, "cordons")
         if self._driver.local and self.fleet.nodes:
             watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
             self._tasks.keep(watch.run, "pressure")
@@ -202,8 +201,7 @@ class Controller:
     @property
     def away(self) -> Sequence[str]:
         """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
-        known = {device.id for node, _ in self.fleet.known for device in node.devices}
-        return [*self._driver.away, *(device for device in self.fleet.cordoned if device in known)]
+        return [*self._driver.away, *(device for device in self.fleet.cordoned if device in self.fleet.device_ids)]
 
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unfinished."""
@@ -214,38 +212,6 @@ class Controller:
         self.fleet.change(nodes, self._driver.closed_nodes)
         if self.fleet.nodes != before:
             self.handle(ev.NodesChanged(self.fleet.nodes))
-
-    async def _watch_cordons(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_AT_CORDONS_S)
-            before, nodes = self.fleet.cordoned, self.fleet.nodes
-            if not self._heed_cordons():
-                continue
-            if self.fleet.nodes != nodes:
-                self.handle(ev.NodesChanged(self.fleet.nodes))
-            self._clear({device: one for device, one in self.fleet.cordoned.items() if device not in before})
-
-    def _heed_cordons(self) -> bool:
-        """Read again which devices are out of service; False if nothing has changed, or nobody can read it."""
-        if not self._cordons.changed():
-            return False
-        try:
-            self.fleet.cordoned = self._cordons.read()
-        except UnreadableError as error:
-            self._logger.error("%s. Until then, devices are in or out of service as before.", error)
-            return False
-        return True
-
-    def _clear(self, cordoned: Mapping[str, Cordoned]) -> None:
-        """These devices are out of service: who is on them is to leave."""
-        known = {device.id for node, _ in self.fleet.known for device in node.devices}
-        for device, one in cordoned.items():
-            if device not in known:
-                continue
-            self._logger.warning("Device %s is out of service: %s", device, one.reason)
-            self.on_cordon(device, one.reason)
-            for job in self.scheduler.state.occupants(device):
-                self.handle(ev.LeaveAsked(job.id, f"{device} is taken out of service ({one.reason})"))
 
     # -- events ---------------------------------------------------------------------------------------------------
 

@@ -65,6 +65,11 @@ class Fleet:
         return tuple(sorted(every, key=lambda one: one[0].id))
 
     @property
+    def device_ids(self) -> frozenset[str]:
+        """The ids of the devices of all known nodes, whatever these are."""
+        return frozenset(device.id for node, _ in self.known for device in node.devices)
+
+    @property
     def devices(self) -> tuple[Device, ...]:
         """All devices of the nodes that take work, in order, those included that are out of service."""
         return tuple(device for node in self._nodes.values() for device in node.devices)

@@ -117,7 +117,7 @@ class Launch:
     usage: dict[str, _Mean] = field(default_factory=dict)
     training_usage: dict[str, _Mean] = field(default_factory=dict)  # the samples of the training phase alone
     cancelling: bool = False
-    suspending: bool = False
+    suspending: bool = False  # its user's wish is known, and seen to
     deleted: bool = False  # whoever owns the run does not have it any more
     eviction: Preempt | Move | Suspend | None = None  # it is to carry on later or elsewhere
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is

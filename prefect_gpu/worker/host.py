@@ -45,7 +45,7 @@ from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.suspension import SUSPENDED, WORDS, refusal, refuse, suspends_itself
+from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -250,25 +250,22 @@ class PrefectHost:
         if run.suspending or run.cancelling or suspends_itself(flow_run.state):
             return
         run.suspending = True
-        message = refusal(run)
-        if not message and not run.record.request.preemptible:
+        if run.record.request.preemptible:
+            self._log_for(run).info("Suspending run %s: it saves its progress and leaves its devices", run.record.name)
+            self.controller.suspend(run.run_id, WORDS)
+        elif run.phase not in protocol.PHASES:  # it is Prefect's alone
             self._log_for(run).warning(
                 "Run %s is suspended, and reports nothing to the pool: its process ends when it begins another task.",
                 run.record.name,
             )
-            return
-        if not message:
-            self._log_for(run).info("Suspending run %s: it saves its progress and leaves its devices", run.record.name)
-            self.controller.suspend(run.run_id, WORDS)
-            return
+        else:
+            self.tasks.start(self._refuse_to_suspend(run, flow_run), f"suspend-{run.run_id}")
 
-        async def let_go_on() -> None:
-            if await self.asking.persist(lambda: refuse(self._client, run, flow_run, message)):
-                await self.controller.instruct(run.run_id, protocol.GO_ON)
-                self._log_for(run).warning("%s", message)
-            run.suspending = False
-
-        self.tasks.start(let_go_on(), f"suspend-{run.run_id}")
+    async def _refuse_to_suspend(self, run: Launch, flow_run: FlowRun) -> None:
+        if await self.asking.persist(lambda: refuse(self._client, run, flow_run)):
+            await self.controller.instruct(run.run_id, protocol.GO_ON)
+            self._log_for(run).warning("%s", REFUSED)
+        run.suspending = False
 
     def _log_for(self, run: Launch) -> logging.Logger | PrefectLogAdapter:
         """What its user sees beside the run; the worker's own log for an adopted run, which is not read again."""

@@ -15,6 +15,7 @@ from prefect.types import KeyValueLabels
 from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.worker.related import related, related_pool
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import Flow, FlowRun
@@ -64,8 +65,7 @@ class LaunchEvents:
             returncode: None: nobody knows.
         """
         told = run.attached(Told)  # of an adopted run only its record is known
-        of_record = {"prefect.resource.id": f"prefect.flow-run.{run.run_id}", "prefect.resource.role": "flow-run"}
-        about = told.about if told else [RelatedResource({**of_record, "prefect.resource.name": run.record.name})]
+        about = told.about if told else [related("flow-run", run.run_id, run.record.name)]
         ended = {"prefect.infrastructure.identifier": identifier}
         if returncode is not None:
             ended["prefect.infrastructure.status-code"] = str(returncode)
@@ -80,5 +80,5 @@ class LaunchEvents:
             "prefect.version": prefect.__version__,
             "prefect.worker-type": worker.type,
         }
-        pool = object_as_related_resource(kind="work-pool", role="work-pool", object=worker.work_pool)
-        return emit_event(f"prefect.worker.{what}-flow-run", resource=resource, related=[*about, pool], follows=follows)
+        beside = [*about, related_pool(worker.work_pool)]
+        return emit_event(f"prefect.worker.{what}-flow-run", resource=resource, related=beside, follows=follows)

@@ -12,13 +12,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from prefect_gpu.estimation.runs import TRAINING_S
-from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.clock import CLOCK
-from prefect_gpu.runtime.launch import Adjustment, Follower, Launch
-from prefect_gpu.scheduling.model.instructions import SetShare
+from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow
 from prefect_gpu.training import protocol
-from prefect_gpu.worker.run_events import how_it_left
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.controller import Controller
@@ -61,7 +58,6 @@ class PoolMetrics(Follower, Collector):
         self._errors = self._histogram(
             "training_estimate_ratio", "Training time as estimated at submission, over what it was", _RATIOS
         )
-        self._weights: dict[str, float] = {}
 
     def _counter(self, name: str, words: str, *labels: str) -> Counter:
         return Counter(f"{PREFIX}{name}", f"{words}.", ("pool", *labels), registry=self._registry)
@@ -78,19 +74,12 @@ class PoolMetrics(Follower, Collector):
 
     # -- what happened ----------------------------------------------------------------------------------------------
 
-    def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:
-        """See :class:`.Follower`."""
-        if isinstance(change, SetShare):
-            before = self._weights.get(launch.run_id, 1.0)
-            self._weights[launch.run_id] = change.weight
-            if change.weight < 1.0 <= before:
-                self._demoted.labels(self._pool).inc()
-
-    def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
-        """See :class:`.Follower`."""
-        self._weights.pop(launch.run_id, None)
-        if outcome == LEFT:
-            self._left.labels(self._pool, how_it_left(launch)).inc()
+    def happened(self, what: str) -> None:
+        """Something has happened to a run: the last part of the name of one of :class:`.RunEvents`."""
+        if what in LEAVES:
+            self._left.labels(self._pool, what).inc()
+        elif what == "demoted":
+            self._demoted.labels(self._pool).inc()
 
     def ended(self, launch: Launch, at: float) -> None:
         """See :class:`.Follower`."""

@@ -6,32 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect.client.schemas.objects import FlowRun, WorkPool
-from prefect.events import emit_event
-from prefect.events.related import object_as_related_resource, tags_as_related_resources
+from prefect.events import RelatedResource
+from prefect.events.related import tags_as_related_resources
 
 from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.launch import Adjustment, Follower, Launch, Suspend
 from prefect_gpu.scheduling.model.instructions import Finish, Move, SetShare
 from prefect_gpu.training import protocol
+from prefect_gpu.worker.related import related, related_pool
 
 PREFIX = "prefect-gpu.run."
 CORDONED = "prefect-gpu.device.cordoned"
-WHAT = (
-    "waiting",
-    "granted",
-    "preparing",
-    "training",
-    "saving",
-    "demoted",
-    "converged",
-    "preempted",
-    "suspended",
-    "moved",
-    "resized",
-    "ended",
-)
-"""What may happen to a run, as the last part of an event's name."""
-
 _PHASES = (protocol.PREPARING, protocol.TRAINING, protocol.SAVING)
 _LONGEST = 1000  # characters of a message
 
@@ -42,20 +27,27 @@ class RunEvents(Follower):
     Args:
         pool: The runs' work pool.
         flow_run: A run as it was read last; None: not read by this worker.
-        emit: Prefect's function; tests may replace it.
+        emit: Prefect's function, or what takes its place where nothing is to be emitted.
+        happened: Told of each event as well, by the last part of its name.
 
-    An event is named ``prefect-gpu.run.<what>``, see :data:`WHAT`. Its resource is ``prefect-gpu.run.<flow run's id>``,
-    with the labels ``prefect-gpu.pool`` and, once the run has ended, ``prefect-gpu.outcome``. The flow run, its flow,
-    deployment, queue, pool and tags are related resources. Its payload says what there is to say: ``devices``,
-    ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``outcome``, ``message``.
+    An event is named ``prefect-gpu.run.<what>``, where that is ``waiting``, ``granted``, ``preparing``, ``training``,
+    ``saving``, ``demoted``, ``converged``, ``preempted``, ``suspended``, ``moved``, ``resized`` or ``ended``. Its
+    resource is ``prefect-gpu.run.<flow run's id>``, with the labels ``prefect-gpu.pool`` and, once the run has ended,
+    ``prefect-gpu.outcome``. The flow run, its flow, deployment, queue, pool and tags are related resources. Its payload
+    says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``outcome``,
+    ``message``.
     """
 
     def __init__(
-        self, pool: WorkPool, flow_run: Callable[[str], FlowRun | None], emit: Callable[..., Any] = emit_event
+        self,
+        pool: WorkPool,
+        flow_run: Callable[[str], FlowRun | None],
+        emit: Callable[..., Any],
+        happened: Callable[[str], None],
     ) -> None:
-        self._pool, self._flow_run, self._emit = pool, flow_run, emit
+        self._pool, self._flow_run, self._emit, self._happened = pool, flow_run, emit, happened
         self._demoted: set[str] = set()
-        self._related: dict[str, list[Any]] = {}  # of launched runs: when one has ended, it is read no more
+        self._related: dict[str, list[RelatedResource]] = {}  # of launched runs: when one has ended, it is read no more
 
     def waiting(self, flow_run: FlowRun, reason: str) -> None:
         """A run is shown as waiting for the first time."""
@@ -70,7 +62,7 @@ class RunEvents(Follower):
                 "prefect.resource.name": device,
                 "prefect-gpu.pool": self._pool.name,
             },
-            related=[object_as_related_resource(kind="work-pool", role="work-pool", object=self._pool)],
+            related=[related_pool(self._pool)],
             payload={"reason": reason},
         )
 
@@ -102,7 +94,7 @@ class RunEvents(Follower):
         """See :class:`.Follower`."""
         self._demoted.discard(launch.run_id)
         if outcome == LEFT:
-            self._tell(how_it_left(launch), launch, reason=message)
+            self._tell(_how_it_left(launch), launch, reason=message)
         elif outcome is not None:
             self._tell("ended", launch, outcome=outcome, message=message[:_LONGEST])
 
@@ -118,6 +110,7 @@ class RunEvents(Follower):
         self._say(what, launch.run_id, record.name, **told, **more)
 
     def _say(self, what: str, run_id: str, name: str, **payload: Any) -> None:
+        self._happened(what)
         self._emit(
             event=f"{PREFIX}{what}",
             resource={
@@ -130,23 +123,17 @@ class RunEvents(Follower):
             payload={key: value for key, value in payload.items() if value is not None},
         )
 
-    def _related_to(self, run_id: str, name: str) -> list[Any]:
-        pool = object_as_related_resource(kind="work-pool", role="work-pool", object=self._pool)
+    def _related_to(self, run_id: str, name: str) -> list[RelatedResource]:
+        pool = related_pool(self._pool)
         flow_run = self._flow_run(run_id)
         if flow_run is None:  # an adopted run, which is not read again
-            return [_related("flow-run", run_id, name), pool]
+            return [related("flow-run", run_id, name), pool]
         ids = {"flow": flow_run.flow_id, "deployment": flow_run.deployment_id, "work-queue": flow_run.work_queue_id}
-        others = [_related(kind, str(one)) for kind, one in ids.items() if one is not None]
-        return [_related("flow-run", run_id, name), *others, pool, *tags_as_related_resources(set(flow_run.tags))]
+        others = [related(kind, str(one)) for kind, one in ids.items() if one is not None]
+        return [related("flow-run", run_id, name), *others, pool, *tags_as_related_resources(set(flow_run.tags))]
 
 
-def _related(kind: str, its_id: str, name: str = "") -> dict[str, str]:
-    named = {"prefect.resource.name": name} if name else {}
-    return {"prefect.resource.id": f"prefect.{kind}.{its_id}", "prefect.resource.role": kind, **named}
-
-
-def how_it_left(launch: Launch) -> str:
-    """What happened to a launch that left its devices to carry on: preempted, suspended, moved or resized."""
+def _how_it_left(launch: Launch) -> str:
     match launch.eviction:
         case Suspend():
             return "suspended"

@@ -206,12 +206,11 @@ class PoolSession:
         """Let events and metrics hear of every launch."""
         pool, host = self._worker.work_pool, self.host
         host.metrics = PoolMetrics(pool.name, self.controller)
-        self.controller.listeners = (host.metrics,)
-        if self._settings.events:
-            events = RunEvents(pool, host.queue.flow_run)
-            host.holds.on_waiting = events.waiting
-            self.controller.on_cordon = events.cordoned
-            self.controller.listeners += (events,)
+        emit = emit_event if self._settings.events else _say_nothing
+        events = RunEvents(pool, host.queue.flow_run, emit, host.metrics.happened)
+        host.holds.on_waiting = events.waiting
+        self.controller.cordons.on_cordon = events.cordoned
+        self.controller.listeners = (host.metrics, events)
 
     def _make_cleaner(self) -> Cleaner:
         pool, days = self._worker.work_pool.name, self._settings.keep_days
@@ -349,3 +348,7 @@ class PoolSession:
         self._server_clock.leave()
         self._locks.release()
         self.is_open = False
+
+
+def _say_nothing(**_: Any) -> None:
+    """In place of Prefect's events, where these are switched off."""

@@ -12,12 +12,15 @@ from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.objects import FlowRun, State, StateType
 
 from prefect_gpu.runtime.launch import Launch
-from prefect_gpu.training import protocol
 from prefect_gpu.training.trial import AT_A_RUNG
 from prefect_gpu.worker.states import put_back
 
 SUSPENDED = "suspended"  # what is said of a launch that ended so
 WORDS = "its user suspended it"
+REFUSED = (
+    "It was not suspended: it offers no checkpoints, and would have to begin anew. Let it save checkpoints "
+    "(run.report(checkpoint=...) and run.restore()), and say so with @gpu(preemptible=True)."
+)
 
 LEAVES_BY_ITSELF_S = 5.0
 """So long has a run without checkpoints to end by itself, as one does that has suspended itself, or begins a task."""
@@ -38,20 +41,7 @@ def suspended_before(history: Sequence[State]) -> State | None:
     return history[-2] if len(history) > 1 and is_suspended(history[-2]) else None
 
 
-def refusal(run: Launch) -> str:
-    """Why a run cannot be suspended, in words for its owner; empty: it can be, or is left to Prefect.
-
-    A flow that reports nothing is Prefect's alone: it ends when it begins another task, and stays suspended.
-    """
-    if run.record.request.preemptible or run.phase not in protocol.PHASES:
-        return ""
-    return (
-        "It was not suspended: it offers no checkpoints, and would have to begin anew. Let it save checkpoints "
-        "(run.report(checkpoint=...) and run.restore()), and say so with @gpu(preemptible=True)."
-    )
-
-
-async def refuse(client: PrefectClient, run: Launch, seen: FlowRun, message: str) -> bool:
+async def refuse(client: PrefectClient, run: Launch, seen: FlowRun) -> bool:
     """Let a run go on that its user has suspended; False: it has ended by itself, or is not suspended any more."""
     try:
         await asyncio.wait_for(run.gone.wait(), LEAVES_BY_ITSELF_S)
@@ -68,5 +58,5 @@ async def refuse(client: PrefectClient, run: Launch, seen: FlowRun, message: str
     # Prefect counts a run's entries into RUNNING as tries, but not of one that is marked as resuming.
     policy = flow_run.empirical_policy.model_copy(update={"resuming": True})
     await client.update_flow_run(seen.id, empirical_policy=policy)
-    await put_back(client, seen.id, before.model_copy(update={"message": message}))
+    await put_back(client, seen.id, before.model_copy(update={"message": REFUSED}))
     return True

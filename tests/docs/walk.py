@@ -4,7 +4,7 @@ after it need is not there. By hand: ``python -m pytest tests/docs/walk.py``.
 The commands of all pages, carried out one after the other, as somebody would who reads from the tutorial on.
 
 There is one home, so what the tutorial trained is in the history when another page shows it. The pages come in the
-order of the site, the tutorial and the README first. Where a page shows what a command prints, at least one of these
+order of the site, the README and the tutorial first. Where a page shows what a command prints, at least one of these
 lines is printed, but for its numbers.
 """
 
@@ -24,7 +24,7 @@ from tests.docs.terminal import Terminal
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("openssl", "traces"), pytest.mark.timeout(3600)]
 
-FIRST = ["docs/tutorial.md", "README.md"]  # each starts a server of its own
+FIRST = ["README.md", "docs/tutorial.md"]  # each starts a server of its own; the later pages need that of the last one
 LAST = "docs/how-to/learning.md"  # it deletes runs from the history
 TRACES = {
     "trace1.csv": "Rivendile-Muri/trace-data/trace1.csv",

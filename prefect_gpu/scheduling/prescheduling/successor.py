@@ -98,7 +98,7 @@ class Prescheduling(Reaction):
         self._calendar: list[tuple[float, str]] = []
         self._look_at: dict[str, float] = {}  # training job: its entry in the calendar
         self._ripe: dict[str, None] = {}  # jobs about to end, that nobody is prepared behind yet
-        self._asked: tuple[Decision | None, int] = (None, 0)  # how often for a choice, in which decision
+        self._choices_left = 0  # in this decision
 
     def react(self, event: Event, decision: Decision) -> bool:
         """Follow who trains how fast, who is ready, and whose predecessor trains no more."""
@@ -129,6 +129,7 @@ class Prescheduling(Reaction):
 
     def settle(self, decision: Decision) -> None:
         """Prepare jobs behind those whose end is near, by all that is known now."""
+        self._choices_left = _MOST_CHOICES
         if _useful(decision):
             if len(decision.state.queue_of_waiting):
                 self._launch_due(decision)
@@ -185,10 +186,8 @@ class Prescheduling(Reaction):
             if self._look_at.get(job_id) == moment:
                 del self._look_at[job_id]
                 self._ripe[job_id] = None
-        if self._asked[0] is not decision:
-            self._asked = (decision, 0)
         for job_id in list(islice(self._ripe, _MOST_RIPE)):
-            if self._asked[1] >= _MOST_CHOICES:
+            if self._choices_left <= 0:
                 return
             del self._ripe[job_id]
             job = decision.state.jobs.get(job_id)
@@ -234,7 +233,7 @@ class Prescheduling(Reaction):
                 return
             if not asked:
                 chosen, asked = self._choice(job, decision), True
-                self._asked = (decision, self._asked[1] + (chosen is not None))
+                self._choices_left -= chosen is not None
             if chosen is not None and waiting.id not in chosen:
                 continue
             if decision.placement.place(waiting, state, decision.sharing) is not None:

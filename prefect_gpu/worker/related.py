@@ -1,0 +1,18 @@
+"""What events name beside what they are about: the related resources of Prefect's events, in Prefect's own words."""
+
+from __future__ import annotations
+
+from prefect.client.schemas.objects import WorkPool
+from prefect.events import RelatedResource
+from prefect.events.related import object_as_related_resource
+
+
+def related(kind: str, its_id: str, name: str = "") -> RelatedResource:
+    """Something of Prefect's of which only the id, and perhaps the name, is known."""
+    named = {"prefect.resource.name": name} if name else {}
+    return RelatedResource({"prefect.resource.id": f"prefect.{kind}.{its_id}", "prefect.resource.role": kind, **named})
+
+
+def related_pool(pool: WorkPool) -> RelatedResource:
+    """A work pool."""
+    return object_as_related_resource(kind="work-pool", role="work-pool", object=pool)
