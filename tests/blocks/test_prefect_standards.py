@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import socket
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
 
 import pytest
 from prefect.filesystems import LocalFileSystem
@@ -28,19 +25,9 @@ class TestPrefectsOwnSuite(BlockStandardTestSuite):
     def block(self, request: Any) -> Any:
         return request.param
 
-    def test_has_a_valid_image(self, block: Any) -> None:
-        """Prefect's test loads the picture from its address; where that is out of reach it says nothing."""
-        import_module("PIL")  # without it Prefect's test looks at nothing; matplotlib brings it
-        before = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(10.0)
-        try:
-            super().test_has_a_valid_image(block)
-        except HTTPError:
-            raise
-        except URLError as error:
-            pytest.skip(f"{block._logo_url.host} is out of reach: {error.reason}")
-        finally:
-            socket.setdefaulttimeout(before)
+    # It loads the logo from the internet, which no test of ours needs. Prefect's own tests load the same addresses:
+    # the next test compares them.
+    test_has_a_valid_image = None
 
 
 def test_logos_are_at_the_addresses_that_prefects_own_types_have() -> None:
