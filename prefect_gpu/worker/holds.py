@@ -19,8 +19,9 @@ from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
+from prefect_gpu.worker.intake import Intake, Seen
 from prefect_gpu.worker.lane import Lane
-from prefect_gpu.worker.queue_sync import QueueSync, Seen
+from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.states import show_waiting
 
 # Runs that start at once are not renamed on the way; those that wait are, this much later.
@@ -33,15 +34,24 @@ class Holds:
     """Tells Prefect of waiting runs, as far as the budget goes. Those that are expected to start first come first.
 
     Args:
-        queue: Which runs wait.
+        queue: It reads runs again that may not be as they were.
+        intake: Which runs wait.
         lane: Where it is written.
     """
 
-    def __init__(self, worker: BaseWorker[Any, Any, Any], queue: QueueSync, lane: Lane, logger: logging.Logger) -> None:
+    def __init__(
+        self,
+        worker: BaseWorker[Any, Any, Any],
+        queue: QueueSync,
+        intake: Intake,
+        lane: Lane,
+        logger: logging.Logger,
+    ) -> None:
         self.controller: Controller  # set by the session, which makes the two know each other
         self._worker = worker
         self._client = worker.client
         self._queue = queue
+        self._intake = intake
         self._lane = lane
         self._logger = logger
         self._expectations = Expectations(logger)
@@ -99,7 +109,7 @@ class Holds:
         return True
 
     async def _show(self, run_id: str, hold: Hold) -> None:
-        seen = self._queue.seen.get(run_id, Seen())
+        seen = self._intake.seen.get(run_id, Seen())
         job = self.controller.scheduler.state.jobs.get(run_id)
         if seen.flow_run is None or job is None or job.active:
             return
@@ -110,8 +120,8 @@ class Holds:
         if seen.shown is not None and seen.shown.reason == hold.reason:
             return
         if hold.code == "never" and not await self._others_online():
-            self._queue.withdraw(run_id, hold.reason)
-            await self._queue.refuse(seen.flow_run, f"The pool cannot run it: {hold.reason}.")
+            self._intake.withdraw(run_id, hold.reason)
+            await self._intake.refuse(seen.flow_run, f"The pool cannot run it: {hold.reason}.")
             return
         await self._expectations.refresh(self.controller.scheduler, run_id)
         await self._write(run_id, hold.reason)
@@ -124,25 +134,25 @@ class Holds:
         """
         self._forecast_is_new = False
         now, changed = CLOCK(), []
-        for run_id, seen in self._queue.seen.items():
+        for run_id, seen in self._intake.seen.items():
             outlook = None if seen.shown is None else self._expectations.of(run_id)
             if outlook is not None and seen.shown is not None and worth_saying(seen.shown, outlook, now):
                 changed.append((outlook.ahead, run_id, seen.shown.reason))
         return [(run_id, reason) for _, run_id, reason in nsmallest(_RENEWED_TOGETHER, changed)]
 
     async def _write(self, run_id: str, reason: str) -> None:
-        async with self._lane.budgeted(), self._queue.lock(run_id):
-            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self._queue.flow_run(run_id)
+        async with self._lane.budgeted(), self._intake.lock(run_id):
+            job, flow_run = self.controller.scheduler.state.jobs.get(run_id), self._intake.flow_run(run_id)
             if job is None or job.active or flow_run is None:
                 return
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
             shown = Shown(reason, self._expectations.of(run_id), CLOCK())
             words = message(reason, shown.outlook, shown.at)
             if await show_waiting(self._client, flow_run.id, words, due):
-                if self._queue.seen[run_id].shown is None:  # once where its owner looks first
+                if self._intake.seen[run_id].shown is None:  # once where its owner looks first
                     self._worker.get_flow_run_logger(flow_run).info("Waiting for a device. %s", words)
                     self.on_waiting(flow_run, words)
-                self._queue.seen[run_id].shown = shown
+                self._intake.seen[run_id].shown = shown
             else:
                 self._queue.doubt(run_id)
 

@@ -35,6 +35,7 @@ from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.estimate_words import launch_line
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.holds import Holds
+from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.launch_events import LaunchEvents
 from prefect_gpu.worker.launching import Launcher
@@ -108,22 +109,30 @@ class PrefectHost:
             self._client, pool.name, str(pool.id), self.logger, believed_after_s=self.settings.deleted_after_seconds
         )
         self._finalisation = Finalisation(self.asking, self._host_prefix, self.scope, self.pool.clock)
-        self.queue = QueueSync(
+        self.intake = Intake(
             self.worker,
             self.pool,
             self._finalisation,
             cancel=self.cancel,
             suspend=self.suspend,
+            logger=self.logger,
+            settings=self.settings,
+        )
+        self.queue = QueueSync(
+            self.worker,
+            self.pool,
+            self.asking,
+            self.intake,
             lane=self.lane,
             logger=self.logger,
             settings=self.settings,
         )
         self._events = LaunchEvents(self.worker)
-        self.holds = Holds(self.worker, self.queue, self.lane, self.logger)
+        self.holds = Holds(self.worker, self.queue, self.intake, self.lane, self.logger)
         self._launcher = Launcher(
             self.worker,
             self.pool,
-            self.queue,
+            self.intake,
             self.control,
             self.asking,
             self.settings,
@@ -162,7 +171,7 @@ class PrefectHost:
         return pid if isinstance(pid, str) else f"{self._host_prefix}{pid}"
 
     async def _announce(self, run: Launch, pid: int | str) -> None:
-        flow_run = self.queue.flow_run(run.run_id)
+        flow_run = self.intake.flow_run(run.run_id)
         place = run.record.placement
         devices = ", ".join(place.all_devices) or "no device"
         if flow_run is not None:
@@ -190,7 +199,7 @@ class PrefectHost:
         await self.leadership.must_hold()
         with self.lane.urgent():
             ended = await self._finalisation.give_back(run)
-        self.queue.finalised(run.run_id)
+        self.intake.finalised(run.run_id)
         return ended
 
     # -- following ------------------------------------------------------------------------------------------------
@@ -269,7 +278,7 @@ class PrefectHost:
 
     def _log_for(self, run: Launch) -> logging.Logger | PrefectLogAdapter:
         """What its user sees beside the run; the worker's own log for an adopted run, which is not read again."""
-        flow_run = self.queue.flow_run(run.run_id)
+        flow_run = self.intake.flow_run(run.run_id)
         return self.logger if flow_run is None else self.worker.get_flow_run_logger(flow_run)
 
     def is_here(self, infrastructure_pid: str) -> bool:
@@ -316,8 +325,8 @@ class PrefectHost:
             from_where = f" from step {done}" if done else ""
             self._log_for(run).info("Suspended: its devices are free. Once it is resumed, it carries on%s.", from_where)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
-            self.queue.exhausted(run.run_id)
-        self.queue.finalised(run.run_id)
+            self.intake.exhausted(run.run_id)
+        self.intake.finalised(run.run_id)
         return outcome, message
 
     async def give_way(self, run: Launch, reason: str) -> bool:
@@ -332,7 +341,7 @@ class PrefectHost:
             return False
         self.control.unregister(run.run_id)
         self._executed(run, None)  # how it ended says nothing of the run
-        self.queue.waits_again(waiting)
+        self.intake.waits_again(waiting)
         return True
 
     def _executed(self, run: Launch, returncode: int | None) -> None:

@@ -33,10 +33,10 @@ from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, 
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.finalisation import claim_words
 from prefect_gpu.worker.infrastructure import passed_patterns
+from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launch_events import Told
 from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
-from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.states import claim_was_clean
 
@@ -67,7 +67,7 @@ class Launcher:
         self,
         worker: BaseWorker[Any, Any, Any],
         pool: PoolView,
-        queue: QueueSync,
+        intake: Intake,
         control: EngineControl,
         asking: Asking,
         settings: GpuSettings,
@@ -79,7 +79,7 @@ class Launcher:
         self._worker = worker
         self._client = worker.client
         self._pool = pool
-        self._queue = queue
+        self._intake = intake
         self._control = control
         self._settings = settings
         self._outside = outside
@@ -93,7 +93,7 @@ class Launcher:
 
     def describe(self, job: Job) -> RunRecord:
         """A record with everything that is known at submission."""
-        flow_run = self._queue.granted(job.id)
+        flow_run = self._intake.granted(job.id)
         return RunRecord(
             run_id=job.id,
             name=flow_run.name,
@@ -116,7 +116,7 @@ class Launcher:
 
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :meth:`prefect_gpu.runtime.controller.Host.prepare`."""
-        flow_run = self._queue.granted(run.run_id)
+        flow_run = self._intake.granted(run.run_id)
         # A block that is not there is named wrongly, most likely, and its user waits to be told.
         configure = self._asking.persist(lambda: self._configure(flow_run, run), believed_after_s=_NAMED_WRONGLY_S)
         configuring = asyncio.ensure_future(configure)
@@ -124,7 +124,7 @@ class Launcher:
         try:
             if self._role is not None:  # before the claim: while it cannot be had, the run waits
                 told = {protocol.ENV_CREDENTIALS: await self._role.of(run.run_id)}
-            async with self._queue.lock(run.run_id):
+            async with self._intake.lock(run.run_id):
                 await self._claim(flow_run, run)
             if not await self._asking.persist(lambda: claim_was_clean(self._client, flow_run.id)):
                 raise NotOursError("another worker has it")
@@ -137,7 +137,7 @@ class Launcher:
         except Exception as error:
             # The user's to mend: a block that does not exist, a working directory that is no folder, ...
             message = f"The run could not be configured: {error}"
-            await self._asking.persist(lambda: self._queue.refuse(flow_run, message))
+            await self._asking.persist(lambda: self._intake.refuse(flow_run, message))
             raise NotOursError(message) from error
         return self._specify(flow_run, run, configuration, deployment, told)
 

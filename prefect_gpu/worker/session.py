@@ -147,7 +147,7 @@ class PoolSession:
         )
         self.controller = self._make_controller(place, chosen.credentials)
         self._listen()
-        host.controller = host.queue.controller = host.holds.controller = self.controller
+        host.controller = host.intake.controller = host.holds.controller = self.controller
         host.stream = PoolStream(
             pool.id, on_event=host.queue.on_event, on_connect=self._on_connect, logger=self._logger
         )
@@ -207,7 +207,7 @@ class PoolSession:
         pool, host = self._worker.work_pool, self.host
         host.metrics = PoolMetrics(pool.name, self.controller)
         emit = emit_event if self._settings.events else _say_nothing
-        events = RunEvents(pool, host.queue.flow_run, emit, host.metrics.happened)
+        events = RunEvents(pool, host.intake.flow_run, emit, host.metrics.happened)
         host.holds.on_waiting = events.waiting
         self.controller.cordons.on_cordon = events.cordoned
         self.controller.listeners = (host.metrics, events)

@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.worker import expectations, holds
 from prefect_gpu.worker.expectations import TOLD_TIMES, Expectations, Shown, at_gate, message, worth_saying
 from prefect_gpu.worker.holds import Holds
+from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import LOGGER, OneRun
@@ -169,10 +170,11 @@ class Waits:
         logged = SimpleNamespace(info=lambda *_: None)
         worker: Any = SimpleNamespace(client=self.prefect, name="w", get_flow_run_logger=lambda _: logged)
         nothing: Any = None
-        self.queue = QueueSync(worker, nothing, nothing, cancel=nothing, suspend=nothing, lane=Lane(), logger=LOGGER)
-        self.holds = Holds(worker, self.queue, Lane(), LOGGER)
-        self.queue.controller = self.holds.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
-        self.queue._seen[self.run_id].flow_run = self.prefect.as_read()
+        self.intake = Intake(worker, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
+        queue = QueueSync(worker, nothing, nothing, self.intake, lane=Lane(), logger=LOGGER)
+        self.holds = Holds(worker, queue, self.intake, Lane(), LOGGER)
+        self.intake.controller = self.holds.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
+        self.intake._seen[self.run_id].flow_run = self.prefect.as_read()
 
     async def look(self) -> None:
         """What the worker does every now and then."""
@@ -205,7 +207,7 @@ async def test_a_run_that_is_being_started_is_not_renamed(monkeypatch: pytest.Mo
     waits.scheduler.handle(ev.JobEstimated("first", Estimate(500.0)), waits.now)
     await waits.holds._look_ahead()
     [news] = waits.holds._with_news()
-    async with waits.queue.lock(waits.run_id):  # whoever claims it holds this
+    async with waits.intake.lock(waits.run_id):  # whoever claims it holds this
         renaming = asyncio.create_task(waits.holds._write(*news))
         await asyncio.sleep(0)
         waits.scheduler.handle(ev.JobEnded("first", "completed"), waits.now)  # so the other one is launched

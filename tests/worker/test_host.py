@@ -24,7 +24,7 @@ async def test_a_launch_is_written_down_once_the_flow_has_begun() -> None:
     run = launched("0190d0e2-7a6b-7c9e-8f10-0a1b2c3d4e5f")
     run.attach(_Prepared(breaks=0))
     host = cast(Any, object.__new__(PrefectHost))
-    host.queue = SimpleNamespace(flow_run=lambda _: None)
+    host.intake = SimpleNamespace(flow_run=lambda _: None)
     host.controller = SimpleNamespace(runs={run.run_id: run})
     host.lane, host._client = Lane(), SimpleNamespace(update_flow_run=update_flow_run, update_flow_run_labels=labels)
     host._events = SimpleNamespace(labels={})

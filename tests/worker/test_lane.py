@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.worker import holds
 from prefect_gpu.worker.holds import Holds
+from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import CREDIT_S, LONGEST_S, QUIET_AFTER_SEVERAL_S, QUIET_S, SHARE, Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from tests.worker.prefect_stand_in import LOGGER, OneRun
@@ -89,12 +90,13 @@ async def test_of_many_waiting_runs_few_are_shown_at_once_and_the_first_come_fir
     worker: Any = SimpleNamespace(client=None, name="w")
     nothing: Any = None
     lane = Lane(clock)
-    queue = QueueSync(worker, nothing, nothing, cancel=nothing, suspend=nothing, lane=lane, logger=LOGGER)
-    display = Holds(worker, queue, lane, LOGGER)
-    queue.controller = display.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, away=())
+    intake = Intake(worker, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
+    queue = QueueSync(worker, nothing, nothing, intake, lane=lane, logger=LOGGER)
+    display = Holds(worker, queue, intake, lane, LOGGER)
+    intake.controller = display.controller = nothing or SimpleNamespace(runs={}, scheduler=scheduler, away=())
     for number, run in enumerate(runs):
         scheduler.handle(ev.JobSubmitted(run.run_id, Request(), "q", float(number), 0.0), clock.now)
-        queue._seen[run.run_id].flow_run = run.as_read()
+        intake._seen[run.run_id].flow_run = run.as_read()
     shown: list[str] = []
     lost = iter([httpx.ConnectError("it is away")] * 3)
 

@@ -18,68 +18,72 @@ from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.holds import Holds
+from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.server_clock import ServerClock
 from tests.worker.prefect_stand_in import HOST_PREFIX, LOGGER, OneRun, asking
 
 
-def a_sync(prefect: OneRun) -> QueueSync:
+def an_intake(prefect: OneRun) -> Intake:
     async def cancel(run: object) -> None:
         raise AssertionError("it is not launched")
 
     worker: Any = SimpleNamespace(client=prefect, name="w")
     view: Any = None
     finalisation = Finalisation(asking(prefect), HOST_PREFIX)
-    queue = QueueSync(
-        worker, view, finalisation, cancel=cancel, suspend=lambda run, flow_run: None, lane=Lane(), logger=LOGGER
-    )
+    intake = Intake(worker, view, finalisation, cancel=cancel, suspend=lambda run, flow_run: None, logger=LOGGER)
     scheduler = SimpleNamespace(state=SimpleNamespace(jobs={}))
-    queue.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
-    return queue
+    intake.controller = cast(Any, SimpleNamespace(runs={}, scheduler=scheduler, estimates=Estimates()))
+    return intake
+
+
+def a_queue(intake: Intake) -> QueueSync:
+    return QueueSync(intake._worker, intake._pool, intake._finalisation.asking, intake, lane=Lane(), logger=LOGGER)
 
 
 async def test_a_cancellation_that_nobody_else_can_finish_is_finished() -> None:
     prefect = OneRun(Running(), Cancelling())
-    await a_sync(prefect)._take_in(prefect.as_read(), time.time())
+    await an_intake(prefect).take_in(prefect.as_read(), time.time())
     assert prefect.shown[0] == "cancelled"
 
 
 async def test_a_run_that_was_settled_since_it_was_read_keeps_its_end() -> None:
     prefect = OneRun(Running(), Cancelling())
     read, read_at = prefect.as_read(), time.time()
-    queue = a_sync(prefect)
+    intake = an_intake(prefect)
     prefect.states += [Cancelled(), Running(), Completed()]  # run again by its user, and completed
-    queue.finalised(prefect.run_id)
-    await queue._take_in(read, read_at)
+    intake.finalised(prefect.run_id)
+    await intake.take_in(read, read_at)
     assert prefect.shown[0] == "completed"
 
 
 async def test_a_waiting_run_is_read_again_when_it_may_share_by_what_was_learned() -> None:
-    queue = a_sync(OneRun(Scheduled()))
+    intake = an_intake(OneRun(Scheduled()))
     jobs = {
         "learned": Job("learned", Request(automatic=True), "q", 0.0, 0.0),
         "half": Job("half", Request(automatic=True), "q", 0.0, 0.0),
         "never": Job("never", Request(), "q", 0.0, 0.0),
         "shares": Job("shares", Request(automatic=True, exclusive=False, gpu_memory_bytes=1), "q", 0.0, 0.0),
     }
-    queue.controller.scheduler.state.jobs.update(jobs)
+    intake.controller.scheduler.state.jobs.update(jobs)
     known = Estimate(memory_bytes=2, utilisation=0.5)
     news = [ev.JobEstimated(name, known) for name in ("learned", "never", "shares", "gone")]
+    queue = a_queue(intake)
     queue.estimated([*news, ev.JobEstimated("half", Estimate(memory_bytes=2))])
     assert queue._doubtful == {"learned"}
 
 
 async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     prefect = OneRun(Scheduled())
-    queue = a_sync(prefect)
+    intake = an_intake(prefect)
     told: list[Any] = []
-    controller: Any = queue.controller
+    controller: Any = intake.controller
     controller.handle = told.append
     controller.fleet = Fleet()
     estimate = Estimate(memory_bytes=2, utilisation=0.5)
     monkeypatch.setattr(controller.estimates, "submitted", lambda *_, **__: estimate)
-    monkeypatch.setattr("prefect_gpu.worker.queue_sync.read_request", lambda *_: Request(automatic=True))
+    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_: Request(automatic=True))
 
     async def flow(_: object) -> Any:
         return SimpleNamespace(name="train")
@@ -87,22 +91,22 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     async def deployment(_: object) -> None:
         return None
 
-    queue._pool = cast(
+    intake._pool = cast(
         Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock(), serves=lambda _: True)
     )
-    queue._worker = cast(Any, SimpleNamespace(work_pool=None))
-    await queue._take_in(prefect.as_read(), time.time())
-    queue.exhausted(prefect.run_id)
-    await queue._take_in(prefect.as_read(), time.time())
+    intake._worker = cast(Any, SimpleNamespace(work_pool=None))
+    await intake.take_in(prefect.as_read(), time.time())
+    intake.exhausted(prefect.run_id)
+    await intake.take_in(prefect.as_read(), time.time())
     shares = Request(automatic=True, exclusive=False, gpu_memory_bytes=2, kind="train")
     assert [event.request for event in told] == [shares, Request(kind="train")]
 
 
 async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
     prefect = OneRun(Scheduled())
-    queue = a_sync(prefect)
+    intake = an_intake(prefect)
     told: list[Any] = []
-    controller: Any = queue.controller
+    controller: Any = intake.controller
     controller.handle, controller.fleet = told.append, Fleet()
     answers: list[Any] = [ValueError("an answer that was cut off"), SimpleNamespace(name="train")]
 
@@ -116,27 +120,27 @@ async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCa
         return None
 
     template: dict[str, Any] = {"variables": {"properties": {}}, "job_configuration": {}}
-    queue._pool = cast(
+    intake._pool = cast(
         Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock(), serves=lambda _: True)
     )
-    queue._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
-    await queue._take_in(prefect.as_read(), time.time())
+    intake._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
+    await intake.take_in(prefect.as_read(), time.time())
     assert not told and "could not be taken in" in caplog.text
-    await queue._take_in(prefect.as_read(), time.time())
+    await intake.take_in(prefect.as_read(), time.time())
     assert [event.job for event in told] == [prefect.run_id]
 
 
 async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the one that has room. Once all are there, and none has, the run is refused."""
     prefect = OneRun(Scheduled())
-    queue = a_sync(prefect)
-    holds = Holds(queue._worker, queue, Lane(), LOGGER)
-    holds.controller = queue.controller
+    intake = an_intake(prefect)
+    holds = Holds(intake._worker, a_queue(intake), intake, Lane(), LOGGER)
+    holds.controller = intake.controller
     run_id = prefect.run_id
-    controller: Any = queue.controller
+    controller: Any = intake.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
     controller.away, controller.handle = ("n2",), lambda event: None
-    seen = queue._seen[run_id]
+    seen = intake._seen[run_id]
     seen.flow_run = prefect.as_read()
     written: list[str] = []
     refused: list[str] = []
@@ -154,7 +158,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
         return None
 
     monkeypatch.setattr(holds, "_write", write)
-    monkeypatch.setattr(queue, "refuse", refuse)
+    monkeypatch.setattr(intake, "refuse", refuse)
     monkeypatch.setattr(holds, "_others_online", nobody)
     monkeypatch.setattr(holds._expectations, "refresh", refresh)
     hold = Hold(run_id, "never", "gpus=1, but there is no device")
@@ -200,16 +204,16 @@ async def test_the_whole_pool_is_compared_as_often_as_that_takes_little_of_the_t
 ) -> None:
     """However often the stream is opened again; and sooner if the number of waiting runs is not what is believed."""
     prefect = OneRun(Scheduled())
-    queue, pool = a_sync(prefect), SlowPool(prefect, monkeypatch)
+    queue, pool = a_queue(an_intake(prefect)), SlowPool(prefect, monkeypatch)
     queue._pool, queue._worker = cast(Any, pool), cast(Any, SimpleNamespace(_prefetch_seconds=10.0))
     job = Job(prefect.run_id, Request(), "q", 0.0, 0.0)
-    queue.controller.scheduler.state.waiting = lambda: [job]  # type: ignore[method-assign]
+    queue._controller.scheduler.state.waiting = lambda: [job]  # type: ignore[method-assign]
 
     async def nothing(*_: object) -> None:
         return None
 
     monkeypatch.setattr(queue, "_read_quotas", nothing)
-    monkeypatch.setattr(queue, "_take_in", nothing)
+    monkeypatch.setattr(queue._intake, "take_in", nothing)
 
     async def look(seconds: int) -> int:
         before = pool.wholes
@@ -232,16 +236,16 @@ async def test_prefect_writes_rarely_that_a_pool_is_polled_and_not_among_submiss
 ) -> None:
     """A server on SQLite refuses submissions beside such a write. After a minute without, the pool is not ready."""
     prefect = OneRun(Scheduled())
-    queue, pool = a_sync(prefect), SlowPool(prefect, monkeypatch)
+    queue, pool = a_queue(an_intake(prefect)), SlowPool(prefect, monkeypatch)
     queue._pool, queue._worker = cast(Any, pool), cast(Any, SimpleNamespace(_prefetch_seconds=10.0))
-    queue.controller.scheduler.state.waiting = list  # type: ignore[method-assign]
+    queue._controller.scheduler.state.waiting = list  # type: ignore[method-assign]
     queue._lane = Lane(lambda: pool.now)
 
     async def nothing(*_: object) -> None:
         return None
 
     monkeypatch.setattr(queue, "_read_quotas", nothing)
-    monkeypatch.setattr(queue, "_take_in", nothing)
+    monkeypatch.setattr(queue._intake, "take_in", nothing)
 
     async def look(times: int, every_s: float, submitting: bool) -> list[float]:
         pool.marked.clear()
