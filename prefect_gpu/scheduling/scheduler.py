@@ -10,6 +10,7 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.preemption.before_the_end import leave_in_time
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.state import State
@@ -68,7 +69,9 @@ class Scheduler:
         stops = abilities.preemption is not Preemption.NONE
         ranks = stops and any(action.ranks_running for action in self.profile.allocation)
         learned = given.learned if learned is None else learned
-        self.state = State(given.order, given.patience_s, given.most_late, ranks_running=ranks, learned=learned)
+        self.state = State(
+            given.order, given.patience_s, given.most_late, ranks_running=ranks, stops=stops, learned=learned
+        )
         self._next_due: float | None = None
         for reaction in self.profile.reactions:
             reaction.bind(self.state)
@@ -78,7 +81,8 @@ class Scheduler:
 
         1. The event changes the state, or nothing at all if it is late, repeated or impossible.
         2. Prepared jobs whose predecessor has stopped training may train.
-        3. The reactions of the profile see the event: they look after running jobs.
+        3. The reactions of the profile see the event: they look after running jobs. Whoever is on devices that leave
+           service is asked to save in time.
         4. The allocation of the profile looks at all the jobs, if anything changed that it depends on.
 
         Args:
@@ -110,6 +114,7 @@ class Scheduler:
                 seen = True
                 for reaction in self.profile.reactions:
                     changed |= reaction.react(one, decision)
+        changed |= leave_in_time(decision)
         if seen:
             for reaction in self.profile.reactions:
                 reaction.settle(decision)

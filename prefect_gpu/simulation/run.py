@@ -39,6 +39,7 @@ class Run:
 
     Attributes:
         done_s: Seconds of service that it has had, as of ``since``.
+        saved_s: The same, as of its last checkpoint.
         speed: Seconds of service per second, now; 0 while it does not train.
         weight: Its share of its devices beside others (SpeCon's demotion).
         gate_open: Whether it may train as soon as it is prepared.
@@ -52,6 +53,7 @@ class Run:
     placement: Placement | None = None
     status: Status = Status.WAITING
     done_s: float = 0.0
+    saved_s: float = 0.0
     since: float = 0.0
     speed: float = 0.0
     weight: float = 1.0

@@ -54,6 +54,8 @@ class World:
         keep_timeline: Remember who trained on which device when.
         progress: Called with the number of jobs that have ended, now and then.
         estimate: What the scheduler is told of a job, asked at its submission; None: ``JobModel.estimate``.
+        changes: The nodes as they are from later moments on: (seconds, all nodes). A node that is gone takes its runs
+            with it: they are submitted again, with the progress of their last checkpoint.
         finished: Told of each job that has ended. It gives other jobs, not yet ended, of which the scheduler is to be
             told something else from now on: (name, estimate).
     """
@@ -73,6 +75,7 @@ class World:
         progress: Callable[[int], None] | None = None,
         estimate: Callable[[JobModel], Estimate] | None = None,
         finished: Callable[[JobModel], Iterable[tuple[str, Estimate]]] | None = None,
+        changes: Iterable[tuple[float, Iterable[Node]]] = (),
     ) -> None:
         self.nodes = tuple(nodes)
         self.scheduler = Scheduler(profile, abilities)
@@ -99,6 +102,8 @@ class World:
         self._news: list[ev.Event] = []
         self._standby: list[Run] = []
         self._timer_at = math.inf
+        for moment, changed in changes:
+            self._plan(moment, lambda _, nodes=tuple(changed): self._change_nodes(nodes), None)  # type: ignore[misc]
 
     # -- the clock ------------------------------------------------------------------------------------------------
 
@@ -335,6 +340,31 @@ class World:
         else:
             self._resubmit(run)
 
+    def _change_nodes(self, nodes: tuple[Node, ...]) -> None:
+        """The cluster is another one from now on."""
+        there = {node.id for node in nodes}
+        lost = [run for node in self.nodes if node.id not in there for run in self.on_node[node.id].values()]
+        self.nodes = nodes
+        for node in nodes:
+            self.on_node.setdefault(node.id, {})
+            for device in node.devices:
+                self.on_device.setdefault(device.id, {})
+        self._tell(ev.NodesChanged(nodes))
+        for run in lost:
+            self._lose(run)
+
+    def _lose(self, run: Run) -> None:
+        """The run's process is gone with its node."""
+        self._advance(run)
+        if run.status is Status.TRAINING:
+            self.results.trains_no_more(run, self.now)
+        run.turn += 1
+        self._vacate(run)
+        run.status, run.speed, run.done_s = Status.WAITING, 0.0, run.saved_s
+        self.results.stopped(run)
+        self._learn(ev.JobEnded(run.model.id, "lost with its node"))
+        self._resubmit(run)
+
     def _resubmit(self, run: Run) -> None:
         self._tell_submitted(run)
         self._tell(ev.Progressed(((run.model.id, run.done_s / run.units),)))
@@ -366,6 +396,7 @@ class World:
         run.status = Status.WAITING
         if not run.model.resumes:
             run.done_s = 0.0
+        run.saved_s = run.done_s
         self.results.stopped(run)
         if then is None and run.units != 1.0:
             self._tell_units(run, 1.0)

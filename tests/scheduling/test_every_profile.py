@@ -101,6 +101,7 @@ steps = st.one_of(
     st.tuples(st.just("ring")),
     st.tuples(st.just("withdraw"), job_ids),
     st.tuples(st.just("nodes"), st.sampled_from(["ab", "abc", "a", "b"])),
+    st.tuples(st.just("ends"), st.sampled_from(["ab", "abc", "a"]), st.sampled_from([0.0, 30.0, 500.0, 50_000.0])),
 )
 
 
@@ -174,6 +175,7 @@ class Outside:
                 assert job not in self.running and job not in self.stopping, "launched twice"
                 self.check_gang(self.requests[job], placement)
                 self.check_memory(job, placement)
+                self.check_ends(placement)
                 self.running[job] = placement
                 if behind is not None:
                     assert self.able.gates and behind in self.running
@@ -206,6 +208,13 @@ class Outside:
         del self.running[job]
         self.gated.discard(job)
         self.training.discard(job)
+
+    def check_ends(self, placement: Placement) -> None:
+        """Nobody starts on devices that have left service."""
+        there = self.scheduler.state.nodes
+        for part in placement.parts:
+            end = there[part.node].ends_at if part.node in there and part.devices else None
+            assert end is None or end > self.now, f"{part} has left service"
 
     def check_memory(self, job: str, placement: Placement) -> None:
         """Each device is as large as the job declares, and as it is expected to need where it can have such devices."""
@@ -269,6 +278,9 @@ class Outside:
                     self.send(ev.TimePassed())
             case ("nodes", names):
                 self.send(ev.NodesChanged(nodes(names)))
+            case ("ends", names, in_s):  # the first node leaves service
+                first, *others = nodes(names)
+                self.send(ev.NodesChanged((replace(first, ends_at=self.now + in_s), *others)))
             case ("looks", number, part, times):  # at a loss that falls to this part of itself each time
                 job = self.some(number, self.training)
                 for at in range(times if job else 0):

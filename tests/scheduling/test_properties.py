@@ -71,7 +71,8 @@ def clusters(draw: st.DrawFn) -> tuple[Node, ...]:
             Device(f"{name}{number}", "test", size, cores=tuple(draw(st.sets(st.integers(0, 5), max_size=2))))
             for number, size in enumerate(draw(st.lists(sizes, max_size=3).filter(bool) | st.just([])))
         )
-        nodes.append(Node(name, devices, tuple(range(draw(st.integers(0, 6))))))
+        end = draw(st.sampled_from([None, None, None, 30.0, 150.0, 1000.0]))
+        nodes.append(Node(name, devices, tuple(range(draw(st.integers(0, 6)))), ends_at=end))
     return tuple(nodes)
 
 
@@ -156,7 +157,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.due: dict[str, float] = {}
         self.retry: dict[str, float] = {}
 
-    @initialize(nodes=clusters().filter(lambda nodes: any(node.devices for node in nodes)))
+    @initialize(nodes=clusters().filter(lambda nodes: any(node.devices and node.ends_at is None for node in nodes)))
     def begin(self, nodes: tuple[Node, ...]) -> None:
         self.send(ev.NodesChanged(nodes))
 
@@ -316,7 +317,7 @@ class AnyHistory(RuleBasedStateMachine):
             self.send(event)
             self.send(event)
 
-    @rule(nodes=clusters().filter(lambda nodes: any(node.devices for node in nodes)))
+    @rule(nodes=clusters().filter(lambda nodes: any(node.devices and node.ends_at is None for node in nodes)))
     def all_is_well(self, nodes: tuple[Node, ...]) -> None:
         self.send(ev.NodesChanged(nodes))
         self.send(ev.QuotasChanged(Quotas()))

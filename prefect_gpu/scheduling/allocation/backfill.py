@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.interference.guard import InterferenceGuard
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
+from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Line
 
@@ -127,8 +128,12 @@ class Backfill(Action):
     def _first_that_fits(
         self, decision: Decision, line: Line, first: Job, reservations: Reservations
     ) -> tuple[Job, Placement] | None:
-        """The first of the line, or one further back that is short enough to be over before a reservation begins."""
-        others = (job for _, job in line.entries[:_DEPTH] if job is not first) if reservations.any_known else ()
+        """The first of the line, or one further back that is short enough.
+
+        It is to be over before a reservation begins, or done with what it starts before a node is gone.
+        """
+        differ = reservations.any_known or decision.state.any_end
+        others = (job for _, job in line.entries[:_DEPTH] if job is not first) if differ else ()
         for job in (first, *others):
             placement = self._place(decision, job, reservations)
             if placement is not None:
@@ -145,7 +150,7 @@ class Backfill(Action):
             if reservations and decision.placement.place(job, state, decision.sharing) is not None:
                 code, reason = "reserved", f"its devices are kept for {reservations.keeper().label}"
             if job.impatient or (self._reserve_first and not reservations):
-                usable, kept = state.capability.usable(job.request, job.room_bytes), reservations.devices()
+                usable, kept = usable_now(job, state), reservations.devices()
                 devices, start = expected_start(job, state, usable, kept, decision.now)
                 reservations.keep(job, devices, start)
         tell_line(decision, line, code, reason)

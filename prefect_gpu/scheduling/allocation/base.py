@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.state.capability import explain_impossible, gibibytes
+from prefect_gpu.scheduling.state.endings import needs_s
+from prefect_gpu.scheduling.state.fits import usable_now
+from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Line
 
 
@@ -76,6 +79,21 @@ def tell_line(decision: Decision, line: Line, code: str, reason: str | Callable[
         decision.hold(job, code, words)
 
 
+def _too_short(line: Line, state: State) -> str:
+    """How many free devices leave service too soon for the first of a line, in words."""
+    if not state.any_end:
+        return ""
+    job = line.entries[0][1]
+    there = usable_now(job, state)
+    usable = state.capability.usable(job.request, job.room_bytes)
+    soon = sum(1 for device in usable if device not in there and state.is_free(device))
+    if not soon:
+        return ""
+    free = "1 that is free leaves" if soon == 1 else f"{soon} that are free leave"
+    needs = f"for which it needs {needs_s(job, state):.0f} s"
+    return f"; {free} service before it could reach a checkpoint or its end, {needs}"
+
+
 def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
     """(code, reason) why no node can hold the first of a line now; devices kept for others are not the reason."""
     state, capability, request = decision.state, decision.state.capability, line.request
@@ -103,6 +121,6 @@ def why_not(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
             count = state.device_count - state.free_count
         else:
             count = sum(1 for device in usable if not state.is_free(device))
-        return f"it needs {wanted}{where}, and {count} of {len(usable)} are in use"
+        return f"it needs {wanted}{where}, and {count} of {len(usable)} are in use{_too_short(line, state)}"
 
     return "devices", busy

@@ -18,6 +18,7 @@ from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.sharing.rules import Sharing
+from prefect_gpu.scheduling.state.fits import nodes_for
 from prefect_gpu.scheduling.state.state import State
 
 _TAKER = "lending"
@@ -55,7 +56,8 @@ class CpuArray(PlacementPolicy):
 
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
-        nodes = [books.node for books in state.numbered if books.node.cpus] if in_array(job) else []
+        there = (state.numbered[number].node for number in nodes_for(job, state)) if in_array(job) else ()
+        nodes = [node for node in there if node.cpus]
         if not nodes:
             return self._otherwise.place(job, state, sharing, kept)
         wanted = job.request.cpus or 1

@@ -22,6 +22,7 @@ from prefect_gpu.scheduling.placement.granting import grant
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.scheduling.state.fits import any_will_do
+from prefect_gpu.scheduling.state.state import State
 
 _DEPTH = 64
 
@@ -92,7 +93,7 @@ class Resize(Action):
                 continue
             if (
                 _elastic_job(job, plan.node).f(_count(job)) > 0
-                and any_will_do(job, plan.node)
+                and any_will_do(job, plan.node, state)
                 and decision.may_stop(job)
                 and self._resizable(job, decision)
             ):
@@ -121,7 +122,7 @@ class Resize(Action):
                 continue
             if request.spans or request.workers > 1:
                 return False  # what it leaves free is not known here
-            found = self._node_for(job, plans)
+            found = self._node_for(job, plans, state)
             if found is None:
                 if job.impatient:
                     return False  # devices are kept for it
@@ -136,12 +137,12 @@ class Resize(Action):
         return True
 
     @staticmethod
-    def _node_for(job: Job, plans: dict[str, _Plan]) -> tuple[_Plan, int] | None:
+    def _node_for(job: Job, plans: dict[str, _Plan], state: State) -> tuple[_Plan, int] | None:
         best: tuple[tuple[bool, int], _Plan, int] | None = None
         elastic = is_elastic(job)
         for plan in plans.values():
             least = _minimum(job, plan.node) if elastic else job.request.gpus
-            if least is None or plan.left < least or not any_will_do(job, plan.node):
+            if least is None or plan.left < least or not any_will_do(job, plan.node, state):
                 continue
             # Nobody shrinks for a job that finds free devices: it would be started there.
             preference = (False, plan.left) if elastic else (plan.free - plan.kept >= least, -plan.left)

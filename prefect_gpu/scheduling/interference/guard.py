@@ -18,7 +18,7 @@ from prefect_gpu.scheduling.interference.spreading import (
 )
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.state.fits import free_by_node
+from prefect_gpu.scheduling.state.fits import any_will_last, free_by_node
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Line
 
@@ -108,7 +108,11 @@ class InterferenceGuard:
         least_ratio = 0.0 if limit is None else 1 / limit - _ROUNDING
         worths = table.worths((*(way.key for way in ways), *(one.key for one in running)), _WORTH_POWER)
         gains = Gains(running, table, least_ratio, least_gain=0.0, worths=worths)
-        start = choose_start(ways, {books.number: len(books.free) for books in state.numbered}, gains)
+        room = {
+            books.number: len(books.free) if all(any_will_last(job, books.node, state) for job in jobs) else 0
+            for books in state.numbered
+        }
+        start = choose_start(ways, room, gains)
         if start is None:
             on = Counter(state.number_of(device) for device in placement.all_devices)
             nodes = frozenset(on)

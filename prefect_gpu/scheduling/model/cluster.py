@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,8 @@ class Device:
         kind: Product name; ``virtual`` for a virtual device.
         memory_bytes: Memory that runs may be granted.
         cores: Cores of the node that are near the device (NUMA); empty if unknown.
+        ends_at: When it leaves service, on the clock of events; None: nobody knows of an end.
+        ends_why: Why, in words.
     """
 
     id: str
@@ -22,6 +25,8 @@ class Device:
     memory_bytes: int
     virtual: bool = False
     cores: tuple[int, ...] = ()
+    ends_at: float | None = None
+    ends_why: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Node:
         network_bps: Bandwidth of the node's network link, bytes per second; 0 if unknown.
         uplink_bps: Bandwidth between its rack and the others, which all nodes of the rack share; likewise.
         memory_bps: Bandwidth of the node's main memory, bytes per second; 0 if unknown.
+        ends_at: When the node is gone, with all its devices; see :class:`Device`.
+        ends_why: Why, in words.
     """
 
     id: str
@@ -45,11 +52,19 @@ class Node:
     network_bps: float = 0.0
     uplink_bps: float = 0.0
     memory_bps: float = 0.0
+    ends_at: float | None = None
+    ends_why: str = ""
 
     @cached_property
     def least_memory_bytes(self) -> int:
         """Memory of its smallest device; 0 without any."""
         return min((device.memory_bytes for device in self.devices), default=0)
+
+    @cached_property
+    def first_end(self) -> float:
+        """When it, or the first of its devices, leaves service; infinite if nobody knows of an end."""
+        ends = (self.ends_at, *(device.ends_at for device in self.devices))
+        return min((end for end in ends if end is not None), default=math.inf)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,7 @@ class Estimate:
             them; None: unknown.
         waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
         restart_s: Seconds that a stop costs the run beside a new launch: to save its progress, and to load it again.
+        checkpoint_s: Seconds from when it is asked to save and leave until its process is gone; None: unknown.
     """
 
     service_s: float | None = None
@@ -146,6 +147,7 @@ class Estimate:
     waits: bool = True
     restart_s: float = 0.0
     apart: tuple[float, ...] = ()
+    checkpoint_s: float | None = None
 
 
 UNKNOWN = Estimate()
@@ -192,6 +194,7 @@ class Job:
         gave_way_at: When it last gave way and waited again: it loses patience as late as if it had come then.
         asked_shares: What each policy asks of its weight, and why: (weight below 1, reason). The least of it holds. It
             is never changed in place, for copies of the job have it too.
+        warned_of: The end of its devices that it was told of last, on the clock of events.
         cores_before: How many cores it had before a policy took some from it, by policy; see ``cores/ledger.py``. It is
             never changed in place either.
     """
@@ -221,6 +224,7 @@ class Job:
     launched_at: float | None = None
     trains_since: float | None = None
     gave_way_at: float = float("-inf")
+    warned_of: float | None = None
     asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
     cores_before: dict[str, int] = field(default_factory=dict)
 

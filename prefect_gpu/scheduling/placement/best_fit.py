@@ -11,7 +11,8 @@ from prefect_gpu.scheduling.placement.gangs import ClusterView, most_wanted, pla
 from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.placement.kernels.best_fit import NETWORK_WEIGHT, AnchoredBestFit
 from prefect_gpu.scheduling.sharing.rules import Sharing
-from prefect_gpu.scheduling.state.fits import devices_for, free_devices_for
+from prefect_gpu.scheduling.state.endings import can_take, cut_short
+from prefect_gpu.scheduling.state.fits import devices_for, free_devices_for, nodes_for
 from prefect_gpu.scheduling.state.state import State
 
 
@@ -20,7 +21,8 @@ class BestFit(PlacementPolicy):
 
     A run that may share joins other runs first, where the fewest bytes are left over. Of whole devices the
     smallest that suffice are taken, so that large ones stay free for runs that need them. A run that may span nodes
-    and is larger than any takes whole nodes and the best fit for the rest.
+    and is larger than any takes whole nodes and the best fit for the rest. A node that is expected to leave service
+    before the run has ended comes after all others.
 
     The instances of a gang go where the plan scores best (eqs. 3, 4 and 6), the network first; see
     :class:`~prefect_gpu.scheduling.placement.kernels.best_fit.AnchoredBestFit`.
@@ -52,7 +54,8 @@ class BestFit(PlacementPolicy):
             opened = sum(1 for device in devices if state.is_free(device))
             used = opened + len(node.devices) - state.free_on(node.id)
             left = sum(sharing.left_over(job, state.device(device), state) for device in devices)
-            fitness = (opened, -used / max(1, len(node.devices)), left, number)
+            leaves = cut_short(job, node.first_end, state)
+            fitness = (leaves, opened, -used / max(1, len(node.devices)), left, number)
             if best is None or fitness < best:
                 best, found = fitness, (node, devices)
         return grant(job, *found, state, sharing) if found else None
@@ -62,7 +65,7 @@ class BestFit(PlacementPolicy):
         """Numbers of the nodes worth looking at: of nodes that are alike, the first is as good as any."""
         gpus = job.request.gpus
         if gpus == 0:
-            return range(len(state.numbered))
+            return nodes_for(job, state) if state.any_end else range(len(state.numbered))
         numbers: set[int] = set()
         for _, _, alike in state.groups_with_free(gpus):
             numbers.update(alike if kept else alike[:1])
@@ -74,16 +77,17 @@ class BestFit(PlacementPolicy):
 def _whole_devices(job: Job, state: State, sharing: Sharing) -> Placement | None:
     """The same choice where every node has devices of one kind only: a look at one node of each group will do."""
     gpus = job.request.gpus
-    best: tuple[float, int, int] | None = None
+    best: tuple[bool, float, int, int] | None = None
     for books, free, alike in state.groups_with_free(gpus):
         devices = books.node.devices
-        if job.fits_on(devices[0]):
-            fitness = ((free - gpus) / len(devices), devices[0].memory_bytes, alike[0])
+        if can_take(job, devices[0], state):
+            leaves = cut_short(job, books.node.first_end, state)
+            fitness = (leaves, (free - gpus) / len(devices), devices[0].memory_bytes, alike[0])
             if best is None or fitness < best:
                 best = fitness
     if best is None:
         return None
-    node = state.numbered[best[2]].node
+    node = state.numbered[best[3]].node
     return grant(job, node, tuple(device.id for device in state.free_devices(node.id)[:gpus]), state, sharing)
 
 

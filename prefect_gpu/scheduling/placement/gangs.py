@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Sequence
 
 from prefect_gpu.scheduling.model.cluster import Device, Placement
@@ -43,7 +44,7 @@ class ClusterView:
         plain = not job.request.shareable and not kept
         return [
             len(books.free)
-            if plain and any_will_do(job, books.node)
+            if plain and any_will_do(job, books.node, state)
             else len(devices_for(job, books.node, state, sharing, kept))
             for books in state.numbered
         ]
@@ -125,7 +126,9 @@ def suits_batch(job: Job, state: State) -> bool:
 def place_batch(jobs: Sequence[Job], state: State, sharing: Sharing, view: ClusterView) -> list[tuple[Job, Placement]]:
     """Places for those of the jobs for which there is room, earlier jobs first; see :func:`suits_batch`."""
     topology = view.topology(state)
-    free = Free([len(books.free) for books in state.numbered], topology.cpus_total)
+    # Devices that leave service are for those who are placed one by one: not all of the batch may have the time.
+    there = [0 if books.node.first_end != math.inf else len(books.free) for books in state.numbered]
+    free = Free(there, topology.cpus_total)
     plans = Genetic().place_batch([containers(job.request) for job in jobs], free, topology)
     found = []
     taken: set[str] = set()

@@ -16,6 +16,7 @@ from prefect_gpu.scheduling.placement.kernels.fragments import Ask, Fragments, R
 from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.asked import GIB, AskedType, Known, type_of
 from prefect_gpu.scheduling.state.capability import gibibytes
+from prefect_gpu.scheduling.state.endings import can_take
 from prefect_gpu.scheduling.state.state import State
 
 CLEARLY = 0.05
@@ -126,7 +127,7 @@ def _fullest(job: Job, devices: int, state: State) -> Iterator[tuple[_Kind, int,
     """Of each kind that could take a job, the fullest node that has so many devices free: (kind, free, number)."""
     found: dict[_Kind, tuple[int, int]] = {}
     for books, free, alike in state.groups_with_free(devices):
-        if job.fits_on(books.node.devices[0]):
+        if can_take(job, books.node.devices[0], state):
             kind = _kind(state, books.number)
             found[kind] = min(found.get(kind, (free, alike[0])), (free, alike[0]))
     return ((kind, *found[kind]) for kind in sorted(found))

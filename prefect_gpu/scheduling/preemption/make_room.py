@@ -144,7 +144,7 @@ class _Room:
         assert victim.placement is not None
         for part in victim.placement.parts:
             node = self._state.nodes.get(part.node)
-            if node is None or not part.devices or not any_will_do(self._job, node):
+            if node is None or not part.devices or not any_will_do(self._job, node, self._state):
                 continue
             on = self._on.setdefault(node.id, [])
             if victim not in on[-1:]:  # a gang may have several parts there
@@ -178,7 +178,7 @@ class _Room:
             self._before[domain] = sum(
                 self._worth(books.node, len(books.free))
                 for books in state.numbered
-                if books.node.domain == domain and any_will_do(self._job, books.node)
+                if books.node.domain == domain and any_will_do(self._job, books.node, state)
             )
         request = self._request
         missing = (request.total_gpus if request.spans else request.workers) - self._before[domain]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -50,11 +51,16 @@ def shape_of(request: Request, size: int, nodes: int) -> Shape | None:
 
 
 class Pool:
-    """Nodes of one domain and one size, whose smallest devices have the same memory."""
+    """Nodes of one domain and one size, whose smallest devices have the same memory, and which leave service together.
 
-    def __init__(self, size: int, least_bytes: int) -> None:
+    Args:
+        ends_at: When that is; infinite: nobody knows of an end.
+    """
+
+    def __init__(self, size: int, least_bytes: int, ends_at: float = math.inf) -> None:
         self.size = size
         self.least_bytes = least_bytes
+        self.ends_at = ends_at
         self.numbers: list[int] = []
         self.at: dict[int, int] = {}
         self._all: dict[int, None] = {}
@@ -112,11 +118,11 @@ class Pool:
 
 
 def pools_of(state: State) -> list[Pool]:
-    """All nodes that have devices, those with the least memory first."""
-    pools: dict[tuple[str, int, int], Pool] = {}
+    """All nodes that have devices, those with the least memory first; of those, the ones that are there for longest."""
+    pools: dict[tuple[str, int, int, float], Pool] = {}
     for books in state.numbered:
         node, size = books.node, len(books.node.devices)
         if size:
-            key = (node.domain, size, node.least_memory_bytes)
-            pools.setdefault(key, Pool(size, node.least_memory_bytes)).add(books.number)
-    return sorted(pools.values(), key=lambda pool: pool.least_bytes)
+            key = (node.domain, size, node.least_memory_bytes, node.first_end)
+            pools.setdefault(key, Pool(size, node.least_memory_bytes, node.first_end)).add(books.number)
+    return sorted(pools.values(), key=lambda pool: (pool.least_bytes, -pool.ends_at))

@@ -21,6 +21,8 @@ from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
 from prefect_gpu.scheduling.preemption.pools import Pool, Shape, pools_of, shape_of
 from prefect_gpu.scheduling.preemption.seating import Seating, Spots
 from prefect_gpu.scheduling.preemption.units import Unit, credit_of, restart_s, unit_of
+from prefect_gpu.scheduling.state.endings import lasts_until
+from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.lengths import expected_left
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
@@ -126,7 +128,7 @@ class WholeSet(Action):
         for _, line in heapq.nsmallest(_MOST_LATE, late, key=_entry_key):
             if not any(self._starts(decision, pool, line, kept.devices()) for pool in self._pools):
                 job = line.entries[0][1]
-                usable = state.capability.usable(job.request, job.room_bytes)
+                usable = usable_now(job, state)
                 kept.keep(job, *expected_start(job, state, usable, kept.devices(), decision.now))
         return kept.devices()
 
@@ -158,7 +160,11 @@ class WholeSet(Action):
             return
         state = decision.state
         free, starts, stays, leaves = chosen
-        movable = {unit for unit in stays if len(unit.spots) == 1 and not unit.job.request.shareable}
+        movable = {
+            unit
+            for unit in stays
+            if len(unit.spots) == 1 and not unit.job.request.shareable and lasts_until(unit.job, pool.ends_at, state)
+        }
         seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
         counts: Counter[str] = Counter()
         for unit in sorted(starts, key=lambda unit: (-unit.width, -unit.worth, unit.job.id)):
@@ -296,6 +302,8 @@ class WholeSet(Action):
         for (width, shape), queues in by_shape.items():
             merged: Iterable[tuple[Key, Job]] = queues[0] if len(queues) == 1 else heapq.merge(*queues, key=_entry_key)
             for _, job in islice(merged, 1 if alone else min(_MOST_WAITING, max(1, devices // width))):
+                if not lasts_until(job, pool.ends_at, state):
+                    continue
                 left, _ = expected_left(job, now, state.learned.lengths)
                 left += restart_s(job) if job.attained_s else 0.0
                 unit = Unit((job,), shape, width)

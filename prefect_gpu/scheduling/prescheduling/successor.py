@@ -16,6 +16,7 @@ from prefect_gpu.scheduling.model.events import Event
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.placement.granting import choose_cpus, joined
 from prefect_gpu.scheduling.reaction import Reaction
+from prefect_gpu.scheduling.state.endings import lasts_until
 
 _DEPTH = 16
 _MOST_RIPE = 32  # looked at in each decision; when many runs overrun, all of them would take seconds
@@ -217,7 +218,7 @@ class Prescheduling(Reaction):
         for count, (line, waiting) in enumerate(walk):
             if count >= _DEPTH:
                 return
-            place = _place_behind(job, waiting, decision)
+            place = _place_behind(job, waiting, end, decision)
             if place is None or state.limit_on(line.queue) is not None:
                 if waiting.impatient and place is None:
                     return  # it has been overtaken often enough
@@ -311,11 +312,14 @@ def _alone(job: Job, decision: Decision) -> bool:
     )
 
 
-def _place_behind(job: Job, waiting: Job, decision: Decision) -> Placement | None:
+def _place_behind(job: Job, waiting: Job, end: float, decision: Decision) -> Placement | None:
     """The devices of a running job, or some of them, for the next one; None if that cannot take its place.
 
     A job on several nodes is followed by one of the same shape only. One that may be stopped, and is followed by one
     that may not be, makes room for nobody any more: it is about to end anyway.
+
+    Args:
+        end: When the running job is expected to have trained.
     """
     request, placement, state = waiting.request, job.placement, decision.state
     assert placement is not None
@@ -326,6 +330,9 @@ def _place_behind(job: Job, waiting: Job, decision: Decision) -> Placement | Non
         return None
     devices = [state.device(id_) for id_ in placement.all_devices]
     if not all(map(waiting.fits_on, devices)):
+        return None
+    first_end = min((device.ends_at for device in devices if device.ends_at is not None), default=math.inf)
+    if not lasts_until(waiting, first_end, state, from_s=end - decision.now):
         return None
     if job.request.grows and not request.is_gang:
         on_one = _on_one_node(placement, gpus)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
+from prefect_gpu.scheduling.state.endings import can_take, lasts_until
 from prefect_gpu.scheduling.state.state import State
 
 
@@ -36,7 +37,7 @@ class NoSharing(Sharing):
 
     def fits(self, job: Job, device: Device, state: State) -> bool:
         """Whether the device is free, and large enough for what the job declares and is expected to need."""
-        return job.fits_on(device) and not state.occupants(device.id)
+        return not state.occupants(device.id) and can_take(job, device, state)
 
 
 class DeclaredMemory(NoSharing):
@@ -53,7 +54,8 @@ class DeclaredMemory(NoSharing):
         company = state.occupants(device.id)
         if not may_join(job, company):
             return False
-        return state.granted_bytes(device.id) + planned_bytes(job) <= device.memory_bytes
+        fits = state.granted_bytes(device.id) + planned_bytes(job) <= device.memory_bytes
+        return fits and (device.ends_at is None or lasts_until(job, device.ends_at, state))
 
     def granted_bytes(self, job: Job, devices: Sequence[Device]) -> int:
         """Memory granted on each device: what the run is to be capped at if it shares, else all of it."""

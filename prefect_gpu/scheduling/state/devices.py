@@ -5,9 +5,11 @@ The index by free devices is what makes a decision cheap on thousands of them: n
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job
@@ -46,6 +48,7 @@ class DeviceBooks:
         self.largest_node = 0  # devices on the node that has most
         self.device_sizes: tuple[int, ...] = ()  # bytes, each size once, ascending
         self.all_uniform = True  # each node's devices are all of one kind
+        self.any_end = False  # whether a node or a device is known to leave service
         self.version = 0  # of the nodes: whoever remembers something about them sees when it is stale
         self.changes = 0  # what happened that a decision about running jobs could depend on; a submission is none
         self._shareable: dict[str, None] = {}  # devices whose occupants all share; a dict for its order
@@ -114,6 +117,8 @@ class DeviceBooks:
 
     def set_nodes(self, nodes: tuple[Node, ...]) -> None:
         """Replace the nodes. Devices that are gone are remembered as long as a job holds them."""
+        nodes = tuple(map(_with_ends, nodes))
+        self.any_end = any(node.first_end != math.inf for node in nodes)
         self.nodes = {node.id: node for node in nodes}
         held = {id_: device for id_, device in self._devices.items() if self._occupants.get(id_)}
         self._devices = held | {device.id: device for node in nodes for device in node.devices}
@@ -130,7 +135,7 @@ class DeviceBooks:
         self.core_count = sum(len(node.cpus) for node in nodes)
         self.largest_node = max((len(node.devices) for node in nodes), default=0)
         self.device_sizes = tuple(sorted({device.memory_bytes for node in nodes for device in node.devices}))
-        self.all_uniform = all(len({(d.kind, d.memory_bytes) for d in node.devices}) <= 1 for node in nodes)
+        self.all_uniform = all(len({(d.kind, d.memory_bytes, d.ends_at) for d in node.devices}) <= 1 for node in nodes)
         self.version += 1
         for books in self.numbered:
             load: Mapping[int, int] = self._core_load.get(books.node.id, {})
@@ -197,4 +202,23 @@ def _shape(node: Node) -> tuple[object, ...]:
     A node whose devices differ is like no other: which of its devices are free matters.
     """
     kinds = {(device.kind, device.memory_bytes) for device in node.devices}
-    return (len(node.devices), *kinds) if len(kinds) <= 1 else (len(node.devices), node.id)
+    ends = {device.ends_at for device in node.devices}
+    if len(kinds) > 1 or len(ends) > 1:
+        return (len(node.devices), node.id)
+    return (len(node.devices), *kinds, *(ends - {None}))
+
+
+def _with_ends(node: Node) -> Node:
+    """The node, whose devices leave service with it at the latest."""
+    end = node.ends_at
+    if end is None:
+        return node
+    return replace(
+        node,
+        devices=tuple(
+            device
+            if device.ends_at is not None and device.ends_at <= end
+            else replace(device, ends_at=end, ends_why=node.ends_why)
+            for device in node.devices
+        ),
+    )

@@ -31,6 +31,7 @@ class State(DeviceBooks):
         order: Sorts the waiting jobs.
         patience_s, most_late: See :class:`~prefect_gpu.scheduling.state.waiting.Waiting`.
         ranks_running: Keep the running jobs ranked, for allocations that make room.
+        stops: Whether jobs that say so can be stopped.
         learned: What is known at the beginning; nothing, if not given.
     """
 
@@ -41,9 +42,11 @@ class State(DeviceBooks):
         most_late: float = 0.0,
         *,
         ranks_running: bool = False,
+        stops: bool = False,
         learned: Learned | None = None,
     ) -> None:
         super().__init__()
+        self.stops = stops
         self.learned = Learned() if learned is None else learned
         self.capability = Capability(self)
         self.ranking = Victims(order) if ranks_running else None
@@ -82,6 +85,11 @@ class State(DeviceBooks):
         """
         devices = len(self._devices)
         return min(1.0, devices / self.wanted_count) if devices and self.wanted_count else 1.0
+
+    @property
+    def now(self) -> float:
+        """The moment of the last event."""
+        return -math.inf if self._shared_until is None else self._shared_until
 
     def pass_time(self, now: float) -> None:
         """It is later than before; what is here has been so until now."""

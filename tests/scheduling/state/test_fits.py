@@ -38,7 +38,7 @@ def test_the_answers_agree_with_each_other(
         free = free_devices_for(one, node.id, state, kept)
         assert [device for device in some if state.is_free(device.id)] == free == by_number.get(number, [])
         assert all(device.memory_bytes >= one.least_bytes and device.id not in kept for device in some)
-        assert any_will_do(one, node) == all(map(one.fits_on, node.devices))
+        assert any_will_do(one, node, state) == all(map(one.fits_on, node.devices))
 
 
 @SOME
