@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 
+from prefect_gpu.training import checks
 from prefect_gpu.training.protocol import ENV_BATCH_SIZE
 
 
@@ -18,7 +20,8 @@ class Batch:
         >>> batch = Batch(256, least=64)
         >>> batch.worth  # nothing is known of the noise yet
         1.0
-        >>> batch.noise_scale = 192.0
+        >>> batch.measured(192)
+        192.0
         >>> batch.worth
         2.2857142857142856
         >>> [batch.advance(step) for step in (0, 2, 4)]
@@ -47,6 +50,21 @@ class Batch:
         if self.size is None or self.least is None or self.noise_scale is None:
             return 1.0
         return self.size / self.least * (self.noise_scale + self.least) / (self.noise_scale + self.size)
+
+    def measured(self, noise_scale: float) -> float:
+        """The gradient noise scale is known, in samples; the same as a float.
+
+        Raises:
+            ValueError: It is no finite number of at least 0.
+        """
+        value = checks.number(noise_scale, "scale")
+        if not (isfinite(value) and value >= 0):
+            raise ValueError(
+                f"scale={noise_scale!r} is no gradient noise scale: give a sample's variance over the squared norm, 0 "
+                "or more, and leave the call out as long as that is not known."
+            )
+        self.noise_scale = value
+        return value
 
     def after(self, step: int) -> int:
         """The number of steps that are done with one batch more."""

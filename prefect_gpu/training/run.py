@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from prefect_gpu.training import checks, cpus
+from prefect_gpu.training.arguments import Arguments
 from prefect_gpu.training.attachment import Attachment, free_link
 from prefect_gpu.training.batch import Batch
 from prefect_gpu.training.best import BestKeeper
@@ -84,9 +85,7 @@ def training_run(
         >>> run.step
         3
     """
-    return TrainingRun(
-        steps, batch_size, features, checkpoint_every=checkpoint_every, on_nonfinite=on_nonfinite, keep_best=keep_best
-    )
+    return TrainingRun(Arguments(steps, batch_size, features, checkpoint_every, on_nonfinite, keep_best).checked())
 
 
 class TrainingRun:
@@ -101,46 +100,18 @@ class TrainingRun:
             with the smallest one.
     """
 
-    def __init__(
-        self,
-        steps: int | None,
-        batch_size: int | None,
-        features: dict[str, Any] | None,
-        *,
-        checkpoint_every: float | None,
-        on_nonfinite: Literal["raise", "warn"],
-        keep_best: bool | str | None = None,
-    ) -> None:
-        if steps is not None:
-            steps = checks.count(
-                steps, "steps", least=1, remedy="pass how many steps the training has, or None if unknown."
-            )
-        if batch_size is not None:
-            batch_size = checks.count(
-                batch_size, "batch_size", least=1, remedy="pass the samples per step, or leave it out."
-            )
-        if checkpoint_every is not None:
-            checkpoint_every = checks.seconds(
-                checkpoint_every, "checkpoint_every", remedy="or leave it out to save only when asked."
-            )
-        if on_nonfinite not in ("raise", "warn"):
-            raise ValueError(f"on_nonfinite={on_nonfinite!r} must be 'raise' or 'warn'.")
-        if keep_best is not None and not (isinstance(keep_best, bool) or checks.is_name(keep_best)):
-            raise ValueError(f"keep_best={keep_best!r} must be True, False or a name of letters, digits, - and _.")
-        self.total_steps = steps
+    def __init__(self, arguments: Arguments) -> None:
+        self._arguments = arguments
+        self.total_steps = arguments.steps
         self.step = 0
-        self._keep_best = keep_best
         self._best: BestKeeper | None = None
-        about = {"steps": steps, "batch_size": batch_size, "features": checks.features(features)}
-        self._about: dict[str, Any] = {name: value for name, value in about.items() if value is not None}
-        self._checkpoint_every = checkpoint_every
-        self._on_nonfinite = on_nonfinite
+        self._about = arguments.told()
         self._warned_nonfinite = False
         self._phase: str | None = None
         self._ended = False  # the with block is over
         self._loop_step: int | None = None  # the step that steps() is in, counted from 1
-        self._progress = Progress(steps)
-        self._batch = Batch(batch_size)
+        self._progress = Progress(arguments.steps)
+        self._batch = Batch(arguments.batch_size)
         self._mailbox = Mailbox()
         self._told = Attachment(None, self._progress, self._about)
         self._client: Any = None  # of the link; report() looks at it every time
@@ -164,7 +135,7 @@ class TrainingRun:
         link, taken = free_link()
         place = None if taken else os.environ.get(ENV_CHECKPOINTS)
         saves = os.environ.get(ENV_RESTORES_ONLY) != "1"
-        keep = os.environ.get(ENV_KEEP_BEST) == "1" if self._keep_best is None else self._keep_best
+        keep = os.environ.get(ENV_KEEP_BEST) == "1" if self._arguments.keep_best is None else self._arguments.keep_best
         if keep and saves:
             name = f"best-{keep}" if isinstance(keep, str) else "best"
             self._best = BestKeeper(open_store(part_of(place, name)) if place else None)
@@ -181,7 +152,7 @@ class TrainingRun:
             self._client, self._mailbox = link.client, link.mailbox
             self._pacer = Pacer(link.mailbox, link.client.broken_seconds)
             link.mailbox.go_on = forgetting()
-        self._saver = Saver(store, self._checkpoint_every, self._told.saved, saves=saves)
+        self._saver = Saver(store, self._arguments.checkpoint_every, self._told.saved, saves=saves)
         self._saver.on_cores = self._on_cores
         self._trial = link_from(os.environ.get(ENV_TRIAL), self.total_steps) if saves else None
         self._enter_phase(PREPARING)
@@ -310,13 +281,7 @@ class TrainingRun:
         Raises:
             ValueError: It is no finite number of at least 0.
         """
-        value = checks.number(scale, "scale")
-        if not (isfinite(value) and value >= 0):
-            raise ValueError(
-                f"scale={scale!r} is no gradient noise scale: give a sample's variance over the squared norm, 0 or "
-                "more, and leave the call out as long as that is not known."
-            )
-        self._batch.noise_scale = self._progress.noise_scale = value
+        self._progress.noise_scale = self._batch.measured(scale)
 
     @property
     def worth(self) -> float:
@@ -544,7 +509,7 @@ class TrainingRun:
     def _nonfinite(self, loss: float, step: int) -> None:
         self._progress.put_nonfinite(step)
         error = NonFiniteLoss(loss, step)
-        if self._on_nonfinite == "raise":
+        if self._arguments.on_nonfinite == "raise":
             raise error
         if not self._warned_nonfinite:
             self._warned_nonfinite = True
