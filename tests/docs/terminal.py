@@ -13,6 +13,7 @@ import sys
 import time
 from base64 import b64decode
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -30,6 +31,9 @@ _LASTING = {
     "view": re.compile(r"^prefect-gpu status(?!.*--(?:once|json))"),
 }
 """What goes on until it is stopped, and is stopped when the next of its kind is started."""
+
+_IN_FRONT = partial(subprocess.Popen, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+"""What is started in a terminal hears Ctrl-C, also where the tests run in the background and do not."""
 
 DEADLINE_S = 600.0  # against hanging for ever; nothing is asserted on time
 
@@ -150,7 +154,9 @@ class Terminal:
         log = self.folder / f"{kind}-{self._number}.log"
         _, said = self._run("pwd; env -0 | base64 --wrap=0")
         here, encoded = said.strip().rsplit("\n", 1)
-        started = Process(["bash", "-c", command], log=log, env=_decoded(encoded), cwd=Path(here.split("\n")[-1]))
+        started = Process(
+            ["bash", "-c", command], log=log, env=_decoded(encoded), cwd=Path(here.split("\n")[-1]), popen=_IN_FRONT
+        )
         self._lasting[kind] = started
         if kind == "server":
             wait_until(lambda: self._answers(started), what="the server to answer", timeout_s=DEADLINE_S)
@@ -159,6 +165,7 @@ class Terminal:
         else:
             started.wait_for_output("\n", timeout_s=DEADLINE_S)
             os.killpg(started.pid, signal.SIGINT)
+            wait_until(lambda: started.popen.poll() is not None, what="Ctrl-C to end it", timeout_s=DEADLINE_S)
             code = started.terminate()
             if code not in (0, 130, -signal.SIGINT):
                 raise SandboxError(f"after Ctrl-C it ended with {code}:\n{started.output[-2500:]}")

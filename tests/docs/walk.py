@@ -88,6 +88,8 @@ def walk(page: Path, terminal: Terminal) -> Iterator[str]:
                     continue
                 if command.shown and not _alike(command.shown, said):
                     yield f"{block.where}: {command.text}\nprints nothing of what the page shows, but\n{said[-2500:]}"
+    if any(command.text.startswith("prefect-gpu up") for block in blocks(page) for command in commands(block)):
+        terminal.type("prefect-gpu down")  # whoever reads on has one worker, the tutorial's
     if name(page) == FIRST[-1]:
         terminal.type(f"cd {terminal.checkout}; python train.py")  # once more: now there are runs that were estimated
 
