@@ -236,6 +236,9 @@ class Scheduler:
             case ev.RequestsLearned(types):
                 state.learned.asked.remembered(types)
                 return True, False
+            case ev.UsageLearned(had, owed):
+                state.learned.usage.remembered(dict(had), dict(owed), now)
+                return True, True
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")

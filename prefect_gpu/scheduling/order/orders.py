@@ -104,6 +104,25 @@ class Las(Order):
         return (job.attained(now) * max(1, job.request.total_gpus), job.not_before, job.submitted_at, job.id)
 
 
+class HigherFirst(Order):
+    """Higher priority of the request first; of equal ones, as another order has it.
+
+    Args:
+        order: The other one. Its keys must not change with time.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def anchor(self, job: Job) -> float | None:
+        """See the other order."""
+        return self._order.anchor(job)
+
+    def key(self, job: Job, state: Usage, now: float) -> Key:
+        """(negative priority, and the other order's key)."""
+        return (-job.request.priority, *self._order.key(job, state, now))
+
+
 class DiscretizedLas(Las):
     """2-D LAS in classes: jobs whose attained GPU seconds are between the same two limits are served in FIFO order."""
 
