@@ -128,7 +128,7 @@ class Standing:
             limit = self.tree.share[node].limit
             if limit is not None and holds[node] + devices > limit + _EVEN:
                 return "share-limit", f"the limit of {node} is {limit} devices, and it holds {holds[node]:g}"
-        if firm and self._promised(owner, devices, more) > self.devices + _EVEN:
+        if firm and self._takes_what_is_promised(owner, devices, more):
             others = ", ".join(self._lacking(owner)) or "others"
             return "guaranteed", (
                 f"what is free is guaranteed to {others}, and lent only to runs that may be stopped: with "
@@ -151,8 +151,8 @@ class Standing:
     def _totals_held(self) -> dict[str, float]:
         return self.tree.totals(self.has)
 
-    def _promised(self, owner: str, devices: float, more: Mapping[str, float]) -> float:
-        """Devices that somebody is sure of, if this owner had so many more for as long as it likes."""
+    def _takes_what_is_promised(self, owner: str, devices: float, more: Mapping[str, float]) -> bool:
+        """Whether guarantees could not be kept if this owner had so many more for as long as it likes."""
         own = _sum(_sum(self.firm, more), {owner: devices})
         kept = {self.tree.leaf[name]: number for name, number in own.items()}
 
@@ -160,7 +160,7 @@ class Standing:
             below = kept.get(node, 0.0) + sum(map(sure, self.tree.children.get(node, [])))
             return max(below, self.tree.share[node].guaranteed)
 
-        return sum(map(sure, self.tree.children[None]))
+        return sum(own.values()) <= self.devices + _EVEN < sum(map(sure, self.tree.children[None]))
 
     def _lacking(self, owner: str) -> list[str]:
         """Who does not hold all that is guaranteed to it, and is not this owner or its group."""

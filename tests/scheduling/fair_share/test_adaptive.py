@@ -127,6 +127,8 @@ def test_of_one_owner_higher_priority_goes_first_and_takes_nothing_from_others()
     world = pool(devices=4)
     low = starts(world, "bob", 4)
     starts(world, "ada", 4)
+    assert held(world, "bob") == 4, "what is owed waits until others have paid back their launches"
+    world.wait(400.0)
     stopped(world)
     world.train(*[job for job in world.places if job.startswith("ada")])
     assert held(world, "ada") == held(world, "bob") == 2
