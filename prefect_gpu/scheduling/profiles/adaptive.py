@@ -64,6 +64,7 @@ def adaptive() -> Profile:
             PreemptOnSlowdown(),
         ),
         most_late=MOST_LATE,
+        heeds_shares=True,
     )
 
 
