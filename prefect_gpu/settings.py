@@ -16,7 +16,6 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
 
-
 OWNER_RULES = ("variable", "tag", "creator", "queue")
 """What may say who the owner of a run is."""
 

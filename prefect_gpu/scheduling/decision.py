@@ -84,7 +84,7 @@ class Decision:
         turns = standing.turns((line.request, line.entries[0][1].late) for line in lines)
         return Walk(lines, turns)
 
-    def kept_back(self, request: Request, more: Mapping[str, float] = {}) -> tuple[str, str] | None:  # noqa: B006
+    def kept_back(self, request: Request, more: Mapping[str, float] = {}) -> tuple[str, str] | None:
         """(code, reason) why its owner's share keeps a job from starting, or None; see :meth:`.Standing.limit_on`."""
         standing = self.standing()
         if standing is None:

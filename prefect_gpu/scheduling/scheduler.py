@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from prefect_gpu.phases import within
 from prefect_gpu.scheduling.decision import Decision, names
+from prefect_gpu.scheduling.fair_share.standing import Standing
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Instruction
@@ -136,6 +137,10 @@ class Scheduler:
         It may lie in the past, if nothing has been decided since.
         """
         return self._next_due
+
+    def standing(self) -> Standing | None:
+        """How owners stand now; None: nothing is promised to any."""
+        return self.state.standing(stops=self.abilities.preemption is not Preemption.NONE)
 
     # -- events ---------------------------------------------------------------------------------------------------
 

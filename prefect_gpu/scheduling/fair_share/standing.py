@@ -56,7 +56,7 @@ class Standing:
         holds: Mapping[str, float],
         firm: Mapping[str, float],
         waits: Mapping[str, float],
-        coming: Mapping[str, float] = {},  # noqa: B006
+        coming: Mapping[str, float] = {},
     ) -> None:
         self.shares, self.usage, self.devices = shares, usage, devices
         self.holds, self.firm, self.waits = holds, firm, waits
@@ -113,7 +113,7 @@ class Standing:
 
     # -- limits -----------------------------------------------------------------------------------------------------
 
-    def limit_on(self, request: Request, *, firm: bool, more: Mapping[str, float] = {}) -> tuple[str, str] | None:  # noqa: B006
+    def limit_on(self, request: Request, *, firm: bool, more: Mapping[str, float] = {}) -> tuple[str, str] | None:
         """(code, reason) why a job may not start whoever waits, or None.
 
         Args:

@@ -38,13 +38,10 @@ class Order(abc.ABC):
     Attributes:
         steady: Whether the key of a waiting job stays what it is while the job waits.
         follows_use: Whether keys change as soon as a job starts, so that they must be made anew before the next.
-        goes_by: The field of a request that it cannot do without, if the runs of a pool cannot say it: where nobody
-            does, all that is left of the order is FIFO.
     """
 
     steady: bool = True
     follows_use: bool = False
-    goes_by: str | None = None
 
     def anchor(self, job: Job) -> float | None:
         """What ranks running jobs of one size whatever the time is: the larger, the later in the order.
