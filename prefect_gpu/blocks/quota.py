@@ -104,8 +104,8 @@ class GpuQuota(StrictBlock):
                 )
             if share.limit is not None and share.guaranteed > share.limit:
                 raise ValueError(
-                    f"guaranteed={share.guaranteed} of share {share.name!r} is above its limit={share.limit}: lower the "
-                    "one or raise the other"
+                    f"guaranteed={share.guaranteed} of share {share.name!r} is above its limit={share.limit}: lower "
+                    "the one or raise the other"
                 )
             self._not_in_itself(share, by_name)
         for share in self.shares:

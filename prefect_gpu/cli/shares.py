@@ -42,13 +42,14 @@ def _table(told: dict[str, Any]) -> Any:
     from prefect_gpu.units import format_seconds
 
     divided = told["shares"]
+    counts_half = format_seconds(divided["half_life_s"])
     table = plain_table(
         ("Owner", WORDS),
         *each(FIGURES, "Guaranteed", "Limit", "Weight", "Holds", "Waits for", "Owed now", "Has had", "Was owed"),
         ("Lent", FIGURES),
         ("Borrowed", FIGURES),
         ("What it may expect", WORDS),
-        title=f"\nPool {told['pool']}: {divided['devices']} devices, half-life {format_seconds(divided['half_life_s'])}",
+        title=f"\nPool {told['pool']}: {divided['devices']} devices, half-life {counts_half}",
         title_justify="left",
         title_style="bold",
     )

@@ -92,7 +92,8 @@ class PoolSession:
         if settings.quota and not profile.heeds_shares:
             raise ValueError(
                 f"quota={settings.quota!r} with profile={settings.profile!r} is not allowed: this profile knows "
-                "nothing of what owners are promised. Use PREFECT_INTEGRATIONS_GPU_PROFILE=adaptive, or unset the quota."
+                "nothing of what owners are promised. Set PREFECT_INTEGRATIONS_GPU_PROFILE=adaptive, or unset the "
+                "quota."
             )
         self._worker = worker
         self._settings = settings

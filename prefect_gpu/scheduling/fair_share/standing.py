@@ -1,4 +1,4 @@
-"""How owners stand at one moment: what each holds, waits for, is owed, and has had. Whose turn it is follows from it."""
+"""How owners stand at one moment: what each holds, waits for, is owed, and has had; and so, whose turn it is."""
 
 from __future__ import annotations
 
