@@ -49,6 +49,8 @@ def gpu(
     exclusive: bool | None = None,
     features: Sequence[str] | None = None,
     converged: Converged | None = None,
+    owner: str | None = None,
+    priority: int | None = None,
     env: Mapping[str, str | None] | None = None,
     include_files: Sequence[str] | None = None,
     include_files_base_dir: Path | str | None = None,
@@ -86,6 +88,8 @@ def gpu(
         converged: What happens when the loss that the run reports stands still. ``"yield"``: the run gets less of a GPU
             that it shares with runs that still learn, until its loss moves again. ``"stop"``: it also ends its
             training early, with the best checkpoint kept. ``"ignore"``: nothing. Default: the pool's own, ``"yield"``.
+        owner: Who the run is for, where the pool is divided among owners. Default: the pool finds out.
+        priority: Runs of a higher priority go first, of those in the same work queue and of the same owner. Default: 0.
         env: Environment variables of the run.
         include_files: Patterns of files to send along with the flow, relative to the flow's own file. The run
             finds them in its working folder.
@@ -135,6 +139,8 @@ def gpu(
         "exclusive": exclusive,
         "features": list(features) if isinstance(features, (tuple, set, frozenset)) else features,
         "converged": converged,
+        "owner": owner,
+        "priority": priority,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     # What was not given is not sent, so that the pool's own defaults count.

@@ -32,6 +32,8 @@ _REMEDIES = {
     "category": f"choose one of {', '.join(CATEGORIES)}, or leave it out",
     "exclusive": "give True or False, or leave it out to let the pool decide",
     "converged": "choose one of yield, stop, ignore, or leave it out",
+    "owner": "give the name of whoever the run is for, or leave it out",
+    "priority": "give a whole number from -1000 to 1000, 0 for a run like any other",
     "features": 'give a list of parameter names, such as ["lr", "model.width"], or leave it out',
 }
 
@@ -141,6 +143,28 @@ class GpuRequest(BaseModel):
         "early and keeps its best checkpoint. ignore: nothing.",
     )
 
+    owner: str | None = Field(
+        default=None,
+        max_length=200,
+        title="Owner",
+        description="Who the run is for: a person, a team, a project. Where the pool is divided among owners, the run "
+        "counts as this one's. Leave empty to let the pool find out (its worker's setting owner_from).",
+        examples=["ada", "vision"],
+    )
+    priority: int = Field(
+        default=0,
+        ge=-1000,
+        le=1000,
+        title="Priority",
+        description="Runs of a higher priority go first, of those in the same work queue and, where the pool is "
+        "divided among owners, of the same owner.",
+    )
+
+    @field_validator("owner", mode="before")
+    @classmethod
+    def _valid_owner(cls, value: Any) -> Any:
+        return (value.strip() or None) if isinstance(value, str) else value
+
     @field_validator("gpu_memory", mode="before")
     @classmethod
     def _valid_memory(cls, value: Any) -> Any:
@@ -162,7 +186,9 @@ class GpuRequest(BaseModel):
             raise ValueError("a name is empty")
         return list(dict.fromkeys(names)) or None
 
-    @field_validator("gpus", "cpus", "workers", "ps", "max_workers", "batch_size", "max_batch_size", mode="before")
+    @field_validator(
+        "gpus", "cpus", "workers", "ps", "max_workers", "batch_size", "max_batch_size", "priority", mode="before"
+    )
     @classmethod
     def _no_boolean(cls, value: Any) -> Any:
         if isinstance(value, bool):  # True would pass as 1

@@ -16,6 +16,9 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
 
+OWNER_RULES = ("variable", "tag", "creator", "queue")
+"""What may say who the owner of a run is."""
+
 
 class GpuSettings(PrefectBaseSettings):
     """What a worker may be told. Every value has a default that works on one machine."""
@@ -106,6 +109,17 @@ class GpuSettings(PrefectBaseSettings):
         description="Name of a Prefect block of the type gpu-cluster, which says which Engine or Swarm there is, and "
         "what its nodes are. Other settings of the worker override what the block says.",
     )
+    quota: str | None = Field(
+        default=None,
+        description="Name of a Prefect block of the type gpu-quota, which says what each owner of runs is promised: "
+        "guaranteed devices, limits, weights. It needs the profile adaptive. Default: all runs are alike.",
+    )
+    owner_from: list[str] | str = Field(
+        default_factory=lambda: ["variable", "tag", "creator", "queue"],
+        description="Who is the owner of a run: the first of these that there is. variable: the job variable `owner`; "
+        "tag: a tag owner:NAME of the run or its deployment; creator: who created the run, as Prefect knows it; queue: "
+        "its work queue. Leave out what users must not choose.",
+    )
     docker_host: str | None = Field(
         default=None,
         description="The Engine, or the Engine of a manager of the Swarm: unix:///var/run/docker.sock, "
@@ -180,8 +194,7 @@ class GpuSettings(PrefectBaseSettings):
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
     profile: str = Field(
         default="adaptive",
-        description="Name of the scheduling profile. `priority`, `drf` and `coda-drf` are refused, as runs cannot "
-        "state their priority or owner yet.",
+        description="Name of the scheduling profile.",
     )
     learn: bool = Field(
         default=True,
@@ -263,12 +276,25 @@ class GpuSettings(PrefectBaseSettings):
     )
 
     @field_validator(
-        "preload", "pass_environment", "container_volumes", "container_networks", "container_images", mode="after"
+        "preload",
+        "pass_environment",
+        "container_volumes",
+        "container_networks",
+        "container_images",
+        "owner_from",
+        mode="after",
     )
     @classmethod
     def _split_names(cls, value: list[str] | str) -> list[str]:
         if isinstance(value, str):
             return [name.strip() for name in value.split(",") if name.strip()]
+        return value
+
+    @field_validator("owner_from")
+    @classmethod
+    def _known_rules(cls, value: list[str]) -> list[str]:
+        if unknown := sorted(set(value) - set(OWNER_RULES)):
+            raise ValueError(f"{unknown[0]!r} says no owner: choose some of {', '.join(OWNER_RULES)}")
         return value
 
     @field_validator("virtual_device_memory")

@@ -1,6 +1,10 @@
-"""Prefect blocks: the nodes of a pool, and where its checkpoints are. ``pip install prefect-gpu`` makes them known."""
+"""Prefect blocks: the nodes of a pool, how it is divided, and where its checkpoints are.
+
+``pip install prefect-gpu`` makes them known.
+"""
 
 from prefect_gpu.blocks.cluster import ClusterNode, GpuCluster
+from prefect_gpu.blocks.quota import GpuQuota, QuotaDefault, QuotaShare
 from prefect_gpu.blocks.storage import CheckpointStorage
 
-__all__ = ["CheckpointStorage", "ClusterNode", "GpuCluster"]
+__all__ = ["CheckpointStorage", "ClusterNode", "GpuCluster", "GpuQuota", "QuotaDefault", "QuotaShare"]

@@ -19,6 +19,7 @@ from prefect_gpu.cli.history import history
 from prefect_gpu.cli.init import init
 from prefect_gpu.cli.papers import papers
 from prefect_gpu.cli.register import register
+from prefect_gpu.cli.shares import shares
 from prefect_gpu.cli.simulate import simulate
 from prefect_gpu.cli.status import status
 from prefect_gpu.cli.timeline import timeline
@@ -64,6 +65,7 @@ app.command()(devices)
 app.command()(cordon)
 app.command()(uncordon)
 app.command()(status)
+app.command()(shares)
 app.command()(history)
 app.command()(estimate)
 app.command()(timeline)

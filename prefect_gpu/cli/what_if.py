@@ -48,7 +48,7 @@ def what_if(
     history: what they did to the runs is a part of the difference between the first two.
     """
     from prefect_gpu.reporting.what_if import read_past, replay, resized
-    from prefect_gpu.scheduling.profiles import get_live_profile
+    from prefect_gpu.scheduling.profiles import get_profile
     from prefect_gpu.simulation.knowledge import KNOWLEDGE
 
     if profile is None and gpus is None:
@@ -61,8 +61,8 @@ def what_if(
     was = present or settings.profile
     then = profile or was
     try:
-        get_live_profile(was)
-        get_live_profile(then)
+        get_profile(was)
+        get_profile(then)
     except ValueError as wrong:
         common.fail(str(wrong), code=2)
     rows, total = common.read_history(settings.resolved_history_url, limit=last)

@@ -196,7 +196,14 @@ def _model(row: HistoryRow, submit_s: float) -> JobModel:
         _name(row),
         submit_s,
         trained_s,
-        replace(_shape(row), gpu_memory_bytes=memory_bytes, exclusive=memory_bytes is None, kind=row.flow_name),
+        replace(
+            _shape(row),
+            gpu_memory_bytes=memory_bytes,
+            exclusive=memory_bytes is None,
+            kind=row.flow_name,
+            owner=row.owner or "",
+            priority=row.priority or 0,
+        ),
         launching_s=launching_s,
         saving_s=held_s - launching_s - trained_s,  # the end of the process is part of it
         kind=row.flow_name,

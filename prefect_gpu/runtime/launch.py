@@ -357,6 +357,8 @@ class Launch:
             demoted_s=self.demoted_s(ended_at),
             cores=len(record.placement.cpus) or None,
             out_of_memory=outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
+            owner=record.request.owner or None,
+            priority=record.request.priority,
         )
 
     @property

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from prefect_gpu.runtime.activity_log import Entry
+from prefect_gpu.scheduling.fair_share.table import table
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job
@@ -52,6 +54,8 @@ def overview(
           ``losses`` ([step, loss], at most 100) and ``expected_end``.
         - ``queue``: the first waiting runs in order: ``id``, ``name``, ``submitted``, ``due``, ``code``, ``reason``,
           ``expected_start``, ``expected_end``; ``queued``: how many wait in all.
+        - ``shares``: how the pool is divided among owners: ``devices``, ``half_life_s``, and ``rows``, each as
+          :class:`.ShareRow`; None: it is not.
     """
     activity, scheduler = controller.activity, controller.scheduler
     waiting, known = scheduler.state.waiting(), controller.fleet.known
@@ -67,6 +71,7 @@ def overview(
         "runs": [_run(controller, entry, now) for entry in activity.since(since)],
         "queue": [_queued(controller, job, expected(job.id)) for job in _in_order(controller, waiting)],
         "queued": len(waiting),
+        "shares": _shares(controller),
     }
 
 
@@ -116,6 +121,14 @@ def _in_order(controller: Controller, waiting: list[Job]) -> list[Job]:
     first = [job for _, job in islice(line.in_order(), MOST_QUEUED)]
     later = sorted(line.not_due(), key=lambda job: job.due_at)
     return [*first, *later][:MOST_QUEUED]
+
+
+def _shares(controller: Controller) -> dict[str, Any] | None:
+    standing = controller.scheduler.standing()
+    if standing is None:
+        return None
+    rows = [asdict(row) for row in table(standing)]
+    return {"devices": standing.devices, "half_life_s": standing.shares.half_life_s, "rows": rows}
 
 
 def _queued(controller: Controller, job: Job, outlook: Outlook | None) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from prefect_gpu.scheduling.fair_share.standing import Standing
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import (
@@ -18,11 +19,12 @@ from prefect_gpu.scheduling.model.instructions import (
     SetCores,
     SetShare,
 )
-from prefect_gpu.scheduling.model.jobs import Job, Status
+from prefect_gpu.scheduling.model.jobs import Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.placement.base import PlacementPolicy
 from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.state import State
+from prefect_gpu.scheduling.state.waiting import Walk
 
 
 class Decision:
@@ -50,6 +52,7 @@ class Decision:
         self.instructions: list[Instruction] = []
         self.wake_at: float | None = None
         self.about: Job | None = None
+        self._stood: tuple[tuple[int, ...], Standing | None] | None = None
 
     def launch(self, job: Job, placement: Placement, reason: str, behind: Job | None = None) -> None:
         """Start a waiting job; behind another, if given, whose devices it then only prepares for."""
@@ -64,6 +67,30 @@ class Decision:
             job.hold = code
             job.story.append((self.now, f"waits: {reason}"))
             self.instructions.append(Hold(job.id, code, reason))
+
+    def standing(self) -> Standing | None:
+        """How owners stand now; None: nothing is promised to any."""
+        as_of = (len(self.instructions), len(self.state.jobs), len(self.state.running), self.state.changes)
+        if self._stood is None or self._stood[0] != as_of:
+            self._stood = as_of, self.state.standing(stops=self.abilities.preemption is not Preemption.NONE)
+        return self._stood[1]
+
+    def walk(self) -> Walk:
+        """Go through the due jobs, first things first; where there are shares, by whose turn it is."""
+        standing = self.standing()
+        if standing is None:
+            return self.state.queue_of_waiting.in_order()
+        lines = sorted(self.state.queue_of_waiting.lines(), key=lambda line: line.entries[0][0])
+        turns = standing.turns((line.request, line.entries[0][1].late) for line in lines)
+        return Walk(lines, turns)
+
+    def kept_back(self, request: Request, more: Mapping[str, float] = {}) -> tuple[str, str] | None:
+        """(code, reason) why its owner's share keeps a job from starting, or None; see :meth:`.Standing.limit_on`."""
+        standing = self.standing()
+        if standing is None:
+            return None
+        firm = not request.preemptible or self.abilities.preemption is Preemption.NONE
+        return standing.limit_on(request, firm=firm, more=more)
 
     def can_stop(self, job: Job) -> bool:
         """Whether the job says that it may be stopped, and the outside world can do it."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from prefect_gpu.phases import within
 from prefect_gpu.scheduling.decision import Decision, names
+from prefect_gpu.scheduling.fair_share.standing import Standing
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, Preemption
 from prefect_gpu.scheduling.model.instructions import Instruction
@@ -137,6 +138,10 @@ class Scheduler:
         """
         return self._next_due
 
+    def standing(self) -> Standing | None:
+        """How owners stand now; None: nothing is promised to any."""
+        return self.state.standing(stops=self.abilities.preemption is not Preemption.NONE)
+
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _apply(self, event: ev.Event, decision: Decision) -> tuple[bool, bool]:
@@ -236,6 +241,9 @@ class Scheduler:
             case ev.RequestsLearned(types):
                 state.learned.asked.remembered(types)
                 return True, False
+            case ev.UsageLearned(had, owed):
+                state.learned.usage.remembered(dict(had), dict(owed), now)
+                return True, True
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")

@@ -144,6 +144,17 @@ class History:
         same = (ranked.c.run_id == runs_table.c.run_id) & (ranked.c.attempt == runs_table.c.attempt)
         return self._read(select(runs_table).join(ranked, same).where(ranked.c.rank <= most).limit(limit))
 
+    def stays(self, pool: str, since: float) -> list[tuple[str, float, float, float, float]]:
+        """What runs of a pool held that ended at this time or later: owner, devices, submitted, granted, ended."""
+        table = runs_table.c
+        query = select(table.owner, table.devices, table.submitted_at, table.granted_at, table.ended_at)
+        query = query.where(table.pool == pool, table.ended_at >= since, table.granted_at.is_not(None))
+        with self._transaction(self._engine) as connection:
+            return [
+                (owner or "", float(len(devices or ())), granted if submitted is None else submitted, granted, ended)
+                for owner, devices, submitted, granted, ended in connection.execute(query)
+            ]
+
     def _read(self, query: Select[Any]) -> list[HistoryRow]:
         query = query.order_by(runs_table.c.ended_at.desc(), runs_table.c.run_id, runs_table.c.attempt.desc())
         with self._transaction(self._engine) as connection:

@@ -82,6 +82,8 @@ class HistoryRow:
         parts: Of a gang, where each instance was, in the order of their numbers; else empty.
         launch: Names the launch that the row is of: what is recorded again, as the worker was killed meanwhile, is
             known by it.
+        owner: Whose it was, where owners are told apart.
+        priority: Of the run, among those of its owner and queue.
 
     Raises:
         ValueError: The outcome is none of the four, or `run_id` is empty.
@@ -138,6 +140,8 @@ class HistoryRow:
     cores: int | None = None
     parts: tuple[Part, ...] = ()
     launch: str | None = None
+    owner: str | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

@@ -208,4 +208,6 @@ def read_request(
         category=request.category,
         features=tuple(request.features or ()),
         converged="" if request.converged == "ignore" else request.converged,
+        owner=request.owner or "",
+        priority=request.priority,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from prefect.exceptions import ObjectNotFound
 from pydantic import ValidationError
 
-from prefect_gpu.blocks import CheckpointStorage, GpuCluster
+from prefect_gpu.blocks import CheckpointStorage, GpuCluster, GpuQuota
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
 from prefect_gpu.blocks.cluster import is_content
 from prefect_gpu.settings import GpuSettings, checkpoint_block
@@ -87,6 +87,17 @@ async def read_storage(settings: GpuSettings, client: PrefectClient) -> Checkpoi
     if block is None:
         return None
     return await _load(CheckpointStorage, block, f"checkpoints={settings.checkpoints!r}", client)
+
+
+async def read_quota(settings: GpuSettings, client: PrefectClient) -> GpuQuota | None:
+    """The block that says what owners are promised; None: the settings name none.
+
+    Raises:
+        BlockError: There is no such block, or it cannot be used.
+    """
+    if not settings.quota:
+        return None
+    return await _load(GpuQuota, settings.quota.removeprefix("gpu-quota/"), f"quota={settings.quota!r}", client)
 
 
 async def _load(kind: type[_Found], name: str, setting: str, client: PrefectClient) -> _Found:

@@ -43,6 +43,7 @@ from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.metrics import PoolMetrics
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.queue_sync import QueueSync
+from prefect_gpu.worker.quota import QuotaReader
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.stream import PoolStream
@@ -118,6 +119,7 @@ class PrefectHost:
             logger=self.logger,
             settings=self.settings,
         )
+        self.quota = QuotaReader(self._client, self.settings, self.logger)
         self.queue = QueueSync(
             self.worker,
             self.pool,
@@ -126,6 +128,7 @@ class PrefectHost:
             lane=self.lane,
             logger=self.logger,
             settings=self.settings,
+            quota=self.quota,
         )
         self._events = LaunchEvents(self.worker)
         self.holds = Holds(self.worker, self.queue, self.intake, self.lane, self.logger)

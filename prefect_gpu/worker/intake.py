@@ -31,6 +31,7 @@ from prefect_gpu.worker.asking import Absence
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Shown
 from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.owners import owner_of
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.suspension import is_suspended
 
@@ -143,6 +144,8 @@ class Intake:
             if job is not None and seen.taken_in == versions and abs(before_s - seen.before_s) < _MOVED_S:
                 return
             request = read_request(flow_run, deployment, self._worker.work_pool, self._settings)
+            owner = owner_of(request.owner, flow_run, deployment, self._settings.owner_from)
+            request = replace(request, owner=owner)
         except ObjectNotFound:
             missing = self._missing.setdefault(run_id, self._finalisation.asking.absence())
             if not await missing.is_believed():

@@ -26,6 +26,7 @@ from prefect_gpu.worker.asking import NO_ANSWERS, Asking
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.pool import PoolView, is_waiting
+from prefect_gpu.worker.quota import QuotaReader
 from prefect_gpu.worker.states import AWAITING_GPU
 
 # So many runs are read one by one, which is quicker; more are read with one query.
@@ -45,6 +46,7 @@ class QueueSync:
     Args:
         intake: It is given what was read.
         lane: It is told of submissions.
+        quota: What owners are promised; None: nothing.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class QueueSync:
         lane: Lane,
         logger: logging.Logger,
         settings: GpuSettings | None = None,
+        quota: QuotaReader | None = None,
     ) -> None:
         self._worker = worker
         self._client = worker.client
@@ -65,6 +68,7 @@ class QueueSync:
         self._intake = intake
         self._lane = lane
         self._settings = settings or GpuSettings()
+        self._quota = quota
         self._logger = logger
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
@@ -233,7 +237,8 @@ class QueueSync:
         quotas = await self._pool.quotas(
             lambda: {job.id for job in state.jobs.values() if job.active}, self._worker._limit
         )
-        quotas = replace(quotas, slowdown_limit=self._settings.slowdown_limit)
+        shares = None if self._quota is None else await self._quota.shares(state.device_count)
+        quotas = replace(quotas, slowdown_limit=self._settings.slowdown_limit, shares=shares)
         if quotas != state.quotas:
             self._controller.handle(ev.QuotasChanged(quotas))
 

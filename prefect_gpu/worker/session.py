@@ -32,7 +32,7 @@ from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
-from prefect_gpu.scheduling.profiles import get_live_profile
+from prefect_gpu.scheduling.profiles import get_profile
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.spool import spool_folder
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
@@ -54,6 +54,7 @@ from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
+from prefect_gpu.worker.usage_history import UsageHistory
 
 REFUSALS = (SetupError, BlockError, LaunchError, LockError)
 """Why a pool cannot be served as it is set up."""
@@ -72,7 +73,7 @@ class PoolSession:
         lost: Whether somebody else leads: the session does nothing any more, and is to be closed.
 
     Raises:
-        ValueError: The profile is not known, or not for runs of a pool.
+        ValueError: The profile is not known, or knows nothing of the quota that the settings name.
         HistoryError: The history's URL cannot be understood.
     """
 
@@ -87,7 +88,13 @@ class PoolSession:
         umask: int = -1,
         standing_by: Callable[[], object] = lambda: None,
     ) -> None:
-        get_live_profile(settings.profile)  # one that will not do must stop the worker now, not later
+        profile = get_profile(settings.profile)  # one that will not do must stop the worker now, not later
+        if settings.quota and not profile.heeds_shares:
+            raise ValueError(
+                f"quota={settings.quota!r} with profile={settings.profile!r} is not allowed: this profile knows "
+                "nothing of what owners are promised. Set PREFECT_INTEGRATIONS_GPU_PROFILE=adaptive, or unset the "
+                "quota."
+            )
         self._worker = worker
         self._settings = settings
         self._printer = printer
@@ -145,6 +152,7 @@ class PoolSession:
             tasks=self._tasks,
             logger=self._logger,
         )
+        await host.quota.read()
         self.controller = self._make_controller(place, chosen.credentials)
         self._listen()
         host.controller = host.intake.controller = host.holds.controller = self.controller
@@ -167,6 +175,9 @@ class PoolSession:
         }
         if role is not None:
             work["credentials"] = lambda: role.renew(self.controller)
+        if settings.quota:
+            usage = UsageHistory(self._recorder.opened, pool.name, self.controller, self._logger)
+            self._tasks.keep(usage.run, "usage")
         recorded = None
         if settings.learn:
             opened = self._recorder.opened
@@ -253,7 +264,8 @@ class PoolSession:
         away_s = self._server_clock.away_s
         prefect = [f"Prefect has not answered as it should for {away_s:.0f} s"] if away_s else []
         history = [f"the history cannot be used: {self._recorder.trouble}"] if self._recorder.trouble else []
-        return self.ill() + prefect + history
+        quota = [self.host.quota.trouble] if self.is_open and self.host.quota.trouble else []
+        return self.ill() + prefect + history + quota
 
     @property
     def well_s(self) -> float:

@@ -3,6 +3,7 @@
 import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
 import { PAST, PHASES } from "./phases.js";
+import { showShares } from "./shares.js";
 import { aheadBy, bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25;
@@ -10,7 +11,7 @@ const $ = (id) => document.getElementById(id);
 
 const pool = { runs: new Map(), version: 0, epoch: "", nodes: [], devices: [], queue: [], queued: 0 };
 const lanes = new Lanes(document.querySelector("#lanes canvas"));
-let skew = 0, opened = null, drawn = "", drawnQueue = "";
+let skew = 0, opened = null, drawn = "", drawnQueue = "", drawnShares = "";
 const now = () => Date.now() / 1000 + skew;
 
 async function ask(path) {
@@ -52,6 +53,8 @@ function show() {
   if (newestOver !== drawn) { drawn = newestOver; showFinished(over); }
   const queued = JSON.stringify([pool.queue, pool.queued]);
   if (queued !== drawnQueue) { drawnQueue = queued; showQueue(); }
+  const divided = JSON.stringify(pool.shares ?? null);
+  if (divided !== drawnShares) { drawnShares = divided; showShares($("shares-panel"), $("shares"), pool.shares, table); }
   lanes.draw(pool, now());
 }
 

@@ -1,4 +1,4 @@
-"""Orders that papers compare with; two go by what runs of a pool cannot state: their priority, and their owner."""
+"""Orders that papers compare with."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 class Priority(Order):
     """Higher priority of the request first, then the time the run was due."""
-
-    goes_by = "priority"
 
     def key(self, job: Job, state: Usage, now: float) -> Key:
         """(negative priority, due time, submission time, id)."""
@@ -40,7 +38,6 @@ class Drf(Order):
 
     steady = False
     follows_use = True
-    goes_by = "owner"
 
     def key(self, job: Job, state: Usage, now: float) -> Key:
         """(dominant share of the owner, due time, submission time, id)."""

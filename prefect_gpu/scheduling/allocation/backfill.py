@@ -75,7 +75,7 @@ class Backfill(Action):
         """Go through the lines once. True if another pass is needed, because starts have changed the order."""
         state = decision.state
         reservations = Reservations(kept)
-        walk = state.queue_of_waiting.in_order()
+        walk, shared_out = decision.walk(), state.quotas.shares is not None
         limits: dict[str, tuple[str, str] | None] = {}
         for line, job in walk:
             decision.about = job
@@ -84,7 +84,7 @@ class Backfill(Action):
                 continue
             if line.queue not in limits:
                 limits[line.queue] = state.limit_on(line.queue)
-            limit = limits[line.queue]
+            limit = limits[line.queue] or decision.kept_back(line.request)
             if limit is not None:
                 walk.leave()
                 tell_line(decision, line, *limit)
@@ -115,6 +115,8 @@ class Backfill(Action):
                 return True
             if decision.order.follows_use:
                 state.queue_of_waiting.sort(state, decision.now)
+                return True
+            if shared_out:  # it may be somebody else's turn now
                 return True
         decision.about = None
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -116,9 +117,12 @@ class Resize(Action):
         """Give waiting jobs, in order, their minimum. False: leave it all to the other allocation this time."""
         state = decision.state
         more: dict[str, int] = {}
-        for _, job in islice(state.queue_of_waiting.in_order(), _DEPTH):
+        given: Counter[str] = Counter()  # devices by owner
+        for _, job in islice(decision.walk(), _DEPTH):
             request = job.request
             if state.limit_on(job.queue, more) is not None or request.gpus == 0:
+                continue
+            if decision.kept_back(request, given) is not None:
                 continue
             if request.spans or request.workers > 1:
                 return False  # what it leaves free is not known here
@@ -134,6 +138,7 @@ class Resize(Action):
             else:
                 plan.kept += least
             more[job.queue] = more.get(job.queue, 0) + 1
+            given[request.owner] += least
         return True
 
     @staticmethod

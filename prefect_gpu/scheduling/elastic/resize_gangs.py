@@ -91,13 +91,15 @@ class ResizeGangs(Action):
         elastic = [*running, *(line.entries[0][1] for line in state.queue_of_waiting.lines() if line.request.grows)]
         worst = max((state.queue(job.queue).priority for job in elastic), default=0)
         waiting, more = list[Job](), Counter[str]()
-        walk = state.queue_of_waiting.in_order()
+        given: Counter[str] = Counter()  # devices by owner
+        walk = decision.walk()
         for line, job in walk:
             request, decision.about = job.request, job
             if (
                 len(waiting) >= _MOST_WAITING
                 or not request.total_gpus
                 or state.limit_on(line.queue, more) is not None
+                or decision.kept_back(request, given) is not None
                 or not state.capability.possible(request)
                 or contention_known(job, state)
             ):
@@ -119,6 +121,7 @@ class ResizeGangs(Action):
             growing[job.id] = one
             waiting.append(job)
             more[job.queue] += 1
+            given[request.owner] += request.total_gpus
         return _Contenders(running, waiting, growing)
 
     @staticmethod

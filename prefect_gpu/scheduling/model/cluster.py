@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from prefect_gpu.scheduling.model.shares import Shares
+
 
 @dataclass(frozen=True)
 class Device:
@@ -87,11 +89,12 @@ class Queue:
 
 @dataclass(frozen=True)
 class Quotas:
-    """Everything that Prefect's users have limited: the pool, its queues, and this worker (``--limit``).
+    """Everything that is limited or promised: the pool, its queues, this worker (``--limit``), and owners.
 
     Attributes:
         slowdown_limit: How much other runs on its nodes may slow a run down (speed alone ÷ speed now) before it is
             stopped for them, in the profiles that stop runs for it; None: as those have it.
+        shares: What is promised to whom, in the profiles that heed it; None: nothing.
     """
 
     queues: tuple[Queue, ...] = ()
@@ -100,6 +103,7 @@ class Quotas:
     pool_active_elsewhere: int = 0
     worker_limit: int | None = None
     slowdown_limit: float | None = None
+    shares: Shares | None = None
 
 
 @dataclass(frozen=True)

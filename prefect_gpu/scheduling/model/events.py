@@ -210,6 +210,19 @@ class RequestsLearned:
 
 
 @dataclass(frozen=True)
+class UsageLearned:
+    """What owners have had, and were owed meanwhile, by the pool's history until now; it takes the place of all else.
+
+    Attributes:
+        had: By owner, device-seconds, with what is longer ago counted less (:class:`.Shares`).
+        owed: Likewise.
+    """
+
+    had: tuple[tuple[str, float], ...]
+    owed: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
 class PressureMeasured:
     """How much of a node's memory bandwidth is used, 0 to 1 (CODA §V.D).
 
@@ -282,6 +295,7 @@ Event = (
     | CompanyLearned
     | ContentionLearned
     | RequestsLearned
+    | UsageLearned
     | PressureMeasured
     | JobStopped
     | JobEnded

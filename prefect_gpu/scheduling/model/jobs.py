@@ -26,8 +26,8 @@ class Request:
         batch_sizes: Samples of the smallest and of the largest batch, of all devices together, that an elastic run may
             train with (Pollux). For those who learn; None: the batch is its own affair.
         preemptible: Whether the run may be stopped, and carries on from where it was.
-        owner: Who is to be treated fairly (DRF).
-        priority: Higher goes first under the order ``Priority``.
+        owner: Who is to be treated fairly (shares, DRF).
+        priority: Higher goes first, in the profiles that heed it: of a queue and, where there are shares, an owner.
         kind: The program, as contention is known per program (DeepShare).
         features: Names of the parameters that say what the run needs; empty: all may. For those who learn.
         automatic: Whether the user leaves it to the pool if the devices are shared. Whoever submits the job then says

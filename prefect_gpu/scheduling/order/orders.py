@@ -38,13 +38,10 @@ class Order(abc.ABC):
     Attributes:
         steady: Whether the key of a waiting job stays what it is while the job waits.
         follows_use: Whether keys change as soon as a job starts, so that they must be made anew before the next.
-        goes_by: The field of a request that it cannot do without, if the runs of a pool cannot say it: where nobody
-            does, all that is left of the order is FIFO.
     """
 
     steady: bool = True
     follows_use: bool = False
-    goes_by: str | None = None
 
     def anchor(self, job: Job) -> float | None:
         """What ranks running jobs of one size whatever the time is: the larger, the later in the order.
@@ -102,6 +99,25 @@ class Las(Order):
     def key(self, job: Job, state: Usage, now: float) -> Key:
         """(attained GPU seconds, due time, submission time, id)."""
         return (job.attained(now) * max(1, job.request.total_gpus), job.not_before, job.submitted_at, job.id)
+
+
+class HigherFirst(Order):
+    """Higher priority of the request first; of equal ones, as another order has it.
+
+    Args:
+        order: The other one. Its keys must not change with time.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+
+    def anchor(self, job: Job) -> float | None:
+        """See the other order."""
+        return self._order.anchor(job)
+
+    def key(self, job: Job, state: Usage, now: float) -> Key:
+        """(negative priority, and the other order's key)."""
+        return (-job.request.priority, *self._order.key(job, state, now))
 
 
 class DiscretizedLas(Las):

@@ -80,7 +80,7 @@ class MakeRoom:
     def _behind(queue: str, state: State) -> bool:
         """Whether somebody who may be stopped runs in a queue with a worse priority."""
         assert state.ranking is not None
-        priority, queues = state.queue(queue).priority, {other for _, other, _ in state.ranking.alike}
+        priority, queues = state.queue(queue).priority, {alike.queue for alike in state.ranking.alike}
         return any(state.queue(other).priority > priority for other in queues if other != queue)
 
     def _fewest(self, found: list[Job], decision: Decision, job: Job, kept: Container[str]) -> list[Job]:

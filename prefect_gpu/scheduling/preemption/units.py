@@ -26,7 +26,7 @@ class Unit:
         self.placement = jobs[0].placement
         self.shares = jobs[0].request.shareable
         self.worth = 0.0
-        self.rank: tuple[int, int] = (0, 0)
+        self.rank: tuple[int, ...] = (0, 0)
 
     @property
     def job(self) -> Job:

@@ -12,6 +12,7 @@ from operator import attrgetter, itemgetter
 from prefect_gpu.scheduling.allocation.base import Action, why_not
 from prefect_gpu.scheduling.allocation.reservations import Reservations, expected_start
 from prefect_gpu.scheduling.decision import Decision
+from prefect_gpu.scheduling.fair_share.ranked import rank_by_share
 from prefect_gpu.scheduling.interference.guard import contention_known
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.jobs import Job, Status
@@ -31,6 +32,7 @@ _MOST_LATE = 8
 _AHEAD = 4
 _REMEMBERED = 16
 _TIE = 1.0 + 1e-9  # of equals, those that run go on
+_LARGEST = 1e290  # what the worth of a rank may be multiplied by
 _ABOVE = 1e9  # so many times is a job of a better queue worth what another is: nothing makes up for it
 _entry_key = itemgetter(0)
 _rank = attrgetter("rank")
@@ -60,7 +62,8 @@ class WholeSet(Action):
     compete with those that run for the devices that these have and those that are free. Nobody takes part who may not
     be stopped, is left alone for a while (:func:`.left_alone_until`), is about to end, or is followed by a prepared
     job. A job of a queue with a better priority is worth more than all others together, and so is, within its queue,
-    one that is late (:class:`.Profile`).
+    one that is late (:class:`.Profile`). After that a higher priority of the run itself counts. Where owners have
+    shares, these come right after the queue's priority: see :func:`.rank_by_share`.
 
     The chosen ones that run stay where they are; the others start, the widest first, and where one only fits if smaller
     jobs move, those move. Only then it is decided who is stopped: whoever is not in the way goes on. What is left is
@@ -95,6 +98,10 @@ class WholeSet(Action):
             return False
         self._seen, self._again_at = seen, math.inf
         lines = [line for line in waiting if self._suits(decision, line)]
+        standing = decision.standing() if lines else None
+        if standing is not None:  # whose turn it is depends on the time
+            self._again_at = decision.now
+            decision.look_again_at(decision.now + standing.look_again_s)
         if not lines:
             self._left = _firsts(waiting, _REMEMBERED)
             return False
@@ -114,6 +121,7 @@ class WholeSet(Action):
         state, request = decision.state, line.request
         return (
             state.limit_on(line.queue) is None
+            and decision.kept_back(request) is None
             and state.capability.possible(request)
             and not contention_known(line.entries[0][1], state)
             and (not request.shareable or decision.placement.place(line.entries[0][1], state, decision.sharing) is None)
@@ -122,7 +130,10 @@ class WholeSet(Action):
     def _kept_for_the_late(self, decision: Decision, lines: Sequence[Line]) -> frozenset[str]:
         """Devices that nobody gets now, because somebody late waits for others there that cannot be stopped."""
         state, kept = decision.state, Reservations()
+        standing = decision.standing()
         late = [(line.entries[0][0], line) for line in lines if line.entries[0][1].late]
+        if standing is not None:  # nothing is kept for those who would borrow
+            late = [(key, line) for key, line in late if not standing.would_borrow(line.request)]
         if not late or not _some_cannot_stop(decision):
             return frozenset()
         for _, line in heapq.nsmallest(_MOST_LATE, late, key=_entry_key):
@@ -167,10 +178,14 @@ class WholeSet(Action):
         }
         seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
         counts: Counter[str] = Counter()
+        given: Counter[str] = Counter()  # devices by owner
         for unit in sorted(starts, key=lambda unit: (-unit.width, -unit.worth, unit.job.id)):
-            queue, shape = unit.job.queue, unit.shape
-            if state.limit_on(queue, counts) is None and seating.start(unit, shape.nodes, shape.devices, shape.rest):
+            queue, shape, request = unit.job.queue, unit.shape, unit.job.request
+            if state.limit_on(queue, counts) is not None or decision.kept_back(request, given) is not None:
+                continue
+            if seating.start(unit, shape.nodes, shape.devices, shape.rest):
                 counts[queue] += 1
+                given[request.owner] += request.total_gpus
         carry_out(decision, pool, seating.finish())
 
     def _choose(
@@ -218,8 +233,12 @@ class WholeSet(Action):
         waiting = self._waiting(decision, pool, shapes, sum(room.values()), alone=alone)
         if not waiting:
             return None
+        standing = decision.standing()
+        if standing is not None:
+            rank_by_share(standing, running, waiting)
         if len(ranks := set(map(_rank, running)).union(map(_rank, waiting))) > 1:
-            above = {rank: _ABOVE**place for place, rank in enumerate(sorted(ranks, reverse=True))}
+            base = min(_ABOVE, _LARGEST ** (1 / len(ranks)))
+            above = {rank: base**place for place, rank in enumerate(sorted(ranks, reverse=True))}
             for unit in (*running, *waiting):
                 unit.worth *= above[unit.rank]
         table: list[list[tuple[float, Unit]]] = [[] for _ in blocks]
@@ -241,6 +260,7 @@ class WholeSet(Action):
         state, now, known, lengths = decision.state, decision.now, pool.units, decision.state.learned.lengths
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
         partly, priorities, crowded = not pool.has_all(window), dict[str, int](), state.crowded
+        shares = state.quotas.shares is not None  # what is guaranteed is given back at any time
         found = []
         for job in pool.running(window, state):
             if job.status is Status.SAVING or not decision.may_stop(job):
@@ -260,15 +280,16 @@ class WholeSet(Action):
             priority = priorities.get(job.queue)
             if priority is None:
                 priority = priorities[job.queue] = state.queue(job.queue).priority
-            unit.rank = (priority, 0 if job.late and state.queue_of_waiting.still_late(job, state, now) else 2)
+            late = job.late and state.queue_of_waiting.still_late(job, state, now)
+            unit.rank = (priority, 0 if late else 2, -job.request.priority)
             if graceful:
                 until = max(map(left_alone_until, unit.jobs))
                 if until > now:
                     self._again_at = min(self._again_at, until)
                     decision.look_again_at(until)
-                    if priority <= best or any(one.stops for one in unit.jobs):
+                    if not shares and (priority <= best or any(one.stops for one in unit.jobs)):
                         continue
-                    unit.rank = (priority, 1)  # only one of a better queue need not wait for that
+                    unit.rank = (priority, 1, 0)  # only one of a better queue need not wait for that
             worth = 0.0
             for one in unit.jobs:
                 left_s, certain = expected_left(one, now, lengths)
@@ -276,7 +297,7 @@ class WholeSet(Action):
                     self._again_at = now  # what is expected of it changes while it runs
                 if one.stops:
                     credit_s, unpaid = credit_of(one, now)
-                    if unpaid > 0.0 and left_s <= credit_s:
+                    if unpaid > 0.0 and left_s <= credit_s and not shares:
                         break
                 else:
                     credit_s = STAYS * restart_s(one)
@@ -292,14 +313,16 @@ class WholeSet(Action):
     ) -> list[Unit]:
         """The first of each width that could fit, with what they are worth."""
         state, now = decision.state, decision.now
-        by_shape: dict[tuple[int, Shape], list[list[tuple[Key, Job]]]] = {}
+        by_shape: dict[tuple[int, Shape, str], list[list[tuple[Key, Job]]]] = {}
+        shares = state.quotas.shares is not None  # then nobody's many jobs hide those of others
         for line, shape in shapes.items():
             request = line.request
             least = max(line.room_bytes, request.gpu_memory_bytes or 0)
             if shape is not None and request.total_gpus <= devices and least <= pool.least_bytes:
-                by_shape.setdefault((request.total_gpus, shape), []).append(line.entries)
+                owner = request.owner if shares else ""
+                by_shape.setdefault((request.total_gpus, shape, owner), []).append(line.entries)
         found = []
-        for (width, shape), queues in by_shape.items():
+        for (width, shape, _), queues in by_shape.items():
             merged: Iterable[tuple[Key, Job]] = queues[0] if len(queues) == 1 else heapq.merge(*queues, key=_entry_key)
             for _, job in islice(merged, 1 if alone else min(_MOST_WAITING, max(1, devices // width))):
                 if not lasts_until(job, pool.ends_at, state):
@@ -307,7 +330,7 @@ class WholeSet(Action):
                 left, _ = expected_left(job, now, state.learned.lengths)
                 left += restart_s(job) if job.attained_s else 0.0
                 unit = Unit((job,), shape, width)
-                unit.rank = (state.queue(job.queue).priority, 0 if job.late else 2)
+                unit.rank = (state.queue(job.queue).priority, 0 if job.late else 2, -job.request.priority)
                 unit.worth = value(width, left)
                 found.append(unit)
         return found
@@ -321,7 +344,7 @@ def why_it_waits(decision: Decision, line: Line) -> tuple[str, Callable[[], str]
         return code, words
 
     def longer() -> str:
-        ends = [ranked[0] for (_, _, unknown), ranked in ranking.alike.items() if not unknown]
+        ends = [ranked[0] for alike, ranked in ranking.alike.items() if not alike.unknown]
         if not ends:
             return words()
         return f"{words()} by runs that are worth more there now; it waits for {min(ends)[2].label} or another to end"

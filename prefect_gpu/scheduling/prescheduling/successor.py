@@ -214,12 +214,13 @@ class Prescheduling(Reaction):
             return
         state, margin_s = decision.state, self.margin.seconds
         chosen, asked = None, False
-        walk = state.queue_of_waiting.in_order()
+        walk = decision.walk()
         for count, (line, waiting) in enumerate(walk):
             if count >= _DEPTH:
                 return
             place = _place_behind(job, waiting, end, decision)
-            if place is None or state.limit_on(line.queue) is not None:
+            kept_back = state.limit_on(line.queue) is not None or decision.kept_back(waiting.request) is not None
+            if place is None or kept_back:
                 if waiting.impatient and place is None:
                     return  # it has been overtaken often enough
                 walk.leave()

@@ -16,7 +16,7 @@ from prefect_gpu.scheduling.profiles.profile import Profile
 GROUP = "prefect_gpu.profiles"
 _OURS: Mapping[str, Callable[[], Profile]] = {**adaptive.PROFILES, **baselines.PROFILES}
 
-__all__ = ["GROUP", "Profile", "all_profiles", "get_live_profile", "get_profile"]
+__all__ = ["GROUP", "Profile", "all_profiles", "get_profile"]
 
 
 @cache
@@ -36,20 +36,3 @@ def get_profile(name: str) -> Profile:
     if make is None:
         raise ValueError(f"profile={name!r} is not known: choose one of {', '.join(sorted(all_profiles()))}.")
     return make()
-
-
-def get_live_profile(name: str) -> Profile:
-    """A fresh profile of that name, for the runs of a pool and for their history.
-
-    Raises:
-        ValueError: There is none, or it goes by what these runs cannot say: it would be FIFO, and nobody would know.
-    """
-    profile = get_profile(name)
-    said = profile.order.goes_by
-    if said is not None:
-        raise ValueError(
-            f"profile={name!r} orders runs by their {said}, which a run of a work pool cannot state yet: all would "
-            "start first come, first served. Choose another profile, such as adaptive, and give some work queues a "
-            "higher priority. For traces, `prefect-gpu simulate` knows this profile."
-        )
-    return profile

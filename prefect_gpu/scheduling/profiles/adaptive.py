@@ -13,9 +13,10 @@ from prefect_gpu.scheduling.cores.tuning import CoreTuning
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.elastic.resize import Protection, Resize
 from prefect_gpu.scheduling.elastic.resize_gangs import ResizeGangs
+from prefect_gpu.scheduling.fair_share.telling import by_share
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
-from prefect_gpu.scheduling.order.orders import LeastService
+from prefect_gpu.scheduling.order.orders import HigherFirst, LeastService
 from prefect_gpu.scheduling.placement.keep_worth import KeepWorth
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
@@ -38,7 +39,7 @@ def adaptive() -> Profile:
     whole_set = WholeSet()
     return Profile(
         "adaptive",
-        LeastService(),
+        HigherFirst(LeastService()),
         placement=CpuArray(KeepWorth(Spread())),
         sharing=KnownCompany(),
         allocation=(
@@ -46,7 +47,7 @@ def adaptive() -> Profile:
             ResizeGangs(),
             When(_stay_where_they_start, Batch()),
             whole_set,
-            Backfill(MakeRoom(urgent=True), InterferenceGuard(), why=why_it_waits),
+            Backfill(MakeRoom(urgent=True), InterferenceGuard(), why=by_share(why_it_waits)),
         ),
         # Each does nothing where nobody says what it needs to know, or where the world cannot carry it out. The
         # eliminator comes before the tuning: it is to see what a run did with the cores it was measured with.
@@ -63,6 +64,7 @@ def adaptive() -> Profile:
             PreemptOnSlowdown(),
         ),
         most_late=MOST_LATE,
+        heeds_shares=True,
     )
 
 
@@ -72,6 +74,8 @@ def _stay_where_they_start(decision: Decision) -> bool:
     Not while gangs wait of which it is known how they slow others down: the batch knows of no such thing. What decides
     is what the jobs say, those that run and those that wait, and not what the world could do.
     """
+    if decision.state.quotas.shares is not None:  # it knows nothing of whose turn it is
+        return False
     firsts = [line.entries[0][1] for line in decision.state.queue_of_waiting.lines()]
     gangs = [job for job in firsts if job.request.is_gang and not job.request.grows]
     if any(contention_known(job, decision.state) for job in gangs):

@@ -31,6 +31,7 @@ class Profile:
             as it would take with its share of the devices alone, each moment an equal part of them (finish-time
             fairness, Themis; Shockwave). 0: patience alone counts.
         learned: What is known before anything has run; the reactions add to it.
+        heeds_shares: Whether it knows what is promised to owners (``Quotas.shares``).
     """
 
     name: str
@@ -42,6 +43,7 @@ class Profile:
     patience_s: float = 300.0
     most_late: float = 0.0
     learned: Learned = field(default_factory=Learned)
+    heeds_shares: bool = False
 
     @property
     def policies(self) -> tuple[Order, PlacementPolicy, Sharing]:

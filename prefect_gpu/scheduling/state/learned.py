@@ -6,6 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields
 
 from prefect_gpu.scheduling.cores.search import CoreHistory
+from prefect_gpu.scheduling.fair_share.usage import Usage
 from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
@@ -26,6 +27,7 @@ class Learned:
         cores: How many cores jobs needed.
         lengths: How long jobs held their devices; filled by the scheduler itself.
         asked: What jobs asked for; likewise.
+        usage: What owners have had, and were owed; likewise, where there are shares.
     """
 
     sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
@@ -34,6 +36,7 @@ class Learned:
     cores: CoreHistory = field(default_factory=CoreHistory)
     lengths: Lengths = field(default_factory=Lengths)
     asked: Asked = field(default_factory=Asked)
+    usage: Usage = field(default_factory=Usage)
 
     def copy(self) -> Learned:
         """The same knowledge, which learns on its own from now on."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from prefect_gpu.scheduling.fair_share.standing import Standing, holdings
 from prefect_gpu.scheduling.model.cluster import Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
@@ -93,9 +94,33 @@ class State(DeviceBooks):
 
     def pass_time(self, now: float) -> None:
         """It is later than before; what is here has been so until now."""
+        standing = self.standing()
+        if standing is not None:
+            owed = {owner: standing.owed_to(owner) for owner in standing.tree.leaf}
+            self.learned.usage.pass_time(standing.holds, owed, now, standing.shares.half_life_s)
         if self._shared_until is not None and now > self._shared_until:
             self.shared_s += self.part() * (now - self._shared_until)
         self._shared_until = now
+
+    def standing(self, *, stops: bool = True) -> Standing | None:
+        """How owners stand now; None: nothing is promised to any.
+
+        Args:
+            stops: Whether the outside world can stop jobs.
+        """
+        shares = self.quotas.shares
+        if shares is None:
+            return None
+        waits: dict[str, float] = {}
+        for line in self.queue_of_waiting.lines():
+            devices = line.request.total_gpus * len(line.entries)
+            if devices and self.limit_on(line.queue) is None and self.capability.possible(line.request):
+                waits[line.request.owner] = waits.get(line.request.owner, 0.0) + devices
+        running = self.running.values()
+        now = holdings(self, (job for job in running if job.behind is None))
+        coming = holdings(self, (job for job in running if job.behind is not None))
+        firm = holdings(self, (job for job in running if not (stops and job.request.preemptible)))
+        return Standing(shares, self.learned.usage, self.device_count, now, firm, waits, coming)
 
     def granted_bytes(self, device_id: str) -> int:
         """Bytes of the device that are granted to jobs which may train there now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prefect_gpu.scheduling.model.cluster import Queue
@@ -219,13 +219,22 @@ class Waiting:
 
 
 class Walk:
-    """One pass over the due jobs in order, in which whole lines can be left out from some point on."""
+    """One pass over the due jobs in order, in which whole lines can be left out from some point on.
 
-    def __init__(self, lines: list[Line]) -> None:
+    Args:
+        turns: What counts right after the priority of the queue, for each line; None: nothing does.
+    """
+
+    def __init__(self, lines: Sequence[Line], turns: Sequence[object] | None = None) -> None:
+        self._turns = turns
         self._heap: list[tuple[Key, int, int, Line]] = [
-            (line.entries[0][0], number, 0, line) for number, line in enumerate(lines)
+            (self._key(line, number, 0), number, 0, line) for number, line in enumerate(lines)
         ]
         heapq.heapify(self._heap)
+
+    def _key(self, line: Line, number: int, at: int) -> Key:
+        key = line.entries[at][0]
+        return key if self._turns is None else (key[0], self._turns[number], *key[1:])
 
     def __iter__(self) -> Iterator[tuple[Line, Job]]:
         """Yields (line, job). Take a job away or call :meth:`leave` before going on; else the next in line comes."""
@@ -241,7 +250,7 @@ class Walk:
             if at < len(line.entries) and line.entries[at][1] is job:
                 at += 1
             if at < len(line.entries):
-                heapq.heapreplace(heap, (line.entries[at][0], number, at, line))
+                heapq.heapreplace(heap, (self._key(line, number, at), number, at, line))
             else:
                 heapq.heappop(heap)
 

@@ -1,0 +1,75 @@
+"""``prefect-gpu shares``: what each owner of a pool is promised, has, has had, and may expect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from prefect_gpu.cli import common
+from prefect_gpu.cli.status import ask, fail_without
+
+
+def shares(
+    pool: Annotated[str | None, typer.Option(help="Only this pool's worker.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+) -> None:
+    """Show how a pool is divided among the owners of its runs: what each is guaranteed, holds, is owed, and has had.
+
+    It asks the workers of this machine that use the same state folder; ends with code 1 if none answers, or if none
+    divides its pool (the setting quota).
+    """
+    folder = common.load_settings().resolved_state_dir / "pages"
+    told = ask(folder, pool)
+    if not told:
+        fail_without(folder, pool)
+    divided = [one for one in told if one.get("shares")]
+    if as_json:
+        common.print_json([{"pool": one["pool"], **(one.get("shares") or {"rows": []})} for one in told])
+        raise typer.Exit(int(not divided))
+    if not divided:
+        common.fail(
+            "No pool is divided here: all runs are alike. Register a block of the type gpu-quota, and name it to the "
+            "worker as PREFECT_INTEGRATIONS_GPU_QUOTA."
+        )
+    screen = common.console()
+    for one in divided:
+        screen.print(_table(one))
+
+
+def _table(told: dict[str, Any]) -> Any:
+    from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
+    from prefect_gpu.units import format_seconds
+
+    divided = told["shares"]
+    counts_half = format_seconds(divided["half_life_s"])
+    table = plain_table(
+        ("Owner", WORDS),
+        *each(FIGURES, "Guaranteed", "Limit", "Weight", "Holds", "Waits for", "Owed now", "Has had", "Was owed"),
+        ("Lent", FIGURES),
+        ("Borrowed", FIGURES),
+        ("What it may expect", WORDS),
+        title=f"\nPool {told['pool']}: {divided['devices']} devices, half-life {counts_half}",
+        title_justify="left",
+        title_style="bold",
+    )
+    for row in divided["rows"]:
+        table.add_row(
+            "  " * row["depth"] + row["name"] + (":" if row["is_group"] else ""),
+            _number(row["guaranteed"]),
+            "–" if row["limit"] is None else _number(row["limit"]),
+            _number(row["weight"]),
+            _number(row["holds"]),
+            _number(row["waits"]),
+            _number(row["owed"]),
+            f"{row['had_part']:.0%}",
+            f"{row['owed_part']:.0%}",
+            _number(row["lent"]),
+            _number(row["borrowed"]),
+            row["expects"],
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value else "–"

@@ -1,0 +1,1 @@
+"""What is each owner owed, what has it had, and whose turn is it?"""

@@ -1,0 +1,83 @@
+"""How the shares of owners count where the jobs that run next are chosen as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from prefect_gpu.scheduling.fair_share.standing import BORROWED, GUARANTEED, LEFT_ALONE, Standing
+from prefect_gpu.scheduling.model.jobs import Job
+
+
+class Unit(Protocol):
+    """A job that runs or waits, or those that share a device; see :class:`.units.Unit`."""
+
+    rank: tuple[int, ...]
+    width: int
+    worth: float
+
+    @property
+    def job(self) -> Job: ...
+
+
+_LATE, _LEFT_ALONE = 0, 1  # in the second place of a rank, as they come
+
+
+def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence[Unit]) -> None:
+    """Put what the devices of each are to its owner into their ranks, behind the priority of the queue.
+
+    Each owner has its jobs in an order of its own: those that are late, those of high priority, those that are worth
+    most. As many as have room in what is guaranteed to it are that, as many more as have room in its allowance are
+    owed, and the others borrow. So guarantees are given back before anything else, and what an owner is owed, before
+    anybody borrows. A running job that is left alone for a while makes room for what is guaranteed, and for that only.
+
+    While something must be given back, those that run are not ranked by their worth among their like but by the time of
+    their grants: who borrowed last gives back first.
+    """
+    by_owner: dict[str, list[Unit]] = {}
+    for unit in (*running, *waiting):
+        by_owner.setdefault(unit.job.request.owner, []).append(unit)
+    kinds = _kinds(standing, by_owner, running)
+    if any(kinds[id(unit)] != BORROWED for unit in waiting) and any(kinds[id(unit)] == BORROWED for unit in running):
+        for units in by_owner.values():
+            _oldest_first([unit for unit in units if unit.job.active])
+        kinds = _kinds(standing, by_owner, running)
+        _oldest_first([unit for unit in running if kinds[id(unit)] == BORROWED])
+    for unit in (*running, *waiting):
+        kind = kinds[id(unit)]
+        alone = unit.rank[1] == _LEFT_ALONE and kind != GUARANTEED
+        unit.rank = (unit.rank[0], LEFT_ALONE if alone else kind, *unit.rank[1:])
+
+
+def _kinds(standing: Standing, by_owner: Mapping[str, list[Unit]], running: Sequence[Unit]) -> dict[int, int]:
+    """By the unit's identity: what its devices are to its owner."""
+    runs = {id(unit) for unit in running}
+    found: dict[int, int] = {}
+    for owner, units in by_owner.items():
+        units.sort(key=_own_order)
+        kept = standing.has.get(owner, 0.0) - sum(unit.width for unit in units if id(unit) in runs)
+        held_back = False  # nobody overtakes a late job that does not fit its owner's allowance yet
+        for unit in units:
+            kind = BORROWED if held_back else standing.kind_of(owner, kept + unit.width)
+            if kind == BORROWED:
+                held_back |= unit.rank[1] == _LATE and id(unit) not in runs
+            else:
+                kept += unit.width
+            found[id(unit)] = kind
+    return found
+
+
+def _own_order(unit: Unit) -> tuple[object, ...]:
+    return (unit.rank[0], unit.rank[1] != _LATE, -unit.job.request.priority, -unit.worth, unit.job.id)
+
+
+def _oldest_first(units: Sequence[Unit]) -> None:
+    """Of those of one width and rank, who has had its devices for longest is worth most."""
+    alike: dict[tuple[object, ...], list[Unit]] = {}
+    for unit in units:
+        alike.setdefault((unit.width, unit.rank), []).append(unit)
+    for some in alike.values():
+        worths = sorted((unit.worth for unit in some), reverse=True)
+        by_time = sorted(some, key=lambda unit: (unit.job.granted_at or 0.0, unit.job.id))
+        for unit, worth in zip(by_time, worths, strict=True):
+            unit.worth = worth

@@ -1,0 +1,160 @@
+"""Owners with shares under ``adaptive``: guarantees, lending, taking back, limits, and whose turn it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.model.shares import Share, Shares
+from tests.scheduling.world import World, node
+
+HOUR = 3600.0
+GRACEFUL = Abilities(Preemption.GRACEFUL)
+
+
+def pool(*named: Share, devices: int = 4, half_life_s: float = 24 * HOUR, **default: Any) -> World:
+    shares = Shares(half_life_s, named, Share("", **default))
+    return World(node("n", *[8] * devices), profile="adaptive", abilities=GRACEFUL, shares=shares)
+
+
+def run(owner: str, *, gpus: int = 1, preemptible: bool = True, priority: int = 0) -> Request:
+    return Request(gpus, preemptible=preemptible, owner=owner, priority=priority)
+
+
+def starts(world: World, owner: str, count: int, first: int = 0, **asked: Any) -> list[str]:
+    names = [f"{owner}{number}" for number in range(first, first + count)]
+    for name in names:
+        world.submit(name, request=run(owner, **asked), estimate=Estimate(HOUR, launching_s=10.0))
+    return names
+
+
+def stopped(world: World) -> None:
+    for job in world.stopped:
+        world.handle(ev.JobStopped(job))
+
+
+def held(world: World, owner: str) -> int:
+    return sum(len(place.split()) for job, place in world.places.items() if job.startswith(owner))
+
+
+def reason(world: World, job: str) -> str:
+    return [said.reason for said in world.instructions if isinstance(said, Hold) and said.job == job][-1]
+
+
+def test_what_is_guaranteed_is_lent_and_given_back_at_once_last_borrowed_first() -> None:
+    world = pool(Share("ada", guaranteed=2))
+    for number in range(4):
+        starts(world, "bob", 1, number)
+        world.train(f"bob{number}")
+        world.wait(100.0)
+    assert held(world, "bob") == 4, "idle devices are lent"
+    starts(world, "ada", 2)
+    assert world.stopped == ["bob3", "bob2"]
+    assert held(world, "ada") == 2 and held(world, "bob") == 2
+
+
+def test_who_has_just_begun_makes_room_for_what_is_guaranteed() -> None:
+    world = pool(Share("ada", guaranteed=4))
+    starts(world, "bob", 4)
+    starts(world, "ada", 4)
+    assert held(world, "ada") == 4, "guarantees do not wait until others have paid back their launches"
+
+
+def test_what_is_guaranteed_is_not_lent_to_runs_that_cannot_be_stopped() -> None:
+    world = pool(Share("ada", guaranteed=3))
+    starts(world, "bob", 4, preemptible=False)
+    assert held(world, "bob") == 1
+    assert world.held("bob3") == ["guaranteed"]
+    assert "guaranteed to ada" in reason(world, "bob3") and "preemptible=True" in reason(world, "bob3")
+    starts(world, "ada", 3, preemptible=False)
+    assert held(world, "ada") == 3
+
+
+def test_devices_are_divided_by_weight() -> None:
+    world = pool(Share("ada", weight=2.0), devices=8)
+    starts(world, "bob", 8)
+    world.train(*list(world.places))
+    world.wait(400.0)
+    starts(world, "ada", 8)
+    stopped(world)
+    assert (held(world, "ada"), held(world, "bob")) == (5, 3)
+
+
+def test_a_limit_is_never_exceeded_though_devices_are_free() -> None:
+    world = pool(Share("team", limit=3), Share("ada", parent="team", limit=2), Share("bob", parent="team"))
+    starts(world, "ada", 4)
+    assert held(world, "ada") == 2
+    assert world.held("ada3") == ["share-limit"] and "the limit of ada is 2 devices" in reason(world, "ada3")
+    starts(world, "bob", 4)
+    assert held(world, "bob") == 1 and "the limit of team is 3" in reason(world, "bob3")
+
+
+def test_runs_that_cannot_be_stopped_start_by_turns() -> None:
+    world = pool(devices=2)
+    starts(world, "bob", 6, preemptible=False)
+    world.wait(HOUR)
+    starts(world, "ada", 2, preemptible=False)
+    world.end("bob0")
+    world.end("bob1")
+    assert held(world, "ada") == 1 and held(world, "bob") == 1, "the first came to ada, and then each has its half"
+
+
+def test_who_was_kept_waiting_catches_up() -> None:
+    world = pool(devices=2, half_life_s=HOUR)
+    starts(world, "bob", 2, preemptible=False)
+    starts(world, "bob", 4, first=2)
+    starts(world, "ada", 4)
+    world.wait(HOUR)
+    world.end("bob0", "bob1")
+    assert held(world, "ada") == 2, "for an hour it was owed one device, and had none"
+
+
+def test_a_waiting_run_is_told_whose_turn_it_is() -> None:
+    world = pool(devices=2, half_life_s=HOUR)
+    starts(world, "bob", 2, preemptible=False)
+    starts(world, "ada", 1, preemptible=False)
+    world.wait(60.0)
+    starts(world, "bob", 1, first=2, preemptible=False)
+    assert world.held("bob2") == ["turn"]
+    assert "ada's turn: ada has had 0 % of " in reason(world, "bob2")
+    assert "you (bob) have had 100 % of " in reason(world, "bob2")
+
+
+def test_of_one_owner_higher_priority_goes_first_and_takes_nothing_from_others() -> None:
+    world = pool(devices=4)
+    low = starts(world, "bob", 4)
+    starts(world, "ada", 4)
+    assert held(world, "bob") == 4, "what is owed waits until others have paid back their launches"
+    world.wait(400.0)
+    stopped(world)
+    world.train(*[job for job in world.places if job.startswith("ada")])
+    assert held(world, "ada") == held(world, "bob") == 2
+    world.wait(600.0)
+    starts(world, "bob", 2, first=9, priority=5)
+    assert {"bob9", "bob10"} <= set(world.places)
+    assert held(world, "ada") == 2 and not set(low) & set(world.places)
+
+
+def test_a_wide_run_comes_to_its_turn_among_many_small_ones() -> None:
+    world = pool(devices=4, half_life_s=HOUR)
+    starts(world, "bob", 40)
+    starts(world, "ada", 1, gpus=4)
+    for _ in range(600):
+        world.train(*[job for job in world.places if world.state.jobs[job].trains_since is None])
+        world.wait(60.0)
+        stopped(world)
+        if "ada0" in world.places:
+            break
+    assert "ada0" in world.places
+
+
+def test_without_shares_priority_counts_within_a_queue() -> None:
+    world = World(node("n", 8), profile="adaptive", abilities=GRACEFUL)
+    world.submit("running", request=Request(), service_s=10.0)
+    world.submit("short", request=Request(preemptible=True), service_s=1.0)
+    world.submit("urgent", request=Request(preemptible=True, priority=1), service_s=1000.0)
+    world.end("running")
+    assert list(world.places) == ["urgent"]
