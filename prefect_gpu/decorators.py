@@ -18,7 +18,7 @@ from prefect.logging import get_logger
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 
-from prefect_gpu.request import Converged, GpuRequest, check_job_variable_names, check_request
+from prefect_gpu.request import Converged, GpuRequest, KindChoice, check_job_variable_names, check_request
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import WorkPool
@@ -40,6 +40,11 @@ def gpu(
     *,
     gpus: int | tuple[int, int] = 1,
     gpu_memory: str | None = None,
+    gpu_kind: str | Sequence[str] | None = None,
+    gpu_kind_choice: KindChoice | None = None,
+    exclude_gpu_kind: str | Sequence[str] | None = None,
+    compute_capability: str | None = None,
+    nvlink: bool | None = None,
     cpus: int | None = None,
     workers: int | tuple[int, int] | None = None,
     batch_size: tuple[int, int] | None = None,
@@ -67,6 +72,13 @@ def gpu(
         gpus: How many GPUs the run needs; 0 for none. ``(1, 4)``: between one and four, and more or fewer of them
             while it trains, as other runs start and end: it is then stopped at a checkpoint, and continues.
         gpu_memory: Memory needed on each of them, for example ``"6GiB"``. Default: whole GPUs.
+        gpu_kind: Names of the kinds of GPU that will do, best first: ``"A100"``, ``["H100", "A100"]``. A name fits if all
+            its words are in the GPU's name. Default: any; the pool chooses by how fast the program is on each.
+        gpu_kind_choice: Which of these kinds. ``"listed"``: the first of them that is free. ``"ends-first"``: the one on
+            which the run is expected to end first, also if it has to wait for it. Default: ``"listed"``.
+        exclude_gpu_kind: Names of the kinds that will not do.
+        compute_capability: Bounds of the compute capability, such as ``">=8.0"``. Default: any.
+        nvlink: Whether those GPUs of the run that are on one node must be connected over NVLink. Default: no.
         cpus: CPU cores needed. Default: the pool decides.
         workers: How many instances train together, each with ``gpus`` GPUs of its own. Default: one. They start and end
             together; each sees ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the other variables of torchrun.
@@ -129,6 +141,11 @@ def gpu(
         "max_gpus": max_gpus,
         "preemptible": preemptible,
         "gpu_memory": gpu_memory,
+        "gpu_kind": _listed(gpu_kind),
+        "gpu_kind_choice": gpu_kind_choice,
+        "exclude_gpu_kind": _listed(exclude_gpu_kind),
+        "compute_capability": compute_capability,
+        "nvlink": nvlink,
         "cpus": cpus,
         "workers": workers,
         "max_workers": max_workers,
@@ -289,6 +306,10 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
 def _range_of(asked: Any) -> tuple[Any, Any]:
     """The least and the most of what may be a range; one number has no most."""
     return tuple(asked) if isinstance(asked, (tuple, list)) and len(asked) == 2 else (asked, None)
+
+
+def _listed(names: Any) -> Any:
+    return list(names) if isinstance(names, tuple) else names
 
 
 def _check_env(env: Mapping[str, Any]) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ import the worker.
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -15,13 +16,21 @@ from prefect_gpu.units import parse_bytes, shown
 
 Converged = Literal["yield", "stop", "ignore"]
 Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
+KindChoice = Literal["listed", "ends-first"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
 _MOST_SAMPLES = 1_000_000_000
+_BOUND = r"\s*(>=|<=|==|>|<)\s*\d{1,3}(\.\d{1,3})?\s*"
+_BOUNDS = re.compile(rf"{_BOUND}(,{_BOUND})*")
 _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
     "cpus": "give a whole number of CPU cores from 1 up, or leave it out",
+    "gpu_kind": 'give names of kinds as `prefect-gpu devices` shows them, such as "A100" or ["H100", "A100"]',
+    "gpu_kind_choice": "choose listed or ends-first, or leave it out",
+    "exclude_gpu_kind": 'give names of kinds, such as "T4" or ["T4", "P100"], or leave it out',
+    "compute_capability": "write bounds, such as >=8.0 or >=7.5,<9, or leave it out",
+    "nvlink": "give True or False",
     "workers": "give the number of instances that train together, 1 for a run that trains alone",
     "preemptible": "give True or False",
     "max_gpus": "give a number of GPUs that is not below `gpus`, or leave it out",
@@ -55,6 +64,37 @@ class GpuRequest(BaseModel):
         description="Memory that the run needs on each of its GPUs, for example 6GiB. "
         "Leave empty if you do not know: the run then gets whole GPUs.",
         examples=["6GiB", "500MB"],
+    )
+    gpu_kind: list[str] | str | None = Field(
+        default=None,
+        title="Kinds of GPU",
+        description="Names of the kinds of GPU that the run may get, best first, for example H100 and A100. A name fits "
+        "if all its words are in the GPU's name. Leave empty if any will do: the pool then chooses by how fast the "
+        "program is on each.",
+        examples=[["H100", "A100"]],
+    )
+    gpu_kind_choice: KindChoice = Field(
+        default="listed",
+        title="Which of these kinds",
+        description="listed: the first of them that is free. ends-first: the one on which the run is expected to end "
+        "first, also if it has to wait for it.",
+    )
+    exclude_gpu_kind: list[str] | str | None = Field(
+        default=None,
+        title="Kinds that will not do",
+        description="Names of the kinds of GPU that the run must not get.",
+        examples=[["T4"]],
+    )
+    compute_capability: str | None = Field(
+        default=None,
+        title="Compute capability",
+        description="Bounds of the GPU's compute capability, for example >=8.0.",
+        examples=[">=8.0"],
+    )
+    nvlink: bool = Field(
+        default=False,
+        title="Connected by NVLink",
+        description="Whether those GPUs of the run that are on one node must be connected over NVLink.",
     )
     cpus: int | None = Field(
         default=None,
@@ -172,6 +212,35 @@ class GpuRequest(BaseModel):
             return None
         parse_bytes(value, field="gpu_memory")
         return str(value)
+
+    @field_validator("gpu_kind", "exclude_gpu_kind", mode="before")
+    @classmethod
+    def _named_kinds(cls, value: Any) -> Any:
+        if value is None or value == "":
+            return None
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) and one.strip() for one in names):
+            raise ValueError("names are needed")
+        return list(dict.fromkeys(one.strip() for one in names)) or None
+
+    @field_validator("gpu_kind_choice", mode="before")
+    @classmethod
+    def _default_choice(cls, value: Any) -> Any:
+        return "listed" if value is None or value == "" else value
+
+    @field_validator("compute_capability", mode="before")
+    @classmethod
+    def _valid_capability(cls, value: Any) -> Any:
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str) or not _BOUNDS.fullmatch(value):
+            raise ValueError("bounds are needed")
+        return value
+
+    @field_validator("nvlink", mode="before")
+    @classmethod
+    def _default_links(cls, value: Any) -> Any:
+        return False if value is None or value == "" else value
 
     @field_validator("converged", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from prefect.settings import get_current_settings
 from prefect.settings.base import PrefectBaseSettings, build_settings_config
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
+from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import parse_bytes
 
@@ -25,10 +26,10 @@ class GpuSettings(PrefectBaseSettings):
 
     model_config = build_settings_config(("integrations", "gpu"))
 
-    virtual_devices: int = Field(
+    virtual_devices: int | str = Field(
         default=2,
-        ge=0,
-        description="Virtual devices to declare where no NVIDIA driver is found. They are not GPUs.",
+        description="Virtual devices to declare where no NVIDIA driver is found: their number, or their kinds, as "
+        "2xA100-40GiB,4xT4-16GiB; 4xA100-40GiB+nvlink if these are to count as connected. They are not GPUs.",
     )
     virtual_device_memory: str = Field(default="8GiB", description="Memory of each virtual device, for example 8GiB.")
     state_dir: Path | None = Field(
@@ -295,6 +296,12 @@ class GpuSettings(PrefectBaseSettings):
     def _known_rules(cls, value: list[str]) -> list[str]:
         if unknown := sorted(set(value) - set(OWNER_RULES)):
             raise ValueError(f"{unknown[0]!r} says no owner: choose some of {', '.join(OWNER_RULES)}")
+        return value
+
+    @field_validator("virtual_devices")
+    @classmethod
+    def _valid_devices(cls, value: int | str) -> int | str:
+        declared(value)
         return value
 
     @field_validator("virtual_device_memory")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, Validatio
 
 from prefect_gpu.blocks.base import StrictBlock, plain, refuse_unknown
 from prefect_gpu.links import LOGO_OF_PROCESSES
+from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.units import parse_bytes
 
 _SCHEMES = ("unix", "tcp", "ssh", "http", "https")
@@ -25,7 +26,7 @@ class ClusterNode(BaseModel):
         rack: Nodes of one rack reach each other well.
         domain: No training that takes several nodes straddles two domains.
         cores: How many of its cores runs may use, counted from 0.
-        virtual_devices: Virtual devices, on a node without GPUs. They are not GPUs.
+        virtual_devices: Virtual devices, on a node without GPUs: their number, or 2xA100-40GiB. They are not GPUs.
         virtual_device_memory: Memory of each of them, such as ``8GiB``.
         gpus: UUIDs of its GPUs, if neither a probe nor its Engine's generic resources are to say which it has.
         gpu_memory: Memory of each GPU, such as ``80GiB``.
@@ -41,7 +42,7 @@ class ClusterNode(BaseModel):
     rack: str | None = None
     domain: str | None = None
     cores: int | None = Field(default=None, ge=1)
-    virtual_devices: int | None = Field(default=None, ge=0)
+    virtual_devices: int | str | None = None
     virtual_device_memory: str | None = None
     gpus: list[str] | None = None
     gpu_memory: str | None = None
@@ -61,6 +62,13 @@ class ClusterNode(BaseModel):
     def _valid_size(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None:
             parse_bytes(value, field=str(info.field_name))
+        return value
+
+    @field_validator("virtual_devices")
+    @classmethod
+    def _valid_devices(cls, value: int | str | None) -> int | str | None:
+        if value is not None:
+            declared(value)
         return value
 
     @field_validator("endpoint")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
     from prefect_gpu.scheduling.model.jobs import Request
+    from prefect_gpu.scheduling.model.kinds import Wants
 
 
 class BadRequestError(ValueError):
@@ -210,4 +211,19 @@ def read_request(
         converged="" if request.converged == "ignore" else request.converged,
         owner=request.owner or "",
         priority=request.priority,
+        wants=_wants(request),
     )
+
+
+def _wants(request: GpuRequest) -> Wants | None:
+    """Which devices a request is about; None: any will do."""
+    from prefect_gpu.scheduling.model.kinds import Wants, bounds_of
+
+    wants = Wants(
+        tuple(request.gpu_kind or ()),
+        request.gpu_kind_choice,
+        tuple(request.exclude_gpu_kind or ()),
+        bounds_of(request.compute_capability) if request.compute_capability else (),
+        request.nvlink,
+    )
+    return wants if request.gpus and wants != Wants() else None

@@ -29,7 +29,16 @@ def claim_node(
         if finding.level != "ok":
             logger.warning("%s %s", finding.text, finding.remedy or "")
     found = [
-        Device(info.id, info.kind, info.memory_bytes, info.virtual, tuple(info.cores)) for info in inventory.devices
+        Device(
+            info.id,
+            info.kind,
+            info.memory_bytes,
+            info.virtual,
+            tuple(info.cores),
+            capability=info.capability,
+            links=info.links,
+        )
+        for info in inventory.devices
     ]
     ours, others = locks.lock_devices(found)
     for device in others:
@@ -49,6 +58,6 @@ def say_devices(
     if not devices:
         logger.error("This worker has no device: runs that ask for a GPU will be refused. Run `prefect-gpu doctor`.")
         return
-    names = ", ".join(f"{device.id} ({device.kind})" if not device.virtual else device.id for device in devices)
+    names = ", ".join(device.id if device.kind == "virtual" else f"{device.id} ({device.kind})" for device in devices)
     kind = "virtual devices, which are not GPUs" if devices[0].virtual else "devices"
     printer(f"Serving pool {pool!r} with {len(devices)} {kind}{where}: {names}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prefect_gpu.runtime.telemetry import host
+from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.runtime.telemetry.findings import Finding
 from prefect_gpu.runtime.telemetry.nvml import DeviceInfo, list_devices
 from prefect_gpu.runtime.telemetry.visible import Visibility
@@ -38,15 +40,15 @@ class NodeInventory:
     findings: tuple[Finding, ...]
 
 
-def take_inventory(*, virtual_devices: int, virtual_device_memory_bytes: int) -> NodeInventory:
+def take_inventory(*, virtual_devices: int | str, virtual_device_memory_bytes: int) -> NodeInventory:
     """Look at this node. Nothing that a driver may answer raises; it becomes a finding.
 
     Virtual devices are used where there is no NVIDIA driver, and where CUDA_VISIBLE_DEVICES is set but empty,
     which says that no GPU is wanted. A driver that fails does not lead to them: the node then has no device.
 
     Args:
-        virtual_devices: How many to declare; 0 for none.
-        virtual_device_memory_bytes: Memory of each.
+        virtual_devices: How many to declare, 0 for none, or which: see :func:`.declared`.
+        virtual_device_memory_bytes: Memory of those for which that says none.
 
     Example:
         >>> take_inventory(virtual_devices=2, virtual_device_memory_bytes=8 * 2**30).devices[0].id
@@ -117,10 +119,17 @@ def _order_finding(visibility: Visibility, environ: Mapping[str, str]) -> list[F
     ]
 
 
-def _declare(count: int, memory_bytes: int) -> tuple[DeviceInfo, ...]:
+def _declare(text: int | str, memory_bytes: int) -> tuple[DeviceInfo, ...]:
     return tuple(
-        DeviceInfo(id=f"virtual-{number}", kind="virtual", memory_bytes=memory_bytes, virtual=True)
-        for number in range(count)
+        DeviceInfo(
+            id=f"virtual-{number}",
+            kind=one.kind,
+            memory_bytes=one.memory_bytes or memory_bytes,
+            virtual=True,
+            capability=one.capability,
+            links=tuple(f"virtual-{other}" for other in one.links),
+        )
+        for number, one in enumerate(declared(text))
     )
 
 
@@ -137,8 +146,7 @@ def _summary(devices: tuple[DeviceInfo, ...], no_driver: tuple[str, str] | None)
         return Finding(
             "warning",
             "devices",
-            f"{why} Runs use {len(devices)} virtual device{'s' * (len(devices) > 1)} of "
-            f"{format_bytes(devices[0].memory_bytes)}: they train on the CPU. These are not GPUs.",
+            f"{why} Runs use {_virtual(devices)}: they train on the CPU. These are not GPUs.",
             remedy,
         )
     if not devices:
@@ -148,12 +156,18 @@ def _summary(devices: tuple[DeviceInfo, ...], no_driver: tuple[str, str] | None)
             "There is an NVIDIA driver, but no GPU that can be used.",
             'See what it says: `nvidia-smi`. To train on the CPU: `export CUDA_VISIBLE_DEVICES=""`.',
         )
-    counts: dict[tuple[str, int], int] = {}
-    for device in devices:
-        key = (device.kind, device.memory_bytes)
-        counts[key] = counts.get(key, 0) + 1
-    words = ", ".join(f"{n} × {kind} ({format_bytes(size)})" for (kind, size), n in counts.items())
-    return Finding("ok", "devices", words)
+    return Finding("ok", "devices", _counted(devices))
+
+
+def _counted(devices: tuple[DeviceInfo, ...]) -> str:
+    counts = Counter((device.kind, device.memory_bytes) for device in devices)
+    return ", ".join(f"{n} × {kind} ({format_bytes(size)})" for (kind, size), n in counts.items())
+
+
+def _virtual(devices: tuple[DeviceInfo, ...]) -> str:
+    if len({(device.kind, device.memory_bytes) for device in devices}) > 1 or devices[0].kind != "virtual":
+        return f"virtual devices, {_counted(devices)}"
+    return f"{len(devices)} virtual device{'s' * (len(devices) > 1)} of {format_bytes(devices[0].memory_bytes)}"
 
 
 def _host_findings(cpus: tuple[int, ...], memory_bytes: int, devices: tuple[DeviceInfo, ...]) -> list[Finding]:

@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 
 from prefect_gpu.phases import within
-from prefect_gpu.runtime.telemetry import nvml_words
+from prefect_gpu.runtime.telemetry import nvlink, nvml_words
 from prefect_gpu.runtime.telemetry.findings import Finding
 
 _session_lock = threading.Lock()
@@ -35,6 +35,8 @@ class DeviceInfo:
         index: NVML's number (PCI bus order) of the GPU, or of the GPU that a MIG instance is a part of.
         cores: Core numbers near its PCI bus; empty if the driver does not tell.
         parent: UUID of the GPU that a MIG instance is a part of.
+        capability: Compute capability, as (8, 0); None if the driver does not tell.
+        links: UUIDs of the GPUs that it reaches over NVLink, directly or through a switch.
     """
 
     id: str
@@ -44,6 +46,8 @@ class DeviceInfo:
     index: int | None = None
     cores: tuple[int, ...] = ()
     parent: str | None = None
+    capability: tuple[int, int] | None = None
+    links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def list_devices(*, host_memory_bytes: int, about: Collection[int] | None = None
         # Nobody wants to hear that a GPU fails which they have hidden for that very reason.
         if about is None or index in about:
             findings += complaints
-    return Listing(devices=tuple(devices), findings=tuple(findings))
+    return Listing(devices=nvlink.with_links(devices), findings=tuple(findings))
 
 
 def sample_device(device_id: str) -> DeviceSample:
@@ -205,6 +209,7 @@ def _list_gpu(index: int, host_memory_bytes: int) -> tuple[list[DeviceInfo], lis
             virtual=False,
             index=index,
             cores=cores,
+            capability=_capability(handle),
         )
     ], findings
 
@@ -218,7 +223,8 @@ def _list_instances(handle: Any, index: int, parent: str, cores: tuple[int, ...]
             continue  # slots are numbered through, used or not
         uuid = str(pynvml.nvmlDeviceGetUUID(instance))
         memory_bytes = _memory(instance)[0]
-        instances.append(DeviceInfo(uuid, _name(instance), memory_bytes, False, index, cores, parent))
+        found = DeviceInfo(uuid, _name(instance), memory_bytes, False, index, cores, parent, _capability(handle))
+        instances.append(found)
     return instances
 
 
@@ -234,6 +240,11 @@ def _memory(handle: Any) -> tuple[int, int]:
 
 def _name(handle: Any) -> str:
     return str(_if_told(lambda: pynvml.nvmlDeviceGetName(handle)) or "NVIDIA GPU")
+
+
+def _capability(handle: Any) -> tuple[int, int] | None:
+    told = _if_told(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+    return None if told is None else (int(told[0]), int(told[1]))
 
 
 def _near_cores(handle: Any) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.interference.sensitivity import Candidate, Key, Running
 from prefect_gpu.scheduling.model.cluster import Device, Placement
 from prefect_gpu.scheduling.model.jobs import Job, Request
+from prefect_gpu.scheduling.model.kinds import Wants
 from prefect_gpu.scheduling.placement.granting import grant, joined
 from prefect_gpu.scheduling.sharing.rules import Sharing
 from prefect_gpu.scheduling.state.fits import free_by_node
@@ -197,13 +198,13 @@ def ways_to_start(decision: Decision, jobs: Sequence[Job], spreads: Spreads) -> 
             on.setdefault(number, set()).add(name)
     jobs_on = {number: frozenset(names) for number, names in on.items()}
     candidates = []
-    rooms: dict[int, dict[int, int]] = {}  # jobs are much alike
+    rooms: dict[tuple[int, Wants | None], dict[int, int]] = {}  # jobs are much alike
     known: dict[tuple[int, int, tuple[tuple[int, int], ...]], tuple[frozenset[int], ...]] = {}
     for at, job in enumerate(jobs):
         found = spreads.worthwhile(job.request, len(state.numbered), state.largest_node)
         if not found:
             continue
-        needs = job.least_bytes  # that is all there is to it on devices that nobody is on
+        needs = job.least_bytes, job.request.wants  # that is all there is to it on devices that nobody is on
         if needs not in rooms:
             free_here = free_by_node(job, state)
             rooms[needs] = {n: len(devices) for n, devices in free_here.items()}

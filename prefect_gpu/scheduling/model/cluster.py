@@ -20,6 +20,8 @@ class Device:
         cores: Cores of the node that are near the device (NUMA); empty if unknown.
         ends_at: When it leaves service, on the clock of events; None: nobody knows of an end.
         ends_why: Why, in words.
+        capability: Its compute capability, (8, 0) for example; None: unknown.
+        links: Ids of the devices of its node that it reaches over NVLink, directly or through a switch.
     """
 
     id: str
@@ -29,6 +31,8 @@ class Device:
     cores: tuple[int, ...] = ()
     ends_at: float | None = None
     ends_why: str = ""
+    capability: tuple[int, int] | None = None
+    links: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from prefect_gpu.scheduling.model.cluster import Device, Placement
+from prefect_gpu.scheduling.model.kinds import Wants
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Request:
             ``exclusive=False`` if its memory and its use of a device are both known (Liquid §6.2).
         converged: What happens when the run's loss stands still: "yield", it gives way to runs beside it that still
             learn; "stop", it also ends early; "" is neither.
+        wants: Which kinds of devices it wants; None: any will do.
     """
 
     gpus: int = 1
@@ -54,6 +56,7 @@ class Request:
     automatic: bool = False
     max_workers: int | None = None
     batch_sizes: tuple[int, int] | None = None
+    wants: Wants | None = None
 
     @property
     def shareable(self) -> bool:
@@ -112,6 +115,11 @@ class Request:
     def is_gang(self) -> bool:
         """Whether it has several instances, or may have: they are placed together or not at all."""
         return self.workers > 1 or self.servers > 0 or (self.max_workers or 0) > 1
+
+    @property
+    def needs_links(self) -> bool:
+        """Whether it has several devices, which must be connected over NVLink where they are on one node."""
+        return self.wants is not None and self.wants.nvlink and self.most_gpus > 1
 
 
 @dataclass(frozen=True)
@@ -245,8 +253,9 @@ class Job:
         return declared if declared > self.room_bytes else self.room_bytes
 
     def fits_on(self, device: Device) -> bool:
-        """Whether the device is large enough, whoever else is on it."""
-        return device.memory_bytes >= self.least_bytes
+        """Whether the device is large enough and of a kind that it wants, whoever else is on it."""
+        wants = self.request.wants
+        return device.memory_bytes >= self.least_bytes and (wants is None or wants.accepts(device))
 
     @property
     def share(self) -> float:

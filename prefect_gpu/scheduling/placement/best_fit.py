@@ -42,7 +42,7 @@ class BestFit(PlacementPolicy):
             return place_containers(self._placer, job, state, sharing, kept, self._view)
         if request.spans and request.gpus > state.largest_node:
             return whole_nodes(job, state, sharing, kept)
-        if request.gpus and not kept and not request.shareable and state.all_uniform:
+        if request.gpus and not kept and not request.shareable and state.all_uniform and not request.needs_links:
             return _whole_devices(job, state, sharing)
         best: tuple[float, ...] | None = None
         found: tuple[Node, tuple[str, ...]] | None = None

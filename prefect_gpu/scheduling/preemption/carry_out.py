@@ -36,7 +36,7 @@ def carry_out(decision: Decision, pool: Pool, seats: Seats[Unit]) -> None:
 
     def devices_of(node: int) -> list[str]:
         if node not in free:
-            free[node] = [device.id for device in state.free_devices(state.numbered[pool.numbers[node]].node.id)]
+            free[node] = pool.free(node, state)
         return free[node]
 
     for unit in seats.moves:

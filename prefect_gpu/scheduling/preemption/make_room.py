@@ -11,7 +11,7 @@ from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.preemption.minimum_runtime import left_alone_until
-from prefect_gpu.scheduling.state.fits import any_will_do, free_without, without
+from prefect_gpu.scheduling.state.fits import free_without, some_will_do, without
 from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Key
 
@@ -144,12 +144,12 @@ class _Room:
         assert victim.placement is not None
         for part in victim.placement.parts:
             node = self._state.nodes.get(part.node)
-            if node is None or not part.devices or not any_will_do(self._job, node, self._state):
+            if node is None or not part.devices or not some_will_do(self._job, node, self._state):
                 continue
             on = self._on.setdefault(node.id, [])
             if victim not in on[-1:]:  # a gang may have several parts there
                 on.append(victim)
-            free = free_without(on, node.id, self._state)
+            free = free_without(on, node.id, self._state, self._job)
             found = self._enough_on(node, free) if self._on_one_node else self._enough_in_domain(node, free)
             if found is not None:
                 return found
@@ -162,7 +162,7 @@ class _Room:
             return chosen if self._request.shareable else None  # there may be room beside those that stay
         for victim in self._on[node.id][::-1]:
             fewer = [other for other in chosen if other is not victim]
-            if free_without(fewer, node.id, self._state) >= self._request.gpus:
+            if free_without(fewer, node.id, self._state, self._job) >= self._request.gpus:
                 chosen = fewer
         return chosen
 
@@ -170,15 +170,15 @@ class _Room:
         """The jobs on as few nodes of a domain as it takes."""
         state, domain = self._state, node.domain
         gained = self._gained.setdefault(domain, {})
-        gain = self._worth(node, free) - self._worth(node, state.free_on(node.id))
+        gain = self._worth(node, free) - self._worth(node, free_without((), node.id, state, self._job))
         if gain <= gained.get(node.id, 0):
             return None
         gained[node.id] = gain
         if domain not in self._before:
             self._before[domain] = sum(
-                self._worth(books.node, len(books.free))
+                self._worth(books.node, free_without((), books.node.id, state, self._job))
                 for books in state.numbered
-                if books.node.domain == domain and any_will_do(self._job, books.node, state)
+                if books.node.domain == domain and some_will_do(self._job, books.node, state)
             )
         request = self._request
         missing = (request.total_gpus if request.spans else request.workers) - self._before[domain]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
 
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.preemption.best_set import level_of
 from prefect_gpu.scheduling.state.state import State
@@ -53,12 +54,17 @@ def shape_of(request: Request, size: int, nodes: int) -> Shape | None:
 class Pool:
     """Nodes of one domain and one size, whose smallest devices have the same memory, and which leave service together.
 
+    Of a node whose devices are of several kinds, those of each kind count as a node of their own.
+
     Args:
         ends_at: When that is; infinite: nobody knows of an end.
+        like: One of the devices, if all are of one kind.
     """
 
-    def __init__(self, size: int, least_bytes: int, ends_at: float = math.inf) -> None:
+    def __init__(self, size: int, least_bytes: int, ends_at: float = math.inf, like: Device | None = None) -> None:
         self.size = size
+        self.like = like
+        self._own: dict[int, frozenset[str]] = {}  # by node: the devices that belong to it, if not all do
         self.least_bytes = least_bytes
         self.ends_at = ends_at
         self.numbers: list[int] = []
@@ -66,8 +72,10 @@ class Pool:
         self._all: dict[int, None] = {}
         self.units: dict[str, Any] = {}  # by job: what its caller remembers of those that run here
 
-    def add(self, number: int) -> None:
-        """The node of that number belongs to it."""
+    def add(self, number: int, own: frozenset[str] = frozenset()) -> None:
+        """The node of that number belongs to it, or, if some are given, those of its devices."""
+        if own:
+            self._own[len(self.numbers)] = own
         self.at[number] = len(self.numbers)
         self._all[len(self.numbers)] = None
         self.numbers.append(number)
@@ -101,6 +109,27 @@ class Pool:
                 break
         return found
 
+    def accepts(self, request: Request) -> bool:
+        """Whether its devices are of a kind that is asked for, so that they need only be counted."""
+        wants = request.wants
+        return wants is None or (self.like is not None and not request.needs_links and wants.accepts(self.like))
+
+    def node_of(self, device: str, state: State) -> int | None:
+        """Its node that has a device; None: the device does not belong to it."""
+        node = self.at.get(state.number_of(device)) if state.has_node(device) else None
+        return None if node is None or device not in self._own.get(node, (device,)) else node
+
+    def free(self, node: int, state: State) -> list[str]:
+        """Its devices on a node of it that nobody is on."""
+        free, own = state.free_devices(state.numbered[self.numbers[node]].node.id), self._own.get(node)
+        return [device.id for device in free if own is None or device.id in own]
+
+    def free_count(self, node: int, state: State, kept: Container[str] = ()) -> int:
+        """How many of its devices on a node nobody is on, without those that are kept."""
+        if not kept and node not in self._own:
+            return len(state.numbered[self.numbers[node]].free)
+        return sum(device not in kept for device in self.free(node, state))
+
     def has_all(self, window: dict[int, None]) -> bool:
         """Whether a window is the whole pool."""
         return window is self._all
@@ -119,10 +148,15 @@ class Pool:
 
 def pools_of(state: State) -> list[Pool]:
     """All nodes that have devices, those with the least memory first; of those, the ones that are there for longest."""
-    pools: dict[tuple[str, int, int, float], Pool] = {}
+    pools: dict[tuple[object, ...], Pool] = {}
     for books in state.numbered:
-        node, size = books.node, len(books.node.devices)
-        if size:
-            key = (node.domain, size, node.least_memory_bytes, node.first_end)
-            pools.setdefault(key, Pool(size, node.least_memory_bytes, node.first_end)).add(books.number)
+        node = books.node
+        by_kind: dict[str, list[Device]] = {}
+        for device in node.devices:
+            by_kind.setdefault(device.kind, []).append(device)
+        for kind, devices in by_kind.items():
+            least = min(device.memory_bytes for device in devices)
+            own = frozenset(device.id for device in devices) if len(by_kind) > 1 else frozenset()
+            key = (node.domain, len(devices), least, node.first_end, kind)
+            pools.setdefault(key, Pool(len(devices), least, node.first_end, devices[0])).add(books.number, own)
     return sorted(pools.values(), key=lambda pool: (pool.least_bytes, -pool.ends_at))

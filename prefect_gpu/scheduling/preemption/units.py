@@ -41,10 +41,9 @@ def unit_of(job: Job, pool: Pool, decision: Decision) -> Unit:
     spots: dict[int, int] = {}
     for part in placement.parts:
         if part.devices:
-            if not state.has_node(part.devices[0]):
-                return none
-            node = pool.at.get(state.number_of(part.devices[0]))
-            if node is None:
+            nodes = {pool.node_of(device, state) for device in part.devices}
+            node = nodes.pop()
+            if node is None or nodes:
                 return none
             spots[node] = spots.get(node, 0) + len(part.devices)
     if not spots:

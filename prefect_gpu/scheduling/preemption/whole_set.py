@@ -212,11 +212,7 @@ class WholeSet(Action):
         window = pool.window(state, widest, lambda job: value(1, expected_left(job, now, state.learned.lengths)[0]))
         best = min(state.queue(line.queue).priority for line in lines)
         running = self._running(decision, pool, window, kept, best)
-        free = {node: len(state.numbered[pool.numbers[node]].free) for node in window}
-        if kept:
-            for node in window:
-                own = state.free_devices(state.numbered[pool.numbers[node]].node.id)
-                free[node] = sum(device.id not in kept for device in own)
+        free = {node: pool.free_count(node, state, kept) for node in window}
         if ending is not None:
             running = [unit for unit in running if unit.job is not ending.job]
             for node, devices in ending.spots:
@@ -318,7 +314,12 @@ class WholeSet(Action):
         for line, shape in shapes.items():
             request = line.request
             least = max(line.room_bytes, request.gpu_memory_bytes or 0)
-            if shape is not None and request.total_gpus <= devices and least <= pool.least_bytes:
+            if (
+                shape is not None
+                and request.total_gpus <= devices
+                and least <= pool.least_bytes
+                and pool.accepts(request)
+            ):
                 owner = request.owner if shares else ""
                 by_shape.setdefault((request.total_gpus, shape, owner), []).append(line.entries)
         found = []

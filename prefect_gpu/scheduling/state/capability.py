@@ -6,6 +6,7 @@ from bisect import bisect_left
 
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job, Request
+from prefect_gpu.scheduling.model.kinds import linked, why_unwanted
 from prefect_gpu.scheduling.state.devices import DeviceBooks
 
 INSTANCES_PER_CORE = 16
@@ -63,10 +64,17 @@ def _too_many(request: Request, state: DeviceBooks) -> bool:
 
 def _usable_devices(request: Request, room_bytes: int, state: DeviceBooks) -> list[str]:
     least = max(request.gpu_memory_bytes or 0, room_bytes)
+    wants = request.wants
     by_domain: dict[str, list[list[str]]] = {}
     for books in state.numbered:
         devices = _in_blocks(books.node, request.gpus, least) if room_bytes else books.node.devices
-        enough = [device.id for device in devices if device.memory_bytes >= least]
+        large = [device for device in devices if device.memory_bytes >= least]
+        if wants is not None:
+            large = [device for device in large if wants.accepts(device)]
+            if request.needs_links:
+                groups = [group for group in linked(large) if len(group) >= request.gpus]
+                large = [one for group in groups[-request.is_gang :] for one in group]
+        enough = [device.id for device in large]
         by_domain.setdefault(books.node.domain, []).append(enough)
     usable: list[str] = []
     for nodes in by_domain.values():
@@ -100,22 +108,39 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
             f"{asked} without GPUs are more than the {state.core_count} cores of this worker can serve "
             f"({INSTANCES_PER_CORE * state.core_count}): ask for fewer"
         )
-    most = max((len(node.devices) for node in state.nodes.values()), default=0)
+    devices = {node.id: list(node.devices) for node in state.nodes.values()}
+    most = max(map(len, devices.values()), default=0)
+    wanted = ""
     if most == 0:
         return (
             f"gpus={request.gpus}, but this worker has no device: install the NVIDIA driver, or declare virtual "
             "devices with PREFECT_INTEGRATIONS_GPU_VIRTUAL_DEVICES=2"
         )
+    if request.wants is not None:
+        devices = {name: list(filter(request.wants.accepts, of_node)) for name, of_node in devices.items()}
+        if not any(devices.values()):
+            return why_unwanted(request.wants, [one for node in state.nodes.values() for one in node.devices])
+        if request.needs_links:
+            each = max((len(group) for of_node in devices.values() for group in linked(of_node)), default=1)
+            if each < request.gpus:
+                return (
+                    f"nvlink=True with gpus={request.gpus} is more than any node has connected over NVLink "
+                    f"({each if each > 1 else 'none'}): ask for {'fewer' if each > 1 else 'gpus=1'}, or leave nvlink out"
+                )
+        most, wanted = max(map(len, devices.values())), " of the kind that it asks for"
     if request.spans and request.gpus > state.device_count:
         return f"gpus={request.gpus} is more than all nodes have together ({state.device_count}): ask for fewer"
     if request.gpus > most and not request.spans:
-        return f"gpus={request.gpus} is more than the {most} that a node of this worker has: ask for {most} or fewer"
+        return (
+            f"gpus={request.gpus} is more than the {most}{wanted} that a node of this worker has: ask for {most} or "
+            "fewer"
+        )
     # On each node, the devices of a gang can have at most what the smallest of its largest devices has.
     largest = max(
         (
-            sorted((device.memory_bytes for device in node.devices), reverse=True)[request.gpus - 1]
-            for node in state.nodes.values()
-            if len(node.devices) >= request.gpus
+            sorted((device.memory_bytes for device in of_node), reverse=True)[request.gpus - 1]
+            for of_node in devices.values()
+            if len(of_node) >= request.gpus
         ),
         default=0,
     )

@@ -47,6 +47,7 @@ class DeviceBooks:
         self.core_count = 0
         self.largest_node = 0  # devices on the node that has most
         self.device_sizes: tuple[int, ...] = ()  # bytes, each size once, ascending
+        self.kinds: tuple[str, ...] = ()  # of all devices, each once
         self.all_uniform = True  # each node's devices are all of one kind
         self.any_end = False  # whether a node or a device is known to leave service
         self.version = 0  # of the nodes: whoever remembers something about them sees when it is stale
@@ -135,7 +136,8 @@ class DeviceBooks:
         self.core_count = sum(len(node.cpus) for node in nodes)
         self.largest_node = max((len(node.devices) for node in nodes), default=0)
         self.device_sizes = tuple(sorted({device.memory_bytes for node in nodes for device in node.devices}))
-        self.all_uniform = all(len({(d.kind, d.memory_bytes, d.ends_at) for d in node.devices}) <= 1 for node in nodes)
+        self.all_uniform = all(len(set(map(_likeness, node.devices))) <= 1 for node in nodes)
+        self.kinds = tuple(sorted({device.kind for node in nodes for device in node.devices}))
         self.version += 1
         for books in self.numbered:
             load: Mapping[int, int] = self._core_load.get(books.node.id, {})
@@ -201,11 +203,15 @@ def _shape(node: Node) -> tuple[object, ...]:
 
     A node whose devices differ is like no other: which of its devices are free matters.
     """
-    kinds = {(device.kind, device.memory_bytes) for device in node.devices}
-    ends = {device.ends_at for device in node.devices}
-    if len(kinds) > 1 or len(ends) > 1:
+    alike = set(map(_likeness, node.devices))
+    linked_to = {len(device.links) for device in node.devices}
+    if len(alike) > 1 or linked_to - {0, len(node.devices) - 1} or len(linked_to) > 1:
         return (len(node.devices), node.id)
-    return (len(node.devices), *kinds, *(ends - {None}))
+    return (len(node.devices), *alike, *(linked_to - {0}))
+
+
+def _likeness(device: Device) -> tuple[object, ...]:
+    return device.kind, device.memory_bytes, device.ends_at, device.capability
 
 
 def _with_ends(node: Node) -> Node:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from prefect_gpu.runtime.telemetry.declared import Declared, declared
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.units import parse_bytes
 
@@ -122,7 +123,7 @@ class SwarmNode:
             ValueError: As :meth:`as_node`.
         """
         own = replace(self, virtual={})  # those are an assumption, and no word of the node
-        return not self.gpus and PREFIX + "gpus" not in self.labels and own._count("virtual-devices") == 0
+        return not self.gpus and PREFIX + "gpus" not in self.labels and not own._virtual()
 
     def with_gpus(self, gpus: tuple[Gpu, ...]) -> SwarmNode:
         """The same node, and what a probe has found there. One that should have GPUs has no virtual devices instead:
@@ -144,8 +145,15 @@ class SwarmNode:
         else:
             memory = self._bytes("virtual-device-memory", "state the memory of each, such as 8GiB", _DEFAULT_MEMORY)
             devices = tuple(
-                Device(f"{self.name}/virtual-{number}", "virtual", memory, virtual=True)
-                for number in range(self._count("virtual-devices"))
+                Device(
+                    f"{self.name}/virtual-{number}",
+                    one.kind,
+                    one.memory_bytes or memory,
+                    virtual=True,
+                    capability=one.capability,
+                    links=tuple(f"{self.name}/virtual-{other}" for other in one.links),
+                )
+                for number, one in enumerate(self._virtual())
             )
         return Node(
             self.name,
@@ -185,6 +193,14 @@ class SwarmNode:
                 f"number from 1 to {self.cores}."
             )
         return count
+
+    def _virtual(self) -> list[Declared]:
+        """The virtual devices that it is said to have."""
+        value = self.label("virtual-devices", "0")
+        try:
+            return declared(value)
+        except ValueError as error:
+            raise ValueError(f"Node {self.name} has the label {PREFIX}virtual-devices={error}.") from None
 
     def _count(self, name: str, default: str = "0") -> int:
         value = self.label(name, default)
