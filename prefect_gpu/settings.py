@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.training.checkpoints.location import parse_location
-from prefect_gpu.units import parse_bytes
+from prefect_gpu.units import check_price, parse_bytes
 
 OWNER_RULES = ("variable", "tag", "creator", "queue")
 """What may say who the owner of a run is."""
@@ -219,6 +219,11 @@ class GpuSettings(PrefectBaseSettings):
         "is slowed down more is stopped at a checkpoint, and continues elsewhere. Only the profile deepshare does "
         "this; its default is 1.67.",
     )
+    device_hour_price: float | dict[str, float] | None = Field(
+        default=None,
+        description="What an hour of one device costs, in your currency, for example 2.5; or by kind, where a part of "
+        'the name is enough: {"H100": 2.5, "A100": 1.2}. The history then says what each run has cost.',
+    )
     page: bool = Field(
         default=True,
         description="Serve the pool's own page: devices over time, queue, losses. `prefect-gpu status` needs it, too.",
@@ -316,6 +321,12 @@ class GpuSettings(PrefectBaseSettings):
         if value:
             parse_bytes(value, field=str(info.field_name))
         return value or None
+
+    @field_validator("device_hour_price")
+    @classmethod
+    def _valid_price(cls, value: float | dict[str, float] | None) -> float | dict[str, float] | None:
+        check_price("device_hour_price", value)
+        return value
 
     @field_validator("checkpoints")
     @classmethod

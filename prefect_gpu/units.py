@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 _FACTORS = {
@@ -71,3 +73,16 @@ def format_seconds(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def check_price(field: str, value: float | Mapping[str, float] | None) -> None:
+    """Look at a price, or at several by name.
+
+    Raises:
+        ValueError: One is no price.
+    """
+    prices = value if isinstance(value, Mapping) else {"": value or 0.0}
+    for name, price in prices.items():
+        if not 0 <= price < math.inf:
+            where = f"{field}[{name!r}]" if name else field
+            raise ValueError(f"{where}={price!r} is no price: give a number from 0 on, such as 2.5.")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, Validatio
 from prefect_gpu.blocks.base import StrictBlock, plain, refuse_unknown
 from prefect_gpu.links import LOGO_OF_PROCESSES
 from prefect_gpu.runtime.telemetry.declared import declared
-from prefect_gpu.units import parse_bytes
+from prefect_gpu.units import check_price, parse_bytes
 
 _SCHEMES = ("unix", "tcp", "ssh", "http", "https")
 _PEM = "-----BEGIN "
@@ -138,6 +138,11 @@ class GpuCluster(StrictBlock):
         description="For ssh://, the host keys that are accepted: lines as ssh-keyscan prints them, or a path on the "
         "worker's machine. Default: as ssh does for the worker's user.",
     )
+    device_hour_price: float | dict[str, float] | None = Field(
+        default=None,
+        description="What an hour of one device costs, in your currency; or by kind of device, where a part of its "
+        "name is enough: {H100: 2.5, A100: 1.2}.",
+    )
     nodes: list[ClusterNode] = Field(
         default_factory=list, description="What is stated here about a node overrides what the node says."
     )
@@ -159,6 +164,12 @@ class GpuCluster(StrictBlock):
         if filled == value:
             raise ValueError(f"node_url={value!r}: it needs {{address}} or {{name}} in it, and no other brace")
         _endpoint("node_url", filled)
+        return value
+
+    @field_validator("device_hour_price")
+    @classmethod
+    def _valid_price(cls, value: float | dict[str, float] | None) -> float | dict[str, float] | None:
+        check_price("device_hour_price", value)
         return value
 
     @field_validator("ssh_key")

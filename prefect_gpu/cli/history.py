@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from prefect_gpu.cli import common
+from prefect_gpu.cli.history_sums import GROUPS, show_sums, sums
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.spans import REPORTED, phase_seconds
 from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow
@@ -37,27 +38,42 @@ def history(
         str | None, typer.Option("--csv", metavar="FILE", help="Write CSV to this file; - for standard output.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
+    by: Annotated[
+        str | None, typer.Option("--by", help=f"Show sums instead of runs, by one of {', '.join(GROUPS)}.")
+    ] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="Only runs that ended then or later."),
+    ] = None,
     contention: Annotated[
         bool,
         typer.Option("--contention", help="Show how much runs on several nodes were slowed down, and by which runs."),
     ] = False,
 ) -> None:
     """Show finished runs, newest first: how long each waited and worked, and how it ended."""
-    if contention and (csv_file or outcome):
+    if contention and (csv_file or outcome or by or since):
         common.fail("--contention can only be combined with --flow, --limit and --json.", code=2)
     if outcome is not None and outcome not in OUTCOMES:
         common.fail(f"--outcome {outcome} is none of {', '.join(OUTCOMES)}.", code=2)
+    if by is not None and by not in GROUPS:
+        common.fail(f"--by {by} is none of {', '.join(GROUPS)}.", code=2)
+    if by and (csv_file or limit):
+        common.fail("--by sums up all runs, for people or with --json: leave --csv and --limit out.", code=2)
     if as_json and csv_file:
         common.fail("--csv and --json exclude each other.", code=2)
     url = common.load_settings().resolved_history_url
-    in_table = not (as_json or csv_file)
+    in_table = not (as_json or csv_file or by)
     chosen_limit = limit or (_TABLE_ROWS if in_table else None)
     if contention:
         measured = common.read_contention(url, limit=chosen_limit, flow_name=flow)
         common.print_json(measured) if as_json else _show_contention(measured)
         return
-    rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome)
-    if as_json:
+    start = since.timestamp() if since else None
+    rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome, since=start)
+    if by:
+        summed = sums(rows, by)
+        common.print_json(summed) if as_json else show_sums(summed, by, since)
+    elif as_json:
         common.print_json(rows)
     elif csv_file == "-":
         write_csv(rows, sys.stdout)

@@ -17,6 +17,7 @@ from prefect_gpu.runtime.adjusting import Adjuster
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.runtime.clock import CLOCK, Clock
+from prefect_gpu.runtime.consumption import Consumption
 from prefect_gpu.runtime.cordon_watch import CordonWatch
 from prefect_gpu.runtime.cordons import Cordons
 from prefect_gpu.runtime.drivers.base import Driver
@@ -30,11 +31,13 @@ from prefect_gpu.runtime.launch import Follower, Launch, Suspend
 from prefect_gpu.runtime.launches import Launches
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.runtime.pressure_watch import PressureWatch
+from prefect_gpu.runtime.prices import Prices
 from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.report_schema import checked, checked_time
 from prefect_gpu.runtime.reports import Measurements, Phases
 from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.runtime.tasks import Failing, Tasks
+from prefect_gpu.runtime.telemetry.energy import CpuEnergy
 from prefect_gpu.scheduling import Scheduler, SchedulingError
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
@@ -65,6 +68,7 @@ class Controller:
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
         credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
+        prices: What an hour of a device costs.
         clock: The worker's time; tests may replace it.
     """
 
@@ -85,6 +89,7 @@ class Controller:
         checkpoints: str | None = None,
         leads: Callable[[], bool] = lambda: True,
         credentials: Mapping[str, str] | None = None,
+        prices: Prices = Prices(),  # noqa: B008 -- it is frozen
         clock: Clock = CLOCK,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -95,6 +100,7 @@ class Controller:
         self.activity = ActivityLog()
         self.listeners: tuple[Follower, ...] = ()  # who else hears of every launch
         self.fleet = Fleet(nodes)
+        self.consumption = Consumption(self.fleet.named, prices, clock, cpu=CpuEnergy() if driver.local else None)
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         state = self.scheduler.state
         self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
@@ -146,8 +152,8 @@ class Controller:
     def _followers(self) -> tuple[Follower, ...]:
         """What is attached to a launch. Phases are told early on: until the scheduler knows, a device may be idle."""
         meter = SlowdownMeter(self.runs.values(), self._keep)
-        own = self.idle, Phases(), self._adjuster, self.estimates, Measurements(), meter, self._eviction, self.activity
-        return (*own, *self.listeners)
+        first = self.idle, self.consumption, Phases(), self._adjuster, self.estimates
+        return (*first, Measurements(), meter, self._eviction, self.activity, *self.listeners)
 
     def _done_s(self, run_id: str) -> float:
         job = self.scheduler.state.jobs.get(run_id)
@@ -172,6 +178,7 @@ class Controller:
         await self._driver.sweep()
         self._tasks.keep(lambda: self._driver.watch_nodes(self._change_nodes), "nodes")
         self._tasks.keep(self.cordons.run, "cordons")
+        self._tasks.keep(self.consumption.run, "consumption")
         if self._driver.local and self.fleet.nodes:
             watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
             self._tasks.keep(watch.run, "pressure")

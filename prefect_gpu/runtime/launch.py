@@ -24,6 +24,7 @@ from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
+CONSUMED = "consumed"  # in what the record knows, what the run has taken so far; in its times, until when
 
 Adjustment = OpenGate | SetCores | SetShare | Finish
 """What may be changed of a launch while it runs."""
@@ -282,7 +283,7 @@ class Launch:
             ended_at: Unix seconds.
         """
         record, times, known = self.record, self.record.times, self.record.known
-        features = known.get("features", {})
+        features, taken = known.get("features", {}), known.get(CONSUMED, {})
         if record.progress.get("first_step"):
             features = features | {RESUMED_AT: record.progress["first_step"]}
         if self._measured is not None:
@@ -359,6 +360,10 @@ class Launch:
             out_of_memory=outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
             owner=record.request.owner or None,
             priority=record.request.priority,
+            device_s=taken.get("device_s"),
+            energy_j=None if taken.get("unmetered") else taken.get("energy_j"),
+            energy_from=None if taken.get("unmetered") else taken.get("energy_from"),
+            cost=None if taken.get("unpriced") else taken.get("cost"),
         )
 
     @property

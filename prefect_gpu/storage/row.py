@@ -75,6 +75,10 @@ class HistoryRow:
         prepared_behind: Whether it was launched while its predecessor still trained on the same devices.
         gate_wait_s: Seconds for which it was prepared and waited for its devices, at its start gate or for their lock;
             None if it did not wait.
+        device_s: Seconds for which it held devices, summed over them; of a device that it shared, its part.
+        energy_j: Joules that its devices took meanwhile, likewise; None: nothing counted them.
+        energy_from: What counted them: ``gpu``, or ``cpu`` for a run without one.
+        cost: Price of that device time; None: nobody has said what these devices cost.
         device_idle_s: Seconds for which no run trained on its devices before it did; None if it was their first run.
         slowdowns: By flow that shared its devices, its speed alone divided by its speed beside it.
         demoted_s: Seconds for which it trained with less than a full share.
@@ -134,6 +138,10 @@ class HistoryRow:
     pace: Mapping[str, float] = field(default_factory=dict)
     prepared_behind: bool = False
     gate_wait_s: float | None = None
+    device_s: float | None = None
+    energy_j: float | None = None
+    energy_from: str | None = None
+    cost: float | None = None
     device_idle_s: float | None = None
     slowdowns: Mapping[str, float] = field(default_factory=dict)
     demoted_s: float | None = None

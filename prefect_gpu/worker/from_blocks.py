@@ -63,7 +63,12 @@ async def read_blocks(settings: GpuSettings, client: PrefectClient) -> Chosen:
             raise BlockError(
                 f"driver='process' is set beside cluster={settings.cluster!r}, which is for containers: unset one."
             )
-        stated = {"driver": cluster.driver, "docker_host": cluster.endpoint, "docker_node_url": cluster.node_url}
+        stated: dict[str, Any] = {
+            "driver": cluster.driver,
+            "docker_host": cluster.endpoint,
+            "docker_node_url": cluster.node_url,
+        }
+        stated["device_hour_price"] = cluster.device_hour_price
         folder = settings.resolved_state_dir / "engine"
         stated |= {_FILES[what]: str(_file(folder, what, text)) for what, text in cluster.credentials.items()}
         for what, value in stated.items():

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from prefect_gpu.estimation.runs import TRAINING_S
 from prefect_gpu.runtime.clock import CLOCK
+from prefect_gpu.runtime.consumption import SOURCES
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.storage.row import OUTCOMES, HistoryRow
 from prefect_gpu.training import protocol
@@ -109,6 +110,7 @@ class PoolMetrics(Follower, Collector):
         yield from self._of_devices()
         yield self._runs()
         yield from self._queue()
+        yield from self._taken()
 
     def _gauge(self, name: str, words: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"{PREFIX}{name}", f"{words}.", labels=("pool", *labels))
@@ -157,3 +159,22 @@ class PoolMetrics(Follower, Collector):
         oldest = min((max(job.submitted_at, job.due_at) for job in due), default=now)
         longest.add_metric((self._pool,), max(0.0, now - oldest))
         yield longest
+
+    def _taken(self) -> Iterator[Metric]:
+        """What runs have taken since the worker's start."""
+        consumption = self._controller.consumption
+        energy = CounterMetricFamily(
+            f"{PREFIX}energy_joules",
+            "Joules that runs took: of GPUs by NVML (gpu), of runs without one by the processors' RAPL (cpu).",
+            labels=("pool", "source"),
+        )
+        for source in SOURCES:
+            energy.add_metric((self._pool, source), consumption.energy_j[source])
+        yield energy
+        cost = CounterMetricFamily(
+            f"{PREFIX}device_cost",
+            "Price of the device time that runs took, as far as it is known what the devices cost.",
+            labels=("pool",),
+        )
+        cost.add_metric((self._pool,), consumption.cost)
+        yield cost

@@ -28,6 +28,7 @@ from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.leftovers import Cleaner
 from prefect_gpu.runtime.locks import LockError, Locks
+from prefect_gpu.runtime.prices import Prices
 from prefect_gpu.runtime.records import RecordStore
 from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
@@ -208,6 +209,7 @@ class PoolSession:
             advertise=settings.advertise,
             pool_id=str(self._worker.work_pool.id),
             checkpoints=settings.checkpoints,
+            prices=Prices.of(settings.device_hour_price),
             credentials=credentials,
             leads=lambda: self._leadership.held,
             logger=self._logger,

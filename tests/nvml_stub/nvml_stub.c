@@ -12,7 +12,8 @@
  *     mig|slot=0|uuid=MIG-1|name=NVIDIA Test MIG 1g|total=100|reserved=0|used=0
  *
  * A mig line belongs to the gpu line above it. A field <function>_error gives the code that this function returns
- * for this thing: handle_error, uuid_error, name_error, memory_error, memory2_error, util_error, affinity_error.
+ * for this thing: handle_error, uuid_error, name_error, memory_error, memory2_error, util_error, affinity_error,
+ * energy_error. A gpu without energy= (in mJ) counts none.
  * Handles are numbers: gpu * 100 + 1, plus 1 + slot for a MIG instance.
  */
 #include <stdio.h>
@@ -160,6 +161,15 @@ int nvmlDeviceGetUtilizationRates(handle_t handle, unsigned *out /* gpu, memory 
     if (slot >= 0) return NOT_SUPPORTED; /* as the real one says of MIG instances */
     out[0] = (unsigned)number(gpu, slot, "util", 10);
     out[1] = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(handle_t handle, unsigned long long *out) {
+    char text[LINE];
+    int gpu, slot, error = answer(handle, "energy", &gpu, &slot);
+    if (error) return error;
+    if (slot >= 0 || !text_field(gpu, slot, "energy", text)) return NOT_SUPPORTED;
+    *out = strtoull(text, NULL, 10);
     return SUCCESS;
 }
 

@@ -91,7 +91,7 @@ def list_devices(*, host_memory_bytes: int, about: Collection[int] | None = None
         about: The numbers of the GPUs whose troubles are of interest; None for all.
     """
     try:
-        _open()
+        open_session()
     except pynvml.NVMLError as error:
         if error.value in nvml_words.NO_DRIVER:
             return Listing(no_driver=nvml_words.NO_DRIVER[error.value])
@@ -131,7 +131,7 @@ def sample_device(device_id: str) -> DeviceSample:
     if device_id.startswith("virtual-"):
         raise DeviceUnavailable(f"{device_id} is a virtual device: there is nothing to measure on it.")
     try:
-        _open()
+        open_session()
         handle = pynvml.nvmlDeviceGetHandleByUUID(device_id)
         # Asked one by one: a driver that does not tell the one may still tell the other.
         rates = _unless_unsupported(lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
@@ -275,7 +275,7 @@ def _if_told(ask: Callable[[], Any]) -> Any:
         return None
 
 
-def _open() -> None:
+def open_session() -> None:
     global _session_pid
     with _session_lock:
         if _session_pid != os.getpid():
