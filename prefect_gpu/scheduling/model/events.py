@@ -29,7 +29,12 @@ class QuotasChanged:
 
 @dataclass(frozen=True)
 class JobSubmitted:
-    """A run waits in a queue. Repeated for a waiting job, it replaces what was known of it."""
+    """A run waits in a queue. Repeated for a waiting job, it replaces what was known of it.
+
+    Attributes:
+        promised: With which probability its deadline was promised when it was submitted before: to an earlier worker,
+            say. None: it was not asked for yet.
+    """
 
     job: str
     request: Request
@@ -38,6 +43,7 @@ class JobSubmitted:
     not_before: float
     name: str = ""
     estimate: Estimate = UNKNOWN
+    promised: float | None = None
 
 
 @dataclass(frozen=True)

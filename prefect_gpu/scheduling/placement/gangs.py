@@ -115,10 +115,10 @@ def granted(
 def suits_batch(job: Job, state: State) -> bool:
     """Whether Liquid's grouping genetic algorithm (§5.3), which counts whole GPUs, can place the job.
 
-    It knows no sharing and no spanning, and memory must be no matter.
+    It knows no sharing, no spanning and no promises, and memory must be no matter.
     """
     request = job.request
-    if request.shareable or request.spans or request.total_gpus == 0 or not state.numbered:
+    if request.shareable or request.spans or request.total_gpus == 0 or not state.numbered or state.promises.jobs:
         return False
     return min(state.device_sizes, default=0) >= job.least_bytes
 
