@@ -73,7 +73,7 @@ class Decision:
 
     def can_stop(self, job: Job) -> bool:
         """Whether the job says that it may be stopped, and the outside world can do it."""
-        return job.request.preemptible and self.abilities.preemption is not Preemption.NONE
+        return job.request.preemptible and not job.expired and self.abilities.preemption is not Preemption.NONE
 
     def may_stop(self, job: Job) -> bool:
         """Whether the job can be preempted or moved for others.
@@ -188,6 +188,7 @@ class Decision:
 
     def expire(self, job: Job, reason: str) -> None:
         """End a running job whose time is over. It keeps its place until it has ended."""
+        job.expired = True
         job.story.append((self.now, f"is stopped for good: {reason}"))
         self.instructions.append(Expire(job.id, reason))
 

@@ -11,6 +11,7 @@ from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, P
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.before_the_end import leave_in_time
+from prefect_gpu.scheduling.preemption.time_limit import end_at_limit
 from prefect_gpu.scheduling.profiles import Profile, get_profile
 from prefect_gpu.scheduling.promises.answers import answer, settle
 from prefect_gpu.scheduling.promises.keep import KeepPromises
@@ -120,6 +121,7 @@ class Scheduler:
                 for reaction in self.profile.reactions:
                     changed |= reaction.react(one, decision)
         changed |= leave_in_time(decision)
+        end_at_limit(decision)
         if seen:
             for reaction in self.profile.reactions:
                 reaction.settle(decision)
@@ -280,6 +282,7 @@ class Scheduler:
         if known is not None:
             self.state.queue_of_waiting.remove(known)
         job = Job(event.job, event.request, event.queue, event.submitted_at, event.submitted_at, event.name)
+        job.attained_s = event.held_s
         if known is None:
             self.state.learned.asked.submitted(job)
         else:  # it keeps its weight when it is stopped and started again

@@ -80,6 +80,8 @@ class HistoryRow:
         demoted_s: Seconds for which it trained with less than a full share.
         cores: Cores that it had when it ended.
         parts: Of a gang, where each instance was, in the order of their numbers; else empty.
+        deadline_at: When it was to have ended; None: it had no deadline.
+        promised: With which probability that was promised; None: it was not.
         launch: Names the launch that the row is of: what is recorded again, as the worker was killed meanwhile, is
             known by it.
 
@@ -138,6 +140,8 @@ class HistoryRow:
     cores: int | None = None
     parts: tuple[Part, ...] = ()
     launch: str | None = None
+    deadline_at: float | None = None
+    promised: float | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

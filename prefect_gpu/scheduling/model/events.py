@@ -80,6 +80,7 @@ class JobAdopted:
     Attributes:
         behind: The job that it was launched behind, if its gate has not been opened since.
         trains_since: Since when it trains, if it does: its end is predicted from that.
+        held_s: Seconds for which it has held devices so far: its time limit counts them.
     """
 
     job: str
@@ -91,6 +92,7 @@ class JobAdopted:
     name: str = ""
     behind: str | None = None
     trains_since: float | None = None
+    held_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,7 @@ class Job:
         asked_shares: What each policy asks of its weight, and why: (weight below 1, reason). The least of it holds. It
             is never changed in place, for copies of the job have it too.
         promised: With which probability its deadline was promised; None: it was not.
+        expired: Whether it was told to end, as its time is over.
         warned_of: The end of its devices that it was told of last, on the clock of events.
         cores_before: How many cores it had before a policy took some from it, by policy; see ``cores/ledger.py``. It is
             never changed in place either.
@@ -235,6 +236,7 @@ class Job:
     gave_way_at: float = float("-inf")
     warned_of: float | None = None
     promised: float | None = None
+    expired: bool = False
     asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
     cores_before: dict[str, int] = field(default_factory=dict)
 

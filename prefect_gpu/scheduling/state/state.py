@@ -54,6 +54,7 @@ class State(DeviceBooks):
         self.quotas = Quotas()
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
+        self.limited: dict[str, Job] = {}  # running jobs with a time limit
         self.draining = False
         self.firm_count = 0  # running jobs that do not say that they may be stopped
         self.deviceless_count = 0  # running jobs that need no device
@@ -179,6 +180,8 @@ class State(DeviceBooks):
         if behind is not None:
             self._behind[behind] = job.id
         self.running[job.id] = job
+        if job.request.time_limit_s is not None:
+            self.limited[job.id] = job
         self.promises.stale()
         self._count(job, 1)
         self._active_in[job.queue] += 1
@@ -212,6 +215,7 @@ class State(DeviceBooks):
         job.attained_s, job.done_s = job.attained(now), job.done(now)
         self.occupy(job, -1)
         del self.running[job.id]
+        self.limited.pop(job.id, None)
         self.promises.stale()
         self._count(job, -1)
         self._active_in[job.queue] -= 1
