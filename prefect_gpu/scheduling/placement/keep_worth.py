@@ -71,7 +71,7 @@ class KeepWorth(PlacementPolicy):
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
         usual, known = self._otherwise.place(job, state, sharing, kept), state.learned.asked.known
-        if usual is None or usual.others or kept or len(known) < 2 or not state.all_uniform:
+        if usual is None or usual.others or kept or len(known) < 2 or not state.all_uniform or state.promises.jobs:
             return usual
         asked, kinds = type_of(job), self._kinds_of(state)
         if asked is None or len(kinds) < 2 or not all(map(state.is_free, usual.devices)):

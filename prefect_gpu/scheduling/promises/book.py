@@ -307,7 +307,9 @@ class Book:
         }
         if not nodes:
             return None
-        instances, devices = (request.gpus, 1) if request.spans else (request.workers, request.gpus)
+        instances, devices, largest = request.workers, request.gpus, max(nodes.values())
+        if request.spans and request.gpus > largest:  # it takes whole nodes, and one more for the rest
+            instances, devices = -(-request.gpus // largest), largest
         return Asked(instances, devices, self._left_s(job), nodes, max(facts.now, job.due_at))
 
     def _gantt(self) -> Gantt:

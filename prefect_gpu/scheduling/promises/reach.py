@@ -114,9 +114,9 @@ def longest_left_s(job: Job, now: float, lengths: Lengths, reach: Reach) -> floa
     """
     longest = longest_s(job, lengths, reach)
     estimate, done_s = job.estimate, job.done(now)
-    launching_s = estimate.launching_s
+    launching_s = estimate.launching_s + (estimate.checkpoint_s or 0.0)  # others may have to save first
     if job.launched_at is not None and job.active:
-        launching_s = 0.0 if job.trains_since is not None else max(0.0, launching_s - (now - job.launched_at))
+        launching_s = 0.0 if job.trains_since is not None else max(0.0, launching_s - now + job.launched_at)
     if longest is None:
         left_s = _UNKNOWN * expected_left(job, now, lengths)[0]
     else:
