@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,14 @@ from prefect.logging import get_logger
 from prefect.utilities.annotations import NotSet
 from prefect.utilities.asyncutils import run_coro_as_sync
 
-from prefect_gpu.request import Converged, GpuRequest, KindChoice, check_job_variable_names, check_request
+from prefect_gpu.request import (
+    Converged,
+    DeadlineKind,
+    GpuRequest,
+    KindChoice,
+    check_job_variable_names,
+    check_request,
+)
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import WorkPool
@@ -56,6 +64,9 @@ def gpu(
     converged: Converged | None = None,
     owner: str | None = None,
     priority: int | None = None,
+    time_limit: str | float | None = None,
+    deadline: str | datetime | timedelta | None = None,
+    deadline_kind: DeadlineKind | None = None,
     env: Mapping[str, str | None] | None = None,
     include_files: Sequence[str] | None = None,
     include_files_base_dir: Path | str | None = None,
@@ -102,6 +113,13 @@ def gpu(
             training early, with the best checkpoint kept. ``"ignore"``: nothing. Default: the pool's own, ``"yield"``.
         owner: Who the run is for, where the pool is divided among owners. Default: the pool finds out.
         priority: Runs of a higher priority go first, of those in the same work queue and of the same owner. Default: 0.
+        time_limit: How long the run may hold its GPUs in all, such as ``"2h"``, or seconds. At the limit it saves a
+            checkpoint, is stopped, and ends as ``TimedOut``. Time in which it waits does not count. Default: no limit.
+        deadline: When a run is to have ended: a length of time after it is due, such as ``"6h"``, or a date with its
+            time zone. Default: none.
+        deadline_kind: ``"best-effort"``: the run is preferred as its deadline comes near. ``"promise"``: the pool
+            promises the deadline at once, or refuses the run, as ``Cancelled``, with the earliest date that it could
+            promise. Default: the pool's own, ``"best-effort"``.
         env: Environment variables of the run.
         include_files: Patterns of files to send along with the flow, relative to the flow's own file. The run
             finds them in its working folder.
@@ -158,6 +176,9 @@ def gpu(
         "converged": converged,
         "owner": owner,
         "priority": priority,
+        "time_limit": time_limit,
+        "deadline": deadline,
+        "deadline_kind": deadline_kind,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     # What was not given is not sent, so that the pool's own defaults count.

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import re
+from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from prefect_gpu.units import parse_bytes, shown
+from prefect_gpu.units import parse_bytes, parse_seconds, shown
 
+DeadlineKind = Literal["best-effort", "promise"]
 Converged = Literal["yield", "stop", "ignore"]
 Category = Literal["cv", "nlp", "speech", "tabular", "recommendation", "reinforcement", "other"]
 KindChoice = Literal["listed", "ends-first"]
@@ -43,6 +45,10 @@ _REMEDIES = {
     "converged": "choose one of yield, stop, ignore, or leave it out",
     "owner": "give the name of whoever the run is for, or leave it out",
     "priority": "give a whole number from -1000 to 1000, 0 for a run like any other",
+    "time_limit": "write a length of time, such as 2h or 45min, or leave it out",
+    "deadline": "write a length of time after the submission, such as 6h, or a date with its time zone, such as "
+    "2026-03-01T18:00+01:00, or leave it out",
+    "deadline_kind": "choose best-effort or promise, or leave it out",
     "features": 'give a list of parameter names, such as ["lr", "model.width"], or leave it out',
 }
 
@@ -205,6 +211,55 @@ class GpuRequest(BaseModel):
     def _valid_owner(cls, value: Any) -> Any:
         return (value.strip() or None) if isinstance(value, str) else value
 
+    time_limit: str | None = Field(
+        default=None,
+        title="Time limit",
+        description="How long the run may hold its GPUs in all, for example 2h. Time in which it waits does not count, "
+        "nor does time after it was stopped for others. At the limit the run saves a checkpoint, is stopped, and ends "
+        "as TimedOut.",
+        examples=["2h", "45min"],
+    )
+
+    deadline: str | None = Field(
+        default=None,
+        title="Deadline",
+        description="When the run is to have ended: a length of time after it is due, for example 6h, or a date with "
+        "its time zone, for example 2026-03-01T18:00+01:00.",
+        examples=["6h", "2026-03-01T18:00+01:00"],
+    )
+
+    deadline_kind: DeadlineKind = Field(
+        default="best-effort",
+        title="Kind of deadline",
+        description="best-effort: the run is preferred as its deadline comes near, and runs in any case. promise: the "
+        "pool answers at once. It promises the deadline, or refuses the run and names the earliest date that it could "
+        "promise.",
+    )
+
+    @field_validator("time_limit", mode="before")
+    @classmethod
+    def _valid_limit(cls, value: Any) -> Any:
+        if value is None or value == "":
+            return None
+        parse_seconds(value, field="time_limit")
+        return str(value)
+
+    @field_validator("deadline", mode="before")
+    @classmethod
+    def _valid_deadline(cls, value: Any) -> Any:
+        if value is None or value == "":
+            return None
+        if isinstance(value, timedelta):
+            value = value.total_seconds()
+        text = value.isoformat() if isinstance(value, datetime) else str(value)
+        moment_of(text, 0.0)
+        return text
+
+    @field_validator("deadline_kind", mode="before")
+    @classmethod
+    def _default_kind(cls, value: Any) -> Any:
+        return "best-effort" if value is None or value == "" else value
+
     @field_validator("gpu_memory", mode="before")
     @classmethod
     def _valid_memory(cls, value: Any) -> Any:
@@ -266,6 +321,8 @@ class GpuRequest(BaseModel):
 
     @model_validator(mode="after")
     def _enough_at_most(self) -> GpuRequest:
+        if self.deadline_kind == "promise" and self.deadline is None:
+            raise ValueError("deadline_kind='promise' without a deadline is not allowed: say when, as in deadline='6h'")
         if self.max_gpus is not None and self.max_gpus < self.gpus:
             raise ValueError(f"max_gpus={self.max_gpus} is below gpus={self.gpus}: give at least as many")
         if self.max_workers is not None and self.max_workers < self.workers:
@@ -318,9 +375,37 @@ class GpuRequest(BaseModel):
         return self.batch_size, self.max_batch_size
 
     @property
+    def time_limit_s(self) -> float | None:
+        """Seconds for which it may hold its GPUs; None: without limit."""
+        return None if self.time_limit is None else parse_seconds(self.time_limit, field="time_limit")
+
+    @property
     def gpu_memory_bytes(self) -> int | None:
         """Memory asked for on each GPU in bytes, or None where nothing was asked for."""
         return None if self.gpu_memory is None else parse_bytes(self.gpu_memory, field="gpu_memory")
+
+
+def moment_of(deadline: str, due: float) -> float:
+    """When a deadline is, in Unix seconds.
+
+    Args:
+        deadline: As in `GpuRequest`.
+        due: When the run is due, from which on a length of time counts; Unix seconds.
+
+    Raises:
+        ValueError: It is neither a length of time nor a date with its time zone.
+
+    Example:
+        >>> moment_of("2min", 1000.0), moment_of("1970-01-01T01:00+00:00", 0.0)
+        (1120.0, 3600.0)
+    """
+    try:
+        date = datetime.fromisoformat(deadline.strip().replace("Z", "+00:00"))
+    except ValueError:
+        return due + parse_seconds(deadline, field="deadline")
+    if date.tzinfo is None:
+        raise ValueError("the time zone is missing")
+    return date.timestamp()
 
 
 def check_request(**values: Any) -> GpuRequest:

@@ -14,6 +14,8 @@ _FACTORS = {
     "g": 1024**3, "gb": 1000**3, "gib": 1024**3,
     "t": 1024**4, "tb": 1000**4, "tib": 1024**4,
 }  # fmt: skip
+_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
 _SIZE = re.compile(r"^\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*$", re.ASCII)
 
 
@@ -51,6 +53,37 @@ def parse_bytes(value: str | int, *, field: str = "size") -> int:
     if size <= 0:
         raise ValueError(f"{field}={shown(value)} must be more than zero bytes.")
     return size
+
+
+def parse_seconds(value: str | float, *, field: str = "time") -> float:
+    """Read a length of time such as ``"2h"``, ``"1h 30min"``, ``"45 s"`` or ``90``.
+
+    Args:
+        value: A count of seconds, or numbers with units: s, min (or m), h, d.
+        field: The name that an error message calls the value by.
+
+    Returns:
+        Seconds, more than zero.
+
+    Raises:
+        ValueError: The text is no length of time, or it is not positive. The message names field, value and remedy.
+
+    Example:
+        >>> parse_seconds("1h 30min")
+        5400.0
+    """
+    text, at, total = str(value).strip(), 0, 0.0
+    parts = list(_DURATION.finditer(text)) if not isinstance(value, bool) else []
+    for part in parts:
+        factor = _SECONDS.get(part.group(2).lower())
+        if factor is None or part.start() != at:
+            break
+        total, at = total + float(part.group(1)) * factor, part.end()
+    if not parts or at != len(text):
+        raise ValueError(f"{field}={shown(value)} is no length of time: write numbers and units, such as 2h or 45min.")
+    if total <= 0.0:
+        raise ValueError(f"{field}={shown(value)} must be more than zero seconds.")
+    return total
 
 
 def format_bytes(size: float) -> str:

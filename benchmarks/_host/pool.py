@@ -27,7 +27,7 @@ from prefect_gpu.scheduling import Scheduler
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
-from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.instructions import AtRisk, Hold, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import UNKNOWN, Estimate, Request
 from prefect_gpu.scheduling.profiles import Profile
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
@@ -302,6 +302,9 @@ class Pool:
         course = self.courses[run.run_id]
         if course.report is not None:
             course.over.set()
+
+    def answered(self, answer: Promise | Refuse | AtRisk) -> None:
+        """See :class:`.Host`: nobody here asks for a deadline."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""

@@ -259,7 +259,9 @@ class Controller:
                     self._adjuster.carry_out(launch, instruction)
                     for follower in launch.followers:
                         follower.adjusted(launch, instruction, now)
-            case do.Preempt(job) | do.Move(job):
+            case do.Promise() | do.Refuse() | do.AtRisk():
+                self._host.answered(instruction)
+            case do.Preempt(job) | do.Move(job) | do.Expire(job):
                 if (launch := self.runs.get(job)) is not None:
                     self._eviction.begin(launch, instruction)
             case _:  # the abilities that the scheduler was given rule these out

@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.launch import Follower, Launch, Suspend
-from prefect_gpu.scheduling.model.instructions import Move, Preempt
+from prefect_gpu.scheduling.model.instructions import Expire, Move, Preempt
 from prefect_gpu.training import protocol
 
 PATIENCE_S = 60.0  # for a checkpoint; a run that does not save in that time carries on from its last one
@@ -48,9 +48,9 @@ class Eviction(Follower):
         for timer in self._timers.values():
             timer.cancel()
 
-    def begin(self, run: Launch, why: Preempt | Move | Suspend) -> None:
+    def begin(self, run: Launch, why: Preempt | Move | Suspend | Expire) -> None:
         """Begin to evict a run. One that its user has suspended stays so, whatever the scheduler would do with it."""
-        if isinstance(run.eviction, Suspend):
+        if isinstance(run.eviction, Suspend | Expire):
             return
         run.eviction = why
         if run.handle is None or run.phase in _NEEDS_NO_STOP:

@@ -7,7 +7,7 @@ from typing import Protocol
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchSpec
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
-from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.instructions import AtRisk, Hold, Promise, Refuse
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
 
@@ -34,6 +34,9 @@ class Host(Protocol):
 
     def held(self, hold: Hold) -> None:
         """The run waits, for the reason given."""
+
+    def answered(self, answer: Promise | Refuse | AtRisk) -> None:
+        """A run's deadline is promised, refused, or at risk. One that is refused is not the scheduler's any more."""
 
     def reported(self, run: Launch, kind: str) -> None:
         """The run reported something (``protocol.PHASE``, ``PROGRESS``, ...); ``run`` has been brought up to date."""

@@ -19,7 +19,7 @@ from prefect_gpu.runtime.gang import parts_of
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device
-from prefect_gpu.scheduling.model.instructions import Finish, Move, OpenGate, Preempt, SetCores, SetShare
+from prefect_gpu.scheduling.model.instructions import Expire, Finish, Move, OpenGate, Preempt, SetCores, SetShare
 from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
 
@@ -120,7 +120,7 @@ class Launch:
     cancelling: bool = False
     suspending: bool = False  # its user's wish is known, and seen to
     deleted: bool = False  # whoever owns the run does not have it any more
-    eviction: Preempt | Move | Suspend | None = None  # it is to carry on later or elsewhere
+    eviction: Preempt | Move | Suspend | Expire | None = None  # it is to carry on elsewhere, or its time is over
     gone: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)  # its process is
     company: list[Launch] = field(
         default_factory=list, repr=False, compare=False
@@ -322,6 +322,8 @@ class Launch:
             device_kind=devices[0].kind if devices else None,
             virtual=any(device.virtual for device in devices),
             parts=tuple(parts_of(record.placement)),
+            deadline_at=record.request.deadline_at,
+            promised=known.get("promised"),
             submitted_at=times.get("submitted"),
             granted_at=granted,
             started_at=started,

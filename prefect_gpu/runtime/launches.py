@@ -22,7 +22,7 @@ from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
 from prefect_gpu.runtime.launch import Follower, Launch, Suspend
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
-from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore
+from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore, RunRecord
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE
 from prefect_gpu.runtime.run_environment import devices_of_process
 from prefect_gpu.runtime.tasks import Tasks
@@ -207,6 +207,8 @@ class Launches:
         record = launch.record
         later_s = self.clock.after(record.known.get("clock"))
         record.times = {name: at + later_s for name, at in record.times.items()}
+        if record.request.deadline_at is not None:
+            record.request = replace(record.request, deadline_at=record.request.deadline_at + later_s)
         record.known["clock"] = self.clock.identity
         launch.attach(*self.followers())
         if record.leaving:  # the worker before us was about to stop it: it waits again, and is placed afresh
@@ -280,12 +282,18 @@ class Launches:
                 record.name,
                 record.behind,
                 record.times[protocol.TRAINING] if status is Status.TRAINING else None,
+                self._held_s(record),
             )
         )
         job = self.state.running.get(record.run_id)
         self.adjuster.make_up(launch, behind=job.behind if job is not None else None)
         for event in self.estimates.adopted_anew(launch, self.fleet.kind):
             self.tell(event)
+
+    def _held_s(self, record: RunRecord) -> float:
+        """Seconds for which a run has held its devices, in this launch and in those before it."""
+        since = record.times.get("launched", record.times.get("granted"))
+        return float(record.known.get("held_s", 0.0)) + (max(0.0, self.clock() - since) if since is not None else 0.0)
 
     def _likely_place(self, launch: Launch) -> Placement:
         """Where a launch is of which no record says it: where its process was told, or all that is free there."""
@@ -373,7 +381,7 @@ class Launches:
 
     def _dated(self, row: HistoryRow) -> HistoryRow:
         """With its moments in Unix seconds."""
-        moments = ("submitted_at", "granted_at", "started_at", "ended_at")
+        moments = ("submitted_at", "granted_at", "started_at", "ended_at", "deadline_at")
         at = {name: getattr(row, name) for name in moments}
         dated: dict[str, Any] = {name: self.clock.unix(one) for name, one in at.items() if one is not None}
         return replace(row, **dated)
@@ -384,7 +392,7 @@ class Launches:
         # A run that was saving its result may have been stopped all the same: the two had crossed each other.
         if last and not (launch.record.leaving and report.returncode):
             return False
-        if why is None or launch.cancelling:
+        if why is None or launch.cancelling or isinstance(why, do.Expire):
             return False
         if not await self.host.give_way(launch, why.reason):
             return False

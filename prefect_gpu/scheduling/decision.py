@@ -9,6 +9,8 @@ from prefect_gpu.scheduling.fair_share.standing import Standing
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Placement
 from prefect_gpu.scheduling.model.instructions import (
+    AtRisk,
+    Expire,
     Finish,
     Hold,
     Instruction,
@@ -16,6 +18,8 @@ from prefect_gpu.scheduling.model.instructions import (
     Move,
     OpenGate,
     Preempt,
+    Promise,
+    Refuse,
     SetCores,
     SetShare,
 )
@@ -39,6 +43,7 @@ class Decision:
         now: The moment of the decision.
         instructions: What was decided so far.
         wake_at: When to look again even if nothing happens, or None.
+        keeps_promises: Whether the profile starts jobs in time for their promises.
         about: The waiting job that is being decided about, for those who are told of an error; None: no single one.
     """
 
@@ -53,6 +58,7 @@ class Decision:
         self.wake_at: float | None = None
         self.about: Job | None = None
         self._stood: tuple[tuple[int, ...], Standing | None] | None = None
+        self.keeps_promises = False
 
     def launch(self, job: Job, placement: Placement, reason: str, behind: Job | None = None) -> None:
         """Start a waiting job; behind another, if given, whose devices it then only prepares for."""
@@ -94,10 +100,15 @@ class Decision:
 
     def can_stop(self, job: Job) -> bool:
         """Whether the job says that it may be stopped, and the outside world can do it."""
-        return job.request.preemptible and self.abilities.preemption is not Preemption.NONE
+        return job.request.preemptible and not job.expired and self.abilities.preemption is not Preemption.NONE
 
     def may_stop(self, job: Job) -> bool:
-        """Whether the job can be preempted or moved. One that another is prepared behind is about to end anyway."""
+        """Whether the job can be preempted or moved for others.
+
+        One that another is prepared behind is about to end anyway, and one with a promise is left alone.
+        """
+        if self.state.promises.protects(job):
+            return False
         return self.can_stop(job) and job.behind is None and self.state.successor(job.id) is None
 
     def may_give_way(self, job: Job) -> bool:
@@ -186,6 +197,27 @@ class Decision:
         """Ask a running job to end its training early. It keeps its place until it has ended."""
         job.story.append((self.now, f"is asked to end early: {reason}"))
         self.instructions.append(Finish(job.id, reason))
+
+    def promise(self, job: Job, probability: float, reason: str) -> None:
+        """Promise a job its deadline."""
+        job.promised = probability
+        job.story.append((self.now, f"its deadline is promised, with {probability:.0%}: {reason}"))
+        self.instructions.append(Promise(job.id, probability, reason))
+
+    def refuse(self, job: Job, earliest: float | None, reason: str) -> None:
+        """Refuse a job whose deadline cannot be promised."""
+        self.instructions.append(Refuse(job.id, earliest, reason))
+
+    def at_risk(self, job: Job, reason: str) -> None:
+        """Say that a promise may be broken."""
+        job.story.append((self.now, f"its deadline is at risk: {reason}"))
+        self.instructions.append(AtRisk(job.id, reason))
+
+    def expire(self, job: Job, reason: str) -> None:
+        """End a running job whose time is over. It keeps its place until it has ended."""
+        job.expired = True
+        job.story.append((self.now, f"is stopped for good: {reason}"))
+        self.instructions.append(Expire(job.id, reason))
 
     def look_again_at(self, moment: float) -> None:
         """Ask for a ``TimePassed`` at that moment."""

@@ -12,7 +12,11 @@ from prefect_gpu.scheduling.model.abilities import NOTHING_SPECIAL, Abilities, P
 from prefect_gpu.scheduling.model.instructions import Instruction
 from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.before_the_end import leave_in_time
+from prefect_gpu.scheduling.preemption.time_limit import end_at_limit
 from prefect_gpu.scheduling.profiles import Profile, get_profile
+from prefect_gpu.scheduling.promises.answers import answer, settle
+from prefect_gpu.scheduling.promises.keep import KeepPromises
+from prefect_gpu.scheduling.promises.reach import LEVEL
 from prefect_gpu.scheduling.state.learned import Learned
 from prefect_gpu.scheduling.state.state import State
 
@@ -74,6 +78,7 @@ class Scheduler:
             given.order, given.patience_s, given.most_late, ranks_running=ranks, stops=stops, learned=learned
         )
         self._next_due: float | None = None
+        self._keeps_promises = any(isinstance(action, KeepPromises) for action in self.profile.allocation)
         for reaction in self.profile.reactions:
             reaction.bind(self.state)
 
@@ -98,6 +103,7 @@ class Scheduler:
         """
         self.state.pass_time(now)
         decision = Decision(self.state, self.profile.policies, self.abilities, now)
+        decision.keeps_promises = self._keeps_promises
         try:
             self._decide(event, decision)
         except Exception as error:
@@ -116,6 +122,7 @@ class Scheduler:
                 for reaction in self.profile.reactions:
                     changed |= reaction.react(one, decision)
         changed |= leave_in_time(decision)
+        end_at_limit(decision)
         if seen:
             for reaction in self.profile.reactions:
                 reaction.settle(decision)
@@ -155,7 +162,7 @@ class Scheduler:
                         state.progress(job, done_s, now)
                 return True, False
             case ev.JobSubmitted():
-                return _both(self._submit(event, now))
+                return _both(self._submit(event, decision))
             case ev.JobEnded(job_id, outcome):
                 return _both(self._end(job_id, outcome, decision))
             case ev.TimePassed():
@@ -248,14 +255,16 @@ class Scheduler:
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")
 
-    def _submit(self, event: ev.JobSubmitted, now: float) -> bool:
-        state = self.state
+    def _submit(self, event: ev.JobSubmitted, decision: Decision) -> bool:
+        state, now = self.state, decision.now
         job = state.jobs.get(event.job)
         if job is None:
             job = Job(
                 event.job, event.request, event.queue, event.submitted_at, event.not_before, event.name, event.estimate
             )
             job.story.append((now, "submitted"))
+            if not answer(job, event.promised, decision):
+                return False
             state.admit(job, now)
             state.learned.asked.submitted(job)
             return True
@@ -281,6 +290,7 @@ class Scheduler:
         if known is not None:
             self.state.queue_of_waiting.remove(known)
         job = Job(event.job, event.request, event.queue, event.submitted_at, event.submitted_at, event.name)
+        job.attained_s = event.held_s
         if known is None:
             self.state.learned.asked.submitted(job)
         else:  # it keeps its weight when it is stopped and started again
@@ -291,6 +301,9 @@ class Scheduler:
         ahead = self.state.running.get(event.behind or "")
         waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
         behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
+        if event.request.promise and event.request.deadline_at is not None:
+            job.promised = LEVEL  # else it would not run
+            self.state.promises.add(job)
         self.state.take(job, event.placement, status, now, behind)
         self.state.accept(job)
         if status is Status.TRAINING:
@@ -323,6 +336,7 @@ class Scheduler:
         if job is None or not (job.active or job.status is Status.STOPPING):
             return False
         job.story.append((decision.now, f"ended: {outcome}"))
+        settle(job, outcome in ev.COMPLETED_OUTCOMES, decision)
         if outcome in ev.COMPLETED_OUTCOMES and job.estimate.service_s is not None and job.request.total_gpus:
             self.state.learned.lengths.came_true(job.estimate.service_s, job.done(decision.now), job.request.kind)
         self._free(job, decision)

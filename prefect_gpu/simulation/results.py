@@ -41,6 +41,7 @@ class Results:
         self.wall_s = 0.0
         self.end_s = 0.0
         self.unfinished: list[str] = []
+        self.refused: list[str] = []  # jobs whose deadlines could not be promised; they have no end
         self.fairness: list[float] = []  # finish-time fairness by job, in worlds that have it
         self.deadlines: dict[str, float | int] = {}  # how many were met, in worlds that have them
         self.placed: dict[str, float | int] = {}  # how much was, in worlds that nobody leaves and that have no time

@@ -17,12 +17,16 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Node, Placement
 from prefect_gpu.scheduling.model.instructions import (
+    AtRisk,
+    Expire,
     Hold,
     Instruction,
     Launch,
     Move,
     OpenGate,
     Preempt,
+    Promise,
+    Refuse,
     SetCores,
     SetShare,
 )
@@ -206,7 +210,12 @@ class World:
             case SetShare(job, weight):
                 self.runs[job].weight = weight
                 self._changed(self.runs[job])
-            case Hold():
+            case Refuse(job):
+                del self.runs[job]
+                self.results.refused.append(job)
+            case Expire(job):
+                self._end(self.runs[job])
+            case Hold() | Promise() | AtRisk():
                 pass
 
     # -- the life of a run ----------------------------------------------------------------------------------------

@@ -84,6 +84,8 @@ class HistoryRow:
         demoted_s: Seconds for which it trained with less than a full share.
         cores: Cores that it had when it ended.
         parts: Of a gang, where each instance was, in the order of their numbers; else empty.
+        deadline_at: When it was to have ended; None: it had no deadline.
+        promised: With which probability that was promised; None: it was not.
         launch: Names the launch that the row is of: what is recorded again, as the worker was killed meanwhile, is
             known by it.
         owner: Whose it was, where owners are told apart.
@@ -150,6 +152,8 @@ class HistoryRow:
     launch: str | None = None
     owner: str | None = None
     priority: int | None = None
+    deadline_at: float | None = None
+    promised: float | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

@@ -9,7 +9,7 @@ from prefect.utilities.templating import apply_values
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorkerResult
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
-from prefect_gpu.request import GpuRequest, check_request, explain
+from prefect_gpu.request import GpuRequest, check_request, explain, moment_of
 from prefect_gpu.runtime.drivers.base import ContainerSpec
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.units import parse_bytes, shown
@@ -165,12 +165,18 @@ def check_bounds(request: GpuRequest, settings: GpuSettings) -> None:
 
 
 def read_request(
-    flow_run: FlowRun, deployment: DeploymentResponse | None, work_pool: WorkPool, settings: GpuSettings | None = None
+    flow_run: FlowRun,
+    deployment: DeploymentResponse | None,
+    work_pool: WorkPool,
+    settings: GpuSettings | None = None,
+    *,
+    due: float = 0.0,
 ) -> Request:
     """What a waiting run asks for: only the fields that matter for its place are filled in.
 
     Args:
         settings: The worker's, which say how much a run may ask for; None: the defaults.
+        due: When the run is due, in Unix seconds: what a deadline is measured from. The deadline is told in these, too.
 
     Raises:
         BadRequestError: A value is not allowed.
@@ -212,6 +218,9 @@ def read_request(
         owner=request.owner or "",
         priority=request.priority,
         wants=_wants(request),
+        time_limit_s=request.time_limit_s,
+        deadline_at=None if request.deadline is None else moment_of(request.deadline, due),
+        promise=request.deadline is not None and request.deadline_kind == "promise",
     )
 
 

@@ -14,13 +14,14 @@ from uuid import UUID
 import psutil
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.exceptions import Abort, ObjectNotFound
-from prefect.states import AwaitingRetry, Cancelled, Crashed, Scheduled
+from prefect.states import AwaitingRetry, Cancelled, Crashed, Failed, Scheduled
 from prefect.utilities.engine import propose_state
 
 from prefect_gpu.phases import within
 from prefect_gpu.runtime.diagnosis import diagnose
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
+from prefect_gpu.scheduling.model.instructions import Expire
 from prefect_gpu.storage.row import Outcome
 from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.server_clock import ServerClock
@@ -28,6 +29,9 @@ from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, put_back
 from prefect_gpu.worker.suspension import SUSPENDED, suspended_before
 
 T = TypeVar("T")
+TIMED_OUT = "TimedOut"
+"""The name of the state of a run that has held its devices for as long as it may: Prefect's own, of its timeouts."""
+
 _OUT_OF_REACH = "Prefect was out of reach when the run started"
 _ENDED_BEFORE = "Its process was ended from outside before the flow began"
 # What the end of a run's output has when it could not reach Prefect, or a gateway answered instead. It is the only
@@ -39,6 +43,7 @@ _SIGNS_OF_ABSENCE = (
 )
 _NODE_LOST = "Its node was lost before it began"
 _MOST_RESTARTS = 5  # for reasons that may be the run's own; the loss of a node never is
+_UNDECIDED = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
 _FIRST_RESTART_S = 1.0  # then twice as long each time: a Swarm may take ten seconds to see that a node is lost
 _LONGEST_RESTART_S = 60.0
 _CONTAINER_ID = 12  # letters of it in an infrastructure_pid
@@ -107,6 +112,10 @@ class Finalisation:
             message = f"Cancelled while {within(run.phase)}; its process and all that it started have ended."
             await self._force(flow_run, Cancelled(message=message))
             return "cancelled", message
+        if isinstance(run.eviction, Expire) and (state.type in _UNDECIDED or state.type is StateType.CRASHED):
+            message = f"{run.eviction.reason[0].upper()}{run.eviction.reason[1:]}."
+            await self._force(flow_run, Failed(name=TIMED_OUT, message=message))
+            return "failed", message
         if state.is_final():
             told = state.message or ""
             if state.type is StateType.CRASHED:

@@ -42,6 +42,7 @@ from prefect_gpu.worker.launching import Launcher
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.metrics import PoolMetrics
 from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.promising import Answer, Promising
 from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.quota import QuotaReader
 from prefect_gpu.worker.recording import Recorder
@@ -132,6 +133,14 @@ class PrefectHost:
         )
         self._events = LaunchEvents(self.worker)
         self.holds = Holds(self.worker, self.queue, self.intake, self.lane, self.logger)
+        self.promising = Promising(
+            self.asking,
+            self.intake.flow_run,
+            self._deadline_of,
+            self.tasks.start,
+            self.worker.get_flow_run_logger,
+            self.intake.refusing,
+        )
         self._launcher = Launcher(
             self.worker,
             self.pool,
@@ -150,6 +159,14 @@ class PrefectHost:
     def held(self, hold: Hold) -> None:
         """See :class:`Host`."""
         self.holds.held(hold)
+
+    def answered(self, answer: Answer) -> None:
+        """See :class:`Host`."""
+        self.promising.answered(answer)
+
+    def _deadline_of(self, run_id: str) -> float | None:
+        job = self.controller.scheduler.state.jobs.get(run_id)
+        return None if job is None else job.request.deadline_at
 
     def describe(self, run_id: str) -> RunRecord:
         """See :class:`Host`."""

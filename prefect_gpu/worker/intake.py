@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from typing import Any
 
 import httpx
@@ -33,6 +34,7 @@ from prefect_gpu.worker.expectations import Shown
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.owners import owner_of
 from prefect_gpu.worker.pool import PoolView, is_waiting
+from prefect_gpu.worker.promising import promised_before
 from prefect_gpu.worker.suspension import is_suspended
 
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
@@ -66,6 +68,9 @@ class Intake:
     Args:
         cancel: Called with a launched run that its user has cancelled.
         suspend: Called with a launched run that its user has suspended, and as it was read.
+
+    Attributes:
+        refusing: Runs whose refusal Prefect is about to be told.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Intake:
         self._settings = settings or GpuSettings()
         self._logger = logger
         self._seen: defaultdict[str, Seen] = defaultdict(Seen)
+        self.refusing: set[str] = set()
         self._finalised_at: dict[str, float] = {}
         self._needs_all: deque[str] = deque(maxlen=_REMEMBERED)  # runs that had not the memory that they needed
         self._missing: dict[str, Absence] = {}  # the deployments of runs
@@ -133,6 +139,8 @@ class Intake:
         if not is_waiting(flow_run):
             self.withdraw(run_id, f"it is {state.name}")
             return
+        if run_id in self.refusing:
+            return
         if not self._pool.serves(flow_run):  # events tell of all queues
             self.withdraw(run_id, f"it is in queue {flow_run.work_queue_name}")
             return
@@ -143,7 +151,9 @@ class Intake:
             before_s = self._pool.clock.before_s
             if job is not None and seen.taken_in == versions and abs(before_s - seen.before_s) < _MOVED_S:
                 return
-            request = read_request(flow_run, deployment, self._worker.work_pool, self._settings)
+            due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+            due_at = due.timestamp() if due else 0.0
+            request = read_request(flow_run, deployment, self._worker.work_pool, self._settings, due=due_at)
             owner = owner_of(request.owner, flow_run, deployment, self._settings.owner_from)
             request = replace(request, owner=owner)
         except ObjectNotFound:
@@ -157,7 +167,9 @@ class Intake:
         except BadRequestError as error:
             await self.refuse(flow_run, str(error))
             return
-        due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
+        if request.deadline_at is not None:
+            moment = datetime.fromtimestamp(request.deadline_at, timezone.utc)
+            request = replace(request, deadline_at=self._pool.clock.of(moment))
         known = await self._known_of(flow_run, request)
         estimate = self.controller.estimates.submitted(
             run_id, known, request.most_if_elastic, wide=request.grows, batch_sizes=request.batch_sizes
@@ -173,6 +185,7 @@ class Intake:
             not_before=self._pool.clock.of(due) if due else read_at,
             name=flow_run.name,
             estimate=estimate,
+            promised=promised_before(flow_run),
         )
         if job is None or not _is_as_told(job, event):
             self.controller.handle(event)
@@ -271,9 +284,16 @@ def _versions(flow_run: FlowRun, *others: Any) -> tuple[object, ...]:
     return (flow_run.updated, flow_run.state_id, *(getattr(other, "updated", None) for other in others))
 
 
+def _alike(known: Request, now: Request) -> Request:
+    """The newer one, if only its deadline has moved by as little as the server's clock is known to."""
+    by, before = now.deadline_at, known.deadline_at
+    moved = by is None or before is None or abs(by - before) >= _MOVED_S
+    return known if moved else replace(known, deadline_at=by)
+
+
 def _is_as_told(job: Job, event: ev.JobSubmitted) -> bool:
     """Whether the scheduler knows all of this already."""
-    known = (job.request, job.queue, job.name, job.estimate)
+    known = (_alike(job.request, event.request), job.queue, job.name, job.estimate)
     times = ((job.submitted_at, event.submitted_at), (job.not_before, event.not_before))
     return (
         job.status is Status.WAITING

@@ -108,6 +108,8 @@ class Launcher:
                 "parameters": flow_run.parameters,
                 "worker": self._worker.name,
                 "pool_id": self._asking.pool_id,
+                "held_s": job.attained_s,
+                "promised": job.promised,
                 "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)}
                 | ({"named": job.request.features} if job.request.features else {}),
             },

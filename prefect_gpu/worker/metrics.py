@@ -111,6 +111,7 @@ class PoolMetrics(Follower, Collector):
         yield self._runs()
         yield from self._queue()
         yield from self._taken()
+        yield self._promises()
 
     def _gauge(self, name: str, words: str, *labels: str) -> GaugeMetricFamily:
         return GaugeMetricFamily(f"{PREFIX}{name}", f"{words}.", labels=("pool", *labels))
@@ -145,6 +146,17 @@ class PoolMetrics(Follower, Collector):
         for phase in ("launching", *protocol.PHASES):
             runs.add_metric((self._pool, phase), phases[phase])
         return runs
+
+    def _promises(self) -> Metric:
+        reach = self._controller.scheduler.state.learned.reach
+        promises = CounterMetricFamily(
+            f"{PREFIX}promises",
+            "Deadlines that were promised and kept or broken, or refused.",
+            labels=("pool", "outcome"),
+        )
+        for outcome, count in (("kept", reach.kept), ("broken", reach.broken), ("refused", reach.refused)):
+            promises.add_metric((self._pool, outcome), count)
+        return promises
 
     def _queue(self) -> Iterator[Metric]:
         state, now = self._controller.scheduler.state, CLOCK()

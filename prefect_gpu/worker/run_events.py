@@ -17,6 +17,7 @@ from prefect_gpu.worker.related import related, related_pool
 
 PREFIX = "prefect-gpu.run."
 CORDONED = "prefect-gpu.device.cordoned"
+AT_RISK = "prefect-gpu.promise.at-risk"
 _PHASES = (protocol.PREPARING, protocol.TRAINING, protocol.SAVING)
 _LONGEST = 1000  # characters of a message
 
@@ -64,6 +65,23 @@ class RunEvents(Follower):
             },
             related=[related_pool(self._pool)],
             payload={"reason": reason},
+        )
+
+    def at_risk(self, run_id: str, name: str, reason: str, deadline: float | None) -> None:
+        """A run that was promised its deadline may miss it.
+
+        Args:
+            deadline: Unix seconds.
+        """
+        self._emit(
+            event=AT_RISK,
+            resource={
+                "prefect.resource.id": f"prefect-gpu.promise.{run_id}",
+                "prefect.resource.name": name,
+                "prefect-gpu.pool": self._pool.name,
+            },
+            related=self._related.get(run_id) or self._related_to(run_id, name),
+            payload={"reason": reason, "deadline": deadline},
         )
 
     def granted(self, launch: Launch, at: float) -> None:

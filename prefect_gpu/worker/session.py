@@ -222,6 +222,7 @@ class PoolSession:
         emit = emit_event if self._settings.events else _say_nothing
         events = RunEvents(pool, host.intake.flow_run, emit, host.metrics.happened)
         host.holds.on_waiting = events.waiting
+        host.promising.on_risk = events.at_risk
         self.controller.cordons.on_cordon = events.cordoned
         self.controller.listeners = (host.metrics, events)
 

@@ -26,7 +26,7 @@ from prefect_gpu.runtime.records import RecordStore, RunRecord
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement, Queue, Quotas
-from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.instructions import AtRisk, Hold, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Estimate, Request, Status
 from prefect_gpu.scheduling.reaction import Reaction
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
@@ -392,6 +392,9 @@ class _Host:
 
     async def launched(self, run: Launch) -> None:
         self.worker.spark()
+
+    def answered(self, answer: Promise | Refuse | AtRisk) -> None:
+        """See :class:`.Host`: nobody here asks for a deadline."""
 
     def held(self, hold: Hold) -> None:
         pass

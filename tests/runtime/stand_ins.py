@@ -12,7 +12,7 @@ from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RunRecord
 from prefect_gpu.scheduling.model.cluster import Placement
-from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.instructions import AtRisk, Hold, Promise, Refuse
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
 
@@ -128,6 +128,9 @@ class RecordingHost:
     async def launched(self, run: Launch) -> None:
         """See Host."""
         self.said.append(f"launched {run.run_id}")
+
+    def answered(self, answer: Promise | Refuse | AtRisk) -> None:
+        """See :class:`.Host`: nobody here asks for a deadline."""
 
     def held(self, hold: Hold) -> None:
         """See Host."""

@@ -83,7 +83,7 @@ async def test_a_run_shares_by_its_estimate_until_it_has_run_out_of_memory(monke
     controller.fleet = Fleet()
     estimate = Estimate(memory_bytes=2, utilisation=0.5)
     monkeypatch.setattr(controller.estimates, "submitted", lambda *_, **__: estimate)
-    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_: Request(automatic=True))
+    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_, **__: Request(automatic=True))
 
     async def flow(_: object) -> Any:
         return SimpleNamespace(name="train")

@@ -181,9 +181,9 @@ def _take(decision: Decision, job: Job, spots: list[Spot], free: dict[int, list[
 
 
 def _counts(placement: Placement, decision: Decision) -> list[Spot]:
-    return sorted(
-        (decision.state.number_of(part.devices[0]), len(part.devices)) for part in placement.parts if part.devices
-    )
+    state = decision.state
+    there = (part for part in placement.parts if part.devices and state.has_node(part.devices[0]))
+    return sorted((state.number_of(part.devices[0]), len(part.devices)) for part in there)
 
 
 def _all_free(placement: Placement, decision: Decision, free: dict[int, list[Device]]) -> bool:

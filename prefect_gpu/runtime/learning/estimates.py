@@ -295,6 +295,7 @@ def to_plan(estimate: RunEstimate) -> Estimate:
     network = found.get(NETWORK_BYTES_PER_S) if own else None
     return Estimate(
         service_s=found[TRAINING_S].median if TRAINING_S in found else None,
+        service_high_s=found[TRAINING_S].high if TRAINING_S in found else None,
         launching_s=found[LAUNCHING_S].median if LAUNCHING_S in found else 0.0,
         saving_s=found[SAVING_S].median if SAVING_S in found else 0.0,
         utilisation=use.median if use is not None else None,
@@ -356,7 +357,9 @@ def _corrected(plan: Estimate, followed: _Followed, run: Launch, at: float) -> E
     outlook = training.outlook(at) if training is not None else None
     if training is not None and outlook is not None:
         by_steps = training.steps is not None  # only so is known that this launch is the rest of a run
-        plan = replace(plan, service_s=outlook.total_s.median + (followed.earlier_s if by_steps else 0.0))
+        before_s = followed.earlier_s if by_steps else 0.0
+        total = outlook.total_s
+        plan = replace(plan, service_s=total.median + before_s, service_high_s=total.high + before_s)
     memory = run.usage.get("device_memory_bytes")
     if memory is not None and memory.peak is not None and memory.peak > (plan.memory_bytes or 0):
         plan = replace(plan, memory_bytes=int(memory.peak))

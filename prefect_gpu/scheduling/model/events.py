@@ -29,7 +29,12 @@ class QuotasChanged:
 
 @dataclass(frozen=True)
 class JobSubmitted:
-    """A run waits in a queue. Repeated for a waiting job, it replaces what was known of it."""
+    """A run waits in a queue. Repeated for a waiting job, it replaces what was known of it.
+
+    Attributes:
+        promised: With which probability its deadline was promised when it was submitted before: to an earlier worker,
+            say. None: it was not asked for yet.
+    """
 
     job: str
     request: Request
@@ -38,6 +43,7 @@ class JobSubmitted:
     not_before: float
     name: str = ""
     estimate: Estimate = UNKNOWN
+    promised: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class JobAdopted:
     Attributes:
         behind: The job that it was launched behind, if its gate has not been opened since.
         trains_since: Since when it trains, if it does: its end is predicted from that.
+        held_s: Seconds for which it has held devices so far: its time limit counts them.
     """
 
     job: str
@@ -85,6 +92,7 @@ class JobAdopted:
     name: str = ""
     behind: str | None = None
     trains_since: float | None = None
+    held_s: float = 0.0
 
 
 @dataclass(frozen=True)

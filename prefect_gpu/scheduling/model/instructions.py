@@ -98,4 +98,44 @@ class Finish:
     reason: str
 
 
-Instruction = Launch | Hold | Preempt | Move | OpenGate | SetCores | SetShare | Finish
+@dataclass(frozen=True)
+class Promise:
+    """The job's deadline is promised, with this probability; said once, before it waits."""
+
+    job: str
+    probability: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """The job's deadline cannot be promised, and so it does not wait: it is not ours to start.
+
+    Attributes:
+        earliest: The earliest date that could be promised instead, on the clock of events; None: none can.
+    """
+
+    job: str
+    earliest: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class AtRisk:
+    """A promise may be broken, as things stand; said once."""
+
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Expire:
+    """The job has held its devices for as long as it may: save its progress and end it. ``JobEnded`` is expected."""
+
+    job: str
+    reason: str
+
+
+Instruction = (
+    Launch | Hold | Preempt | Move | OpenGate | SetCores | SetShare | Finish | Promise | Refuse | AtRisk | Expire
+)

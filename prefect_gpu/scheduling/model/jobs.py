@@ -36,6 +36,9 @@ class Request:
         converged: What happens when the run's loss stands still: "yield", it gives way to runs beside it that still
             learn; "stop", it also ends early; "" is neither.
         wants: Which kinds of devices it wants; None: any will do.
+        time_limit_s: Seconds for which it may hold its devices in all; None: without limit.
+        deadline_at: When it is to have ended, on the clock of events; None: no matter.
+        promise: Whether it runs only if that is promised; else its deadline counts as far as others allow.
     """
 
     gpus: int = 1
@@ -57,6 +60,9 @@ class Request:
     max_workers: int | None = None
     batch_sizes: tuple[int, int] | None = None
     wants: Wants | None = None
+    time_limit_s: float | None = None
+    deadline_at: float | None = None
+    promise: bool = False
 
     @property
     def shareable(self) -> bool:
@@ -140,6 +146,7 @@ class Estimate:
             them; None: unknown.
         waits: Whether its program is known to wait at its gate: only then may it be prepared behind another.
         restart_s: Seconds that a stop costs the run beside a new launch: to save its progress, and to load it again.
+        service_high_s: The upper end of the interval of ``service_s``, which covers nine in ten; None: unknown.
         checkpoint_s: Seconds from when it is asked to save and leave until its process is gone; None: unknown.
     """
 
@@ -156,6 +163,7 @@ class Estimate:
     restart_s: float = 0.0
     apart: tuple[float, ...] = ()
     checkpoint_s: float | None = None
+    service_high_s: float | None = None
 
 
 UNKNOWN = Estimate()
@@ -202,6 +210,8 @@ class Job:
         gave_way_at: When it last gave way and waited again: it loses patience as late as if it had come then.
         asked_shares: What each policy asks of its weight, and why: (weight below 1, reason). The least of it holds. It
             is never changed in place, for copies of the job have it too.
+        promised: With which probability its deadline was promised; None: it was not.
+        expired: Whether it was told to end, as its time is over.
         warned_of: The end of its devices that it was told of last, on the clock of events.
         cores_before: How many cores it had before a policy took some from it, by policy; see ``cores/ledger.py``. It is
             never changed in place either.
@@ -233,6 +243,8 @@ class Job:
     trains_since: float | None = None
     gave_way_at: float = float("-inf")
     warned_of: float | None = None
+    promised: float | None = None
+    expired: bool = False
     asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
     cores_before: dict[str, int] = field(default_factory=dict)
 

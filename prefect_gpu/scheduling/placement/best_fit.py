@@ -42,7 +42,8 @@ class BestFit(PlacementPolicy):
             return place_containers(self._placer, job, state, sharing, kept, self._view)
         if request.spans and request.gpus > state.largest_node:
             return whole_nodes(job, state, sharing, kept)
-        if request.gpus and not kept and not request.shareable and state.all_uniform and not request.needs_links:
+        one_by_one = kept or request.shareable or request.needs_links or state.promises.jobs
+        if request.gpus and not one_by_one and state.all_uniform:
             return _whole_devices(job, state, sharing)
         best: tuple[float, ...] | None = None
         found: tuple[Node, tuple[str, ...]] | None = None
@@ -62,13 +63,16 @@ class BestFit(PlacementPolicy):
 
     @staticmethod
     def _candidates(job: Job, state: State, kept: Container[str]) -> Iterable[int]:
-        """Numbers of the nodes worth looking at: of nodes that are alike, the first is as good as any."""
+        """Numbers of the nodes worth looking at: of nodes that are alike, the first is as good as any.
+
+        Where devices are kept or promised, nodes are not alike.
+        """
         gpus = job.request.gpus
         if gpus == 0:
             return nodes_for(job, state) if state.any_end else range(len(state.numbered))
         numbers: set[int] = set()
         for _, _, alike in state.groups_with_free(gpus):
-            numbers.update(alike if kept else alike[:1])
+            numbers.update(alike if kept or state.promises.jobs else alike[:1])
         if job.request.shareable:
             numbers.update(state.number_of(device) for device in state.shared_devices() if state.has_node(device))
         return numbers

@@ -115,10 +115,12 @@ def granted(
 def suits_batch(job: Job, state: State) -> bool:
     """Whether Liquid's grouping genetic algorithm (§5.3), which counts whole GPUs, can place the job.
 
-    It knows no sharing, no spanning and no kinds of devices, and memory must be no matter.
+    It knows no sharing, no spanning, no kinds of devices and no promises, and memory must be no matter.
     """
     request = job.request
-    if request.shareable or request.spans or request.total_gpus == 0 or not state.numbered or request.wants is not None:
+    if not state.numbered or state.promises.jobs or request.total_gpus == 0:
+        return False
+    if request.shareable or request.spans or request.wants is not None:
         return False
     return min(state.device_sizes, default=0) >= job.least_bytes
 

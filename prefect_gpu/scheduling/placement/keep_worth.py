@@ -71,7 +71,8 @@ class KeepWorth(PlacementPolicy):
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
         usual, known = self._otherwise.place(job, state, sharing, kept), state.learned.asked.known
-        if usual is None or usual.others or kept or job.request.needs_links or len(known) < 2 or not state.all_uniform:
+        bound = kept or job.request.needs_links or state.promises.jobs
+        if usual is None or usual.others or bound or len(known) < 2 or not state.all_uniform:
             return usual
         asked, kinds = type_of(job), self._kinds_of(state)
         if asked is None or len(kinds) < 2 or not all(map(state.is_free, usual.devices)):

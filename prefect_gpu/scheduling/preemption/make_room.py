@@ -112,7 +112,7 @@ class MakeRoom:
                 own = (state.queue(job.queue).priority, 1, *order.key(job, state, now))
                 if own <= key or (self._urgent and own[0] == key[0]):
                     return
-                if decision.may_give_way(job) and not self._spared(job, decision):
+                if decision.may_give_way(job) and not self._spared(job, decision) and not state.promises.protects(job):
                     yield own, job
 
         alike = map(from_the_last, state.ranking.alike.values())

@@ -122,6 +122,7 @@ class WholeSet(Action):
         return (
             state.limit_on(line.queue) is None
             and decision.kept_back(request) is None
+            and not (state.promises.jobs and not decision.can_stop(line.entries[0][1]))  # they may not start anywhere
             and state.capability.possible(request)
             and not contention_known(line.entries[0][1], state)
             and (not request.shareable or decision.placement.place(line.entries[0][1], state, decision.sharing) is None)

@@ -24,6 +24,7 @@ from prefect_gpu.scheduling.preemption.minimum_runtime import MinimumRuntime
 from prefect_gpu.scheduling.preemption.whole_set import WholeSet, why_it_waits
 from prefect_gpu.scheduling.prescheduling.successor import Prescheduling
 from prefect_gpu.scheduling.profiles.profile import Profile
+from prefect_gpu.scheduling.promises.keep import KeepPromises
 from prefect_gpu.scheduling.sharing.demotion import Demotion
 from prefect_gpu.scheduling.sharing.rules import KnownCompany
 from prefect_gpu.scheduling.sharing.speculation import Speculation
@@ -43,6 +44,7 @@ def adaptive() -> Profile:
         placement=CpuArray(KeepWorth(Spread())),
         sharing=KnownCompany(),
         allocation=(
+            KeepPromises(),
             Resize(),
             ResizeGangs(),
             When(_stay_where_they_start, Batch()),

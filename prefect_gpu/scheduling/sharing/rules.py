@@ -91,10 +91,14 @@ class KnownCompany(DeclaredMemory):
 def decided(request: Request, estimate: Estimate) -> Request:
     """The request of a run whose user leaves company to the pool, with the pool's decision; any other as it is.
 
+    One whose deadline is to be promised has its devices for itself: nobody slows it down then.
+
     The run shares where runs of its own program have shown both their memory and their use of a device. It is then
     granted, and capped at, the upper estimate of its peak memory or, if that is more, what it declares. An elastic run
     asks for more devices, not for a part of one: it has its devices for itself.
     """
+    if request.promise:
+        return replace(request, exclusive=True, automatic=False)
     if not request.automatic:
         return request
     elastic = request.max_gpus is not None and request.max_gpus > request.gpus

@@ -82,6 +82,10 @@ class DeviceBooks:
         """The number of the node that has the device. Raises KeyError if none has it now."""
         return self._where[device_id][0].number
 
+    def node_of(self, device_id: str) -> str:
+        """The node that has the device. Raises KeyError if none has it now."""
+        return self._where[device_id][0].node.id
+
     def free_on(self, node_id: str) -> int:
         """Devices of the node that nobody is on."""
         return len(self._books[node_id].free)

@@ -56,8 +56,18 @@ def lasts_until(job: Job, end: float, state: State, *, from_s: float = 0.0) -> b
 
 
 def can_take(job: Job, device: Device, state: State) -> bool:
-    """Whether a device is large enough for a job, and there for long enough, whoever else is on it."""
-    return job.fits_on(device) and (device.ends_at is None or lasts_until(job, device.ends_at, state))
+    """Whether a device is large enough for a job, and there for long enough, whoever else is on it.
+
+    It is there until it leaves service, or until it was promised to others and the job could not be stopped then.
+    """
+    if not job.fits_on(device) or (device.ends_at is not None and not lasts_until(job, device.ends_at, state)):
+        return False
+    return not state.promises.jobs or not state.has_node(device.id) or leaves_room(job, state.node_of(device.id), state)
+
+
+def leaves_room(job: Job, node: str, state: State) -> bool:
+    """Whether what was promised can be kept if a job starts on a node now."""
+    return state.promises.leaves_room(job, node)
 
 
 def cut_short(job: Job, end: float, state: State) -> bool:

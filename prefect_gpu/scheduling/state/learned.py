@@ -9,6 +9,7 @@ from prefect_gpu.scheduling.cores.search import CoreHistory
 from prefect_gpu.scheduling.fair_share.usage import Usage
 from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
+from prefect_gpu.scheduling.promises.reach import Reach
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
 from prefect_gpu.scheduling.state.asked import Asked
 from prefect_gpu.scheduling.state.lengths import Lengths
@@ -28,6 +29,7 @@ class Learned:
         lengths: How long jobs held their devices; filled by the scheduler itself.
         asked: What jobs asked for; likewise.
         usage: What owners have had, and were owed; likewise, where there are shares.
+        reach: How promises ended; likewise.
     """
 
     sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
@@ -37,6 +39,7 @@ class Learned:
     lengths: Lengths = field(default_factory=Lengths)
     asked: Asked = field(default_factory=Asked)
     usage: Usage = field(default_factory=Usage)
+    reach: Reach = field(default_factory=Reach)
 
     def copy(self) -> Learned:
         """The same knowledge, which learns on its own from now on."""

@@ -13,6 +13,7 @@ from prefect_gpu.scheduling.model.cluster import Node, Placement, Queue, Quotas
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.scheduling.order.orders import Order
 from prefect_gpu.scheduling.preemption.victims import Victims
+from prefect_gpu.scheduling.promises.book import Book
 from prefect_gpu.scheduling.state.capability import Capability
 from prefect_gpu.scheduling.state.devices import DeviceBooks
 from prefect_gpu.scheduling.state.learned import Learned
@@ -54,6 +55,7 @@ class State(DeviceBooks):
         self.quotas = Quotas()
         self.jobs: dict[str, Job] = {}
         self.running: dict[str, Job] = {}
+        self.limited: dict[str, Job] = {}  # running jobs with a time limit
         self.draining = False
         self.firm_count = 0  # running jobs that do not say that they may be stopped
         self.deviceless_count = 0  # running jobs that need no device
@@ -62,6 +64,7 @@ class State(DeviceBooks):
         self.shared_s = 0.0  # seconds for which each job would have had its devices if all had had their turns
         self._shared_until: float | None = None
         self.queue_of_waiting = Waiting(order, patience_s, most_late)
+        self.promises = Book(self)
         self._queues: dict[str, Queue] = {}
         self._unknown: dict[str, Queue] = {}
         self._active_in: Counter[str] = Counter()
@@ -202,6 +205,9 @@ class State(DeviceBooks):
         if behind is not None:
             self._behind[behind] = job.id
         self.running[job.id] = job
+        if job.request.time_limit_s is not None:
+            self.limited[job.id] = job
+        self.promises.stale()
         self._count(job, 1)
         self._active_in[job.queue] += 1
         self.occupy(job)
@@ -234,6 +240,8 @@ class State(DeviceBooks):
         job.attained_s, job.done_s = job.attained(now), job.done(now)
         self.occupy(job, -1)
         del self.running[job.id]
+        self.limited.pop(job.id, None)
+        self.promises.stale()
         self._count(job, -1)
         self._active_in[job.queue] -= 1
         if job.behind is not None:
@@ -294,6 +302,7 @@ class State(DeviceBooks):
     def forget(self, job: Job) -> None:
         """Remove a job that holds nothing; its story stays for a while."""
         self.queue_of_waiting.remove(job)
+        self.promises.remove(job)
         del self.jobs[job.id]
         self.wanted_count -= job.request.total_gpus
         self.growing_count -= job.request.max_workers is not None
