@@ -14,6 +14,7 @@ from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.lab.sandbox import Sandbox
 from tests.forge import Forge
 from tests.postgres import PostgresServer, postgres_server
+from tests.slurm import SlurmLab
 
 pytest_plugins = ["tests.selection"]
 
@@ -68,6 +69,15 @@ def wide_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 def cluster() -> Iterator[Lab]:
     """Three Engines in one Swarm: see :mod:`tests.cluster`."""
     from tests.cluster import started
+
+    with started() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmLab]:
+    """Three nodes of a real Slurm: see :mod:`tests.slurm`."""
+    from tests.slurm import started
 
     with started() as running:
         yield running

@@ -1,6 +1,7 @@
 """Prefect blocks: the nodes of a pool, and where its checkpoints are. ``pip install prefect-gpu`` makes them known."""
 
 from prefect_gpu.blocks.cluster import ClusterNode, GpuCluster
+from prefect_gpu.blocks.slurm import GpuSlurm, SlurmShape
 from prefect_gpu.blocks.storage import CheckpointStorage
 
-__all__ = ["CheckpointStorage", "ClusterNode", "GpuCluster"]
+__all__ = ["CheckpointStorage", "ClusterNode", "GpuCluster", "GpuSlurm", "SlurmShape"]

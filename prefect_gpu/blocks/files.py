@@ -16,10 +16,13 @@ from pydantic import ValidationError
 
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
 from prefect_gpu.blocks.cluster import GpuCluster
+from prefect_gpu.blocks.slurm import GpuSlurm
 from prefect_gpu.blocks.storage import CheckpointStorage
 from prefect_gpu.units import shown
 
-KINDS: dict[str, type[StrictBlock]] = {kind.get_block_type_slug(): kind for kind in (GpuCluster, CheckpointStorage)}
+KINDS: dict[str, type[StrictBlock]] = {
+    kind.get_block_type_slug(): kind for kind in (GpuCluster, GpuSlurm, CheckpointStorage)
+}
 _MOST_VALUES = 10_000  # of a block
 _FROM_FILE, _FROM_ENVIRONMENT = "from_file", "from_environment"
 

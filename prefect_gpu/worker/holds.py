@@ -114,7 +114,11 @@ class Holds:
         if seen.flow_run is None or job is None or job.active:
             return
         away = self.controller.away if hold.code == "never" else ()
-        if away:
+        coming = self.controller.coming(job.request) if hold.code == "never" else None
+        if coming is not None:
+            self._never.setdefault(run_id, hold)  # to be looked at again, until there is a node for it
+            hold = replace(hold, code="coming", reason=coming)
+        elif away:
             self._never.setdefault(run_id, hold)  # to be looked at again, until all are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
         if seen.shown is not None and seen.shown.reason == hold.reason:

@@ -121,7 +121,7 @@ class PoolSession:
         settings = self._settings = chosen.settings
         role = run_credentials(settings, chosen.credentials, self._logger)
         place = infrastructure_of(
-            pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes, self._umask
+            pool.name, settings, self._locks, self._printer, self._logger, chosen, self._umask, str(pool.id)
         )
         scope = await place.driver.scope() or ""
         if scope:
@@ -135,6 +135,7 @@ class PoolSession:
             PoolView(client, pool.name, worker._work_queues, self._server_clock),
             settings,
             local=place.driver.local,
+            contained=place.driver.contained,
             scope=scope,
             credentials=chosen.credentials,
             role=role,

@@ -1,0 +1,446 @@
+"""The `slurm` driver: runs are processes on nodes that Slurm lends, for a while and as they are needed.
+
+Slurm stays the master of nodes, accounts, limits and time. What is lent is an allocation, with an agent of ours on each
+of its nodes; to the scheduler each is a node that comes, and goes. The worker, its runs and the agents share the state
+folder: it lies in a file system that the nodes see at the same path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime import files
+from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.output import tail_lines
+from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm.client import SlurmClient, SlurmError
+from prefect_gpu.runtime.drivers.slurm.demand import Held, decide
+from prefect_gpu.runtime.drivers.slurm.handle import EndedHandle, SlurmHandle, ended_with, lost
+from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
+from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
+from prefect_gpu.runtime.drivers.slurm.shapes import Plan
+from prefect_gpu.scheduling.model.cluster import Device, Node
+from prefect_gpu.scheduling.model.jobs import Request
+
+_UNHEARD_S = 15.0  # a node whose agent is cut off for so long takes no more work
+
+
+@dataclass
+class _Lent:
+    """A node of an allocation whose agent has said what it is.
+
+    Attributes:
+        node: As the scheduler knows it.
+        heard_at: When its agent was last known to be connected, monotonic seconds.
+        ending: Whether Slurm ends it.
+    """
+
+    node: Node
+    pilot: Pilot
+    agent: str
+    adjustable: bool
+    heard_at: float
+    ending: bool = False
+
+
+class SlurmDriver(Driver):
+    """Starts runs on nodes that Slurm lends.
+
+    Args:
+        client: The cluster.
+        plan: Which allocations there may be.
+        folder: Of the pool's allocations, in the state folder.
+        prefix: See :func:`.pilots.prefix_of`.
+        agents: How agents start runs; their worker's address is filled in.
+        host, port, advertise: Where agents reach this worker; see :class:`.ChannelServer`.
+        echo: Called with a run's label and each line of its output; by default the line is printed.
+        comes_back_s: For so long agents of an earlier worker are waited for.
+        logger: Told of what went wrong.
+    """
+
+    local = False
+    locks: Path
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        plan: Plan,
+        folder: Path,
+        prefix: str,
+        *,
+        agents: words.Settings,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        advertise: str | None = None,
+        echo: Callable[[str, str], None] | None = None,
+        comes_back_s: float = 10.0,
+        logger: Logger | LoggerAdapter[Any],
+    ) -> None:
+        self._client, self._plan, self._folder = client, plan, folder.absolute()
+        self.locks = self._folder / "locks"
+        self._settings = agents
+        self._echo = echo or (lambda label, line: print(line))
+        self._logger = logger
+        self._pilots = Pilots(client, self._folder, prefix, logger)
+        self._hub = AgentHub(self._heard, host=host, port=port, advertise=advertise, logger=logger)
+        self._lent: dict[str, _Lent] = {}  # by agent
+        self._describing: dict[str, asyncio.Task[None]] = {}
+        self._handles: dict[str, SlurmHandle] = {}  # by the launch's folder
+        self._unneeded_since: dict[str, float] = {}  # by allocation
+        self._changed = asyncio.Event()
+        self._comes_back_s = comes_back_s
+        self._trouble = ""
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the allocations of an earlier worker, and let their agents connect.
+
+        Raises:
+            SlurmError: Slurm's commands are missing, or it does not answer.
+            OSError: The address for agents is in use, or is not this machine's.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.locks.mkdir(exist_ok=True)
+        await asyncio.to_thread(self._pilots.load)
+        await self._hub.start()
+        settings = dataclasses.replace(self._settings, url=self._hub.url)
+        words.write_secret(self._folder / words.AGENTS, dataclasses.asdict(settings))
+        await self._look()
+        self._hub.open()
+        with contextlib.suppress(asyncio.TimeoutError):  # who is cut off is a node later
+            await asyncio.wait_for(self._all_described(), self._comes_back_s)
+
+    async def close(self) -> None:
+        for task in self._describing.values():
+            task.cancel()
+        for handle in tuple(self._handles.values()):
+            handle.release()
+        await self._hub.close()
+
+    async def scope(self) -> str | None:
+        return f"slurm-{await self._client.cluster_name()}"
+
+    async def nodes(self) -> Sequence[Node]:
+        open_nodes, self.closed_nodes = [], ()
+        now = time.monotonic()
+        for lent in sorted(self._lent.values(), key=lambda one: one.node.id):
+            if self._hub.connected(lent.agent):
+                lent.heard_at = now
+            takes_work = not (lent.ending or lent.pilot.given_back) and now - lent.heard_at < _UNHEARD_S
+            takes_work = takes_work and lent.pilot.job is not None and lent.pilot.job.runs
+            if takes_work:
+                open_nodes.append(lent.node)
+            else:
+                self.closed_nodes = (*self.closed_nodes, lent.node)
+        return tuple(open_nodes)
+
+    async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
+        """See :meth:`.Driver.watch_nodes`. Allocations are asked for, and given back, as the queue needs them."""
+        known: tuple[Sequence[Node], Sequence[Node]] | None = None
+        looked_at = -self._plan.poll_s
+        while True:
+            try:
+                if time.monotonic() - looked_at >= self._plan.poll_s:
+                    looked_at = time.monotonic()
+                    await self._look()
+                    self._trouble = ""
+            except SlurmError as error:  # what there is goes on
+                if self._trouble != str(error):
+                    self._trouble = str(error)
+                    self._logger.warning("Slurm does not answer: %s What runs goes on.", error)
+            if self.may_start():
+                known = await self._balance(tell, known)
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), min(1.0, self._plan.poll_s))
+
+    async def _balance(
+        self, tell: Callable[[Sequence[Node]], None], known: tuple[Sequence[Node], Sequence[Node]] | None
+    ) -> tuple[Sequence[Node], Sequence[Node]]:
+        """Have as many allocations as the queue is worth, and say which nodes there are.
+
+        Whoever is given back takes no work from this moment on: between the decision and the word to the scheduler,
+        nothing else happens.
+        """
+        decision = decide(self._plan, self.demand().waiting, self._held())
+        given_back = [self._pilots.all[name] for name in decision.give_back]
+        for pilot in given_back:
+            pilot.given_back = True
+        nodes = await self.nodes()
+        if (nodes, self.closed_nodes) != known:
+            known = nodes, self.closed_nodes
+            tell(nodes)
+        try:
+            again = [pilot for pilot in self._pilots.all.values() if pilot.given_back and pilot not in given_back]
+            if given_back:
+                numbers = ", ".join(pilot.record.job for pilot in given_back)
+                self._logger.info("Nobody needs Slurm's jobs %s any more: they are given back.", numbers)
+                await self._pilots.give_back(given_back + again)
+            for shape in self._plan.shapes:
+                for _ in range(decision.submit.get(shape.name, 0)):
+                    asked = await self._pilots.submit(shape)
+                    if asked is None:
+                        break
+                    self._admit(asked)
+        except SlurmError as error:
+            self._logger.warning("Slurm was not told: %s It is told again.", error)
+        return known
+
+    def _held(self) -> list[Held]:
+        """All allocations, for the decision."""
+        demand, now = self.demand(), time.monotonic()
+        busy_nodes = demand.busy | {handle.node for handle in self._handles.values()}
+        wanted = {shape.name for run in demand.waiting if (shape := self._plan.shape_for(run.request)) is not None}
+        held = []
+        for pilot in self._pilots.all.values():
+            if pilot.given_back:
+                continue
+            busy = any(lent.pilot is pilot and lent.node.id in busy_nodes for lent in self._lent.values())
+            if busy or pilot.record.shape in wanted:
+                self._unneeded_since.pop(pilot.name, None)
+            since = self._unneeded_since.setdefault(pilot.name, now)
+            held.append(Held(pilot.name, pilot.record.shape, busy, now - since))
+        return held
+
+    def coming(self, request: Request) -> str | None:
+        shape = self._plan.shape_for(request)
+        if shape is None:
+            return None
+        if self._pilots.trouble:
+            return self._pilots.trouble.rstrip(".")
+        waits = [
+            pilot.job
+            for pilot in self._pilots.all.values()
+            if pilot.record.shape == shape.name and pilot.job is not None and pilot.job.waits
+        ]
+        if waits:
+            why = waits[0].reason
+            words_ = f", because of {why}" if why not in ("None", "") else ""
+            return f"Slurm is asked for an allocation of the shape {shape.name!r}: job {waits[0].id} waits{words_}"
+        if self._trouble:
+            return f"Slurm does not answer: {self._trouble}".rstrip(".")
+        return f"Slurm is asked for an allocation of the shape {shape.name!r}"
+
+    # -- allocations ----------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        for pilot, why in await self._pilots.look():
+            self._lose(pilot, why)
+        for pilot in self._pilots.all.values():
+            self._admit(pilot)
+
+    def _admit(self, pilot: Pilot) -> None:
+        """Let an allocation's agents connect, and ask them what they have."""
+        for rank in range(pilot.record.nodes):
+            agent = words.agent_id(pilot.name, rank)
+            if agent not in self._describing and agent not in self._lent:
+                self._hub.admit(agent, pilot.record.token)
+                self._describing[agent] = asyncio.create_task(self._describe(pilot, agent), name=f"agent {agent}")
+
+    async def _describe(self, pilot: Pilot, agent: str) -> None:
+        try:
+            told = await self._hub.ask(agent, words.DESCRIBE)
+            node = _node(f"{told['host']}.{told['job']}", told)
+            for finding in told["findings"]:
+                self._logger.info("Node %s: %s", node.id, finding)
+            if not node.devices and self._plan_devices(pilot):
+                self._logger.error(
+                    "Node %s has no GPU that can be used, and its shape %r asks for some.", node.id, pilot.record.shape
+                )
+            self._lent[agent] = _Lent(node, pilot, agent, bool(told["adjustable"]), time.monotonic())
+        except LaunchError as error:
+            self._logger.debug("Agent %s: %s", agent, error)
+        finally:
+            self._describing.pop(agent, None)
+            self._changed.set()
+
+    def _plan_devices(self, pilot: Pilot) -> int:
+        return next((shape.devices for shape in self._plan.shapes if shape.name == pilot.record.shape), 0)
+
+    async def _all_described(self) -> None:
+        running = [
+            task
+            for agent, task in self._describing.items()
+            if (pilot := self._pilots.all.get(agent.rpartition(".")[0])) and pilot.job is not None and pilot.job.runs
+        ]
+        await asyncio.gather(*(asyncio.shield(task) for task in running))
+
+    def _lose(self, pilot: Pilot, why: str) -> None:
+        """An allocation is over, and so is whatever ran in it."""
+        self._unneeded_since.pop(pilot.name, None)
+        agents = {words.agent_id(pilot.name, rank) for rank in range(pilot.record.nodes)}
+        for agent in agents:
+            self._hub.drop(agent)
+            self._lent.pop(agent, None)
+        for handle in [one for one in self._handles.values() if one.agent in agents]:
+            handle.lose(why)
+        if not pilot.given_back:
+            self._logger.warning("%s", why)
+        self._changed.set()
+
+    def _heard(self, agent: str, kind: str, data: dict[str, Any]) -> None:
+        if kind == words.EXIT and (handle := self._handles.get(str(data.pop("run_dir", "")))) is not None:
+            report: ExitReport = files.build(ExitReport, data)
+            handle.exited(dataclasses.replace(report, tail=tail_lines(handle.folder / supervisor.OUTPUT)))
+        elif kind == words.ENDING and (lent := self._lent.get(agent)) is not None:
+            lent.ending = True
+            self._changed.set()
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    async def launch(self, spec: LaunchSpec) -> RunHandle:
+        name, run_dir = spec.label or spec.run_id, _own_folder(spec.run_dir)
+        lent = self._lent_node(spec.node)
+        if lent is None:
+            failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
+            failed.away = True
+            raise failed
+        if not await asyncio.to_thread(_take, run_dir, lent.node.id):
+            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
+        launching = asyncio.ensure_future(self._launch(lent, spec, run_dir))
+        try:
+            told = await asyncio.shield(launching)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._abandon(launching, lent, run_dir))
+            raise
+        return self._follow(spec.run_id, run_dir, lent.node.id, lent, told, 0, name, spec.stream_output)
+
+    async def _launch(self, lent: _Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
+        words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))
+        try:
+            return await self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir))
+        finally:
+            (run_dir / words.SPEC).unlink(missing_ok=True)
+
+    async def _abandon(self, launching: asyncio.Future[dict[str, Any]], lent: _Lent, run_dir: Path) -> None:
+        with contextlib.suppress(LaunchError):
+            await launching
+            await self._hub.ask(lent.agent, words.STOP, run_dir=str(run_dir), grace_seconds=0)
+
+    async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
+        run_dir = _own_folder(run_dir)
+        if await asyncio.to_thread(_take, run_dir, ""):
+            return None  # nobody may start it any more
+        node = _taken_by(run_dir)
+        if not node:
+            return None
+        if (report := ended_with(run_dir, self._logger.error)) is not None:
+            return EndedHandle(run_id, node, report, **_facts(run_dir))
+        lent = self._lent_node(node)
+        connecting = [task for agent, task in self._describing.items() if self._runs_in(agent, node)]
+        if lent is None and connecting:
+            await asyncio.wait(connecting, timeout=self._comes_back_s)
+            lent = self._lent_node(node)
+            if lent is None and self._runs_in_any(node):
+                raise LaunchError(f"The agent of node {node} is not connected")
+        if lent is None:
+            # Its allocation is over. Nothing that had not begun by then ever will.
+            if not (run_dir / supervisor.PROCESS).exists():
+                await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True})
+                return None
+            return EndedHandle(run_id, node, lost(f"The allocation of its node {node} has ended."), **_facts(run_dir))
+        told = await self._hub.ask(lent.agent, words.ADOPT, run_id=run_id, run_dir=str(run_dir))
+        if not told:
+            return None
+        output = run_dir / supervisor.OUTPUT
+        offset = output.stat().st_size if output.exists() else 0
+        return self._follow(run_id, run_dir, node, lent, told, offset, run_id, True)
+
+    def _runs_in_any(self, node: str) -> bool:
+        return any(pilot.record.job == node.rpartition(".")[2] for pilot in self._pilots.all.values())
+
+    def _runs_in(self, agent: str, node: str) -> bool:
+        pilot = self._pilots.all.get(agent.rpartition(".")[0])
+        return pilot is not None and pilot.record.job == node.rpartition(".")[2]
+
+    def _lent_node(self, name: str) -> _Lent | None:
+        """The node of that name; with an empty one, any."""
+        return next((lent for lent in self._lent.values() if name in ("", lent.node.id)), None)
+
+    def _follow(
+        self,
+        run_id: str,
+        run_dir: Path,
+        node: str,
+        lent: _Lent,
+        told: dict[str, Any],
+        offset: int,
+        label: str,
+        stream: bool,
+    ) -> SlurmHandle:
+        handle = SlurmHandle(
+            run_id,
+            run_dir,
+            node,
+            told,
+            hub=self._hub,
+            agent=lent.agent,
+            adjustable=lent.adjustable,
+            echo=functools.partial(self._echo, label) if stream else None,
+            offset=offset,
+            logger=self._logger,
+        )
+        self._handles[str(run_dir)] = handle
+        handle.when_over(lambda: self._handles.pop(str(run_dir), None))
+        if (report := ended_with(run_dir, self._logger.error)) is not None:  # it was quicker than the answer
+            handle.exited(report)
+        return handle
+
+
+def _node(name: str, told: Mapping[str, Any]) -> Node:
+    """What an agent says of its node, for the scheduler."""
+    devices = tuple(
+        Device(
+            f"{name}/{one['id']}" if one["virtual"] else str(one["id"]),
+            str(one["kind"]),
+            int(one["memory_bytes"]),
+            bool(one["virtual"]),
+            tuple(one["cores"]),
+        )
+        for one in told["devices"]
+    )
+    return Node(name, devices, tuple(told["cpus"]))
+
+
+def _own_folder(run_dir: Path) -> Path:
+    folder = Path(run_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _take(run_dir: Path, node: str) -> bool:
+    """Let this node alone start the launch; an empty name: nobody. Exactly one caller ever gets True."""
+    temporary = run_dir / f"{words.PLACE}.{os.getpid()}.{time.monotonic_ns()}.tmp"
+    supervisor.write_json(str(temporary), {"node": node})
+    try:
+        os.link(temporary, run_dir / words.PLACE)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    supervisor.sync_folder(str(run_dir))
+    return True
+
+
+def _taken_by(run_dir: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        return str(json.loads((run_dir / words.PLACE).read_text()).get("node", ""))
+    return ""
+
+
+def _facts(run_dir: Path) -> dict[str, Any]:
+    found = supervisor.read_json(str(run_dir / supervisor.PROCESS)) or {}
+    return {"pid": int(found.get("pid", 0)), "warm": bool(found.get("warm", False))}
