@@ -125,10 +125,25 @@ class Wanted:
     Attributes:
         request: What it asks for.
         expected_s: For how long it is expected to hold its devices, seconds; None: nobody knows.
+        needs_s: For so long its devices must be there, or what it did would be lost.
     """
 
     request: Request
     expected_s: float | None = None
+    needs_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Coming:
+    """What a driver whose nodes come and go can say to a run that waits.
+
+    Attributes:
+        words: Why it waits, or why there will never be a node for it, without a full stop.
+        possible: Whether there may be a node that can hold it.
+    """
+
+    words: str
+    possible: bool = True
 
 
 @dataclass(frozen=True)
@@ -224,11 +239,8 @@ class Driver(abc.ABC):
         """The nodes that there are, once the driver has started; None: whoever made it knows."""
         return None
 
-    def coming(self, request: Request) -> str | None:
-        """Why a run that no node can hold now may find one later, as a sentence without a full stop; None: it may not.
-
-        For drivers whose nodes come and go as they are needed.
-        """
+    def coming(self, run: Wanted) -> Coming | None:
+        """What is being done for a run that waits, by drivers whose nodes come and go; None: nothing."""
         return None
 
     async def scope(self) -> str | None:

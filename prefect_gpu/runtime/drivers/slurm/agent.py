@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime import files
-from prefect_gpu.runtime.drivers import intent, priority
+from prefect_gpu.runtime.drivers import intent, priority, supervisor
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -244,12 +244,50 @@ class Agent:
         return settings.url
 
 
-async def _main(folder: str, allocation: str) -> None:
+async def _serve(folder: str, allocation: str) -> None:
     await Agent(Path(folder), allocation, int(os.environ.get("SLURM_NODEID") or 0)).run()
 
 
-if __name__ == "__main__":
-    # What runs leave behind is this process's, whoever of them ends first: so Slurm finds it at the end.
+def guard(work: Callable[[], None]) -> int:
+    """Do the work in a process of its own; when that ends, however it does, end whatever it has started.
+
+    Not every Slurm finds processes again whose parents have ended (``ProctrackType``): a run must not outlive the agent
+    that watches over it, since it is then started anew elsewhere.
+
+    Returns:
+        The exit code.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    asyncio.run(_main(*sys.argv[1:3]))
+    worker = os.fork()
+    if worker == 0:
+        work()
+        return 0
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_IGN)  # Slurm's, for the agent
+    status = 0
+    while True:
+        try:
+            ended, ended_with = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return os.waitstatus_to_exitcode(status)
+        if ended == worker:
+            status, worker = ended_with, 0
+        if not worker:
+            for process in supervisor.descendants(os.getpid()):
+                supervisor.send(process.pid, process.start_ticks, signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> None:
+    """Take the folder of the pool's allocations, and the name of this one."""
+
+    def work() -> None:
+        # What a run leaves behind when its supervisor ends is this process's.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+        asyncio.run(_serve(*arguments))
+
+    sys.exit(abs(guard(work)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:3])

@@ -166,7 +166,8 @@ class SlurmClient:
         if process.returncode:
             said = complaint.decode(errors="replace").strip()
             kind = SlurmAway if any(words in said for words in _AWAY) else SlurmError
-            raise kind(f"{program}: {said.splitlines()[-1] if said else f'exit code {process.returncode}'}")
+            last = said.splitlines()[-1] if said else f"{program}: exit code {process.returncode}"
+            raise kind(last.replace(": error: ", ": ", 1))
         return out.decode(errors="replace")
 
 

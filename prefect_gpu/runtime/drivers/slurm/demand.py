@@ -29,12 +29,14 @@ class Held:
         shape: Name of its shape.
         busy: Whether something runs in it.
         idle_s: For how long nobody has needed it.
+        left_s: Until its end.
     """
 
     name: str
     shape: str
     busy: bool = False
     idle_s: float = 0.0
+    left_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,14 @@ def decide(plan: Plan, waiting: Sequence[Wanted], held: Collection[Held]) -> Dec
     give_back: list[str] = []
     work = _work_by_shape(plan, waiting)
     for shape in plan.shapes:
+        runs = work.get(shape.name, [])
         ours = [one for one in held if one.shape == shape.name]
+        # One that is about to end is of no use to those who wait, and would keep its successor from them.
+        late = [one for one in ours if not one.busy and runs and one.left_s < min(run.needs_s for run in runs)]
+        give_back += sorted(one.name for one in late)
+        ours = [one for one in ours if one not in late]
         free = [one for one in ours if not one.busy]
-        fresh = _worth(shape, work.get(shape.name, []), plan.worth_s, len(ours) - len(free))
+        fresh = _worth(shape, runs, plan.worth_s, len(ours) - len(free))
         more = min(max(fresh - len(free), shape.minimum - len(ours)), shape.maximum - len(ours))
         if more > 0:
             submit[shape.name] = more
@@ -78,7 +85,7 @@ def decide(plan: Plan, waiting: Sequence[Wanted], held: Collection[Held]) -> Dec
 def _work_by_shape(plan: Plan, waiting: Sequence[Wanted]) -> dict[str, list[Wanted]]:
     found: dict[str, list[Wanted]] = {}
     for run in waiting:
-        if (shape := plan.shape_for(run.request)) is not None:
+        if (shape := plan.shape_for(run)) is not None:
             found.setdefault(shape.name, []).append(run)
     return found
 

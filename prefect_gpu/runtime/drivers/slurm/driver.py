@@ -11,48 +11,31 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import json
-import os
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import supervisor
-from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
+from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.output import tail_lines
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient, SlurmError
 from prefect_gpu.runtime.drivers.slurm.demand import Held, decide
 from prefect_gpu.runtime.drivers.slurm.handle import EndedHandle, SlurmHandle, ended_with, lost
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
+from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_of
+from prefect_gpu.runtime.drivers.slurm.outlook import coming
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
+from prefect_gpu.runtime.drivers.slurm.place import facts_of, take, taken_by
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
-from prefect_gpu.scheduling.model.cluster import Device, Node
-from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.model.cluster import Node
 
+_MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
 _UNHEARD_S = 15.0  # a node whose agent is cut off for so long takes no more work
-
-
-@dataclass
-class _Lent:
-    """A node of an allocation whose agent has said what it is.
-
-    Attributes:
-        node: As the scheduler knows it.
-        heard_at: When its agent was last known to be connected, monotonic seconds.
-        ending: Whether Slurm ends it.
-    """
-
-    node: Node
-    pilot: Pilot
-    agent: str
-    adjustable: bool
-    heard_at: float
-    ending: bool = False
 
 
 class SlurmDriver(Driver):
@@ -95,7 +78,7 @@ class SlurmDriver(Driver):
         self._logger = logger
         self._pilots = Pilots(client, self._folder, prefix, logger)
         self._hub = AgentHub(self._heard, host=host, port=port, advertise=advertise, logger=logger)
-        self._lent: dict[str, _Lent] = {}  # by agent
+        self._lent: dict[str, Lent] = {}  # by agent
         self._describing: dict[str, asyncio.Task[None]] = {}
         self._handles: dict[str, SlurmHandle] = {}  # by the launch's folder
         self._unneeded_since: dict[str, float] = {}  # by allocation
@@ -137,6 +120,7 @@ class SlurmDriver(Driver):
         open_nodes, self.closed_nodes = [], ()
         now = time.monotonic()
         for lent in sorted(self._lent.values(), key=lambda one: one.node.id):
+            lent.learn_end()
             if self._hub.connected(lent.agent):
                 lent.heard_at = now
             takes_work = not (lent.ending or lent.pilot.given_back) and now - lent.heard_at < _UNHEARD_S
@@ -203,7 +187,7 @@ class SlurmDriver(Driver):
         """All allocations, for the decision."""
         demand, now = self.demand(), time.monotonic()
         busy_nodes = demand.busy | {handle.node for handle in self._handles.values()}
-        wanted = {shape.name for run in demand.waiting if (shape := self._plan.shape_for(run.request)) is not None}
+        wanted = {shape.name for run in demand.waiting if (shape := self._plan.shape_for(run)) is not None}
         held = []
         for pilot in self._pilots.all.values():
             if pilot.given_back:
@@ -212,27 +196,15 @@ class SlurmDriver(Driver):
             if busy or pilot.record.shape in wanted:
                 self._unneeded_since.pop(pilot.name, None)
             since = self._unneeded_since.setdefault(pilot.name, now)
-            held.append(Held(pilot.name, pilot.record.shape, busy, now - since))
+            ends_at = pilot.job.ends_at if pilot.job is not None and pilot.job.runs else None
+            left_s = math.inf if ends_at is None else ends_at - time.time()
+            held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s))
         return held
 
-    def coming(self, request: Request) -> str | None:
-        shape = self._plan.shape_for(request)
-        if shape is None:
-            return None
-        if self._pilots.trouble:
-            return self._pilots.trouble.rstrip(".")
-        waits = [
-            pilot.job
-            for pilot in self._pilots.all.values()
-            if pilot.record.shape == shape.name and pilot.job is not None and pilot.job.waits
-        ]
-        if waits:
-            why = waits[0].reason
-            words_ = f", because of {why}" if why not in ("None", "") else ""
-            return f"Slurm is asked for an allocation of the shape {shape.name!r}: job {waits[0].id} waits{words_}"
-        if self._trouble:
-            return f"Slurm does not answer: {self._trouble}".rstrip(".")
-        return f"Slurm is asked for an allocation of the shape {shape.name!r}"
+    def coming(self, run: Wanted) -> Coming | None:
+        """See :meth:`.Driver.coming`."""
+        trouble = self._pilots.trouble or self._trouble
+        return coming(run, self._plan, self._pilots.all.values(), trouble, bool(self._describing))
 
     # -- allocations ----------------------------------------------------------------------------------------------
 
@@ -253,14 +225,14 @@ class SlurmDriver(Driver):
     async def _describe(self, pilot: Pilot, agent: str) -> None:
         try:
             told = await self._hub.ask(agent, words.DESCRIBE)
-            node = _node(f"{told['host']}.{told['job']}", told)
+            node = node_of(f"{told['host']}.{told['job']}", told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)
             if not node.devices and self._plan_devices(pilot):
                 self._logger.error(
                     "Node %s has no GPU that can be used, and its shape %r asks for some.", node.id, pilot.record.shape
                 )
-            self._lent[agent] = _Lent(node, pilot, agent, bool(told["adjustable"]), time.monotonic())
+            self._lent[agent] = Lent(node, pilot, agent, bool(told["adjustable"]), time.monotonic())
         except LaunchError as error:
             self._logger.debug("Agent %s: %s", agent, error)
         finally:
@@ -308,7 +280,7 @@ class SlurmDriver(Driver):
             failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
             failed.away = True
             raise failed
-        if not await asyncio.to_thread(_take, run_dir, lent.node.id):
+        if not await asyncio.to_thread(take, run_dir, lent.node.id):
             raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
         launching = asyncio.ensure_future(self._launch(lent, spec, run_dir))
         try:
@@ -318,27 +290,27 @@ class SlurmDriver(Driver):
             raise
         return self._follow(spec.run_id, run_dir, lent.node.id, lent, told, 0, name, spec.stream_output)
 
-    async def _launch(self, lent: _Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
+    async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
         words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))
         try:
             return await self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir))
         finally:
             (run_dir / words.SPEC).unlink(missing_ok=True)
 
-    async def _abandon(self, launching: asyncio.Future[dict[str, Any]], lent: _Lent, run_dir: Path) -> None:
+    async def _abandon(self, launching: asyncio.Future[dict[str, Any]], lent: Lent, run_dir: Path) -> None:
         with contextlib.suppress(LaunchError):
             await launching
             await self._hub.ask(lent.agent, words.STOP, run_dir=str(run_dir), grace_seconds=0)
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
         run_dir = _own_folder(run_dir)
-        if await asyncio.to_thread(_take, run_dir, ""):
+        if await asyncio.to_thread(take, run_dir, ""):
             return None  # nobody may start it any more
-        node = _taken_by(run_dir)
+        node = taken_by(run_dir)
         if not node:
             return None
         if (report := ended_with(run_dir, self._logger.error)) is not None:
-            return EndedHandle(run_id, node, report, **_facts(run_dir))
+            return EndedHandle(run_id, node, report, **facts_of(run_dir))
         lent = self._lent_node(node)
         connecting = [task for agent, task in self._describing.items() if self._runs_in(agent, node)]
         if lent is None and connecting:
@@ -351,7 +323,7 @@ class SlurmDriver(Driver):
             if not (run_dir / supervisor.PROCESS).exists():
                 await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True})
                 return None
-            return EndedHandle(run_id, node, lost(f"The allocation of its node {node} has ended."), **_facts(run_dir))
+            return EndedHandle(run_id, node, lost(f"The allocation of its node {node} has ended."), **facts_of(run_dir))
         told = await self._hub.ask(lent.agent, words.ADOPT, run_id=run_id, run_dir=str(run_dir))
         if not told:
             return None
@@ -366,7 +338,7 @@ class SlurmDriver(Driver):
         pilot = self._pilots.all.get(agent.rpartition(".")[0])
         return pilot is not None and pilot.record.job == node.rpartition(".")[2]
 
-    def _lent_node(self, name: str) -> _Lent | None:
+    def _lent_node(self, name: str) -> Lent | None:
         """The node of that name; with an empty one, any."""
         return next((lent for lent in self._lent.values() if name in ("", lent.node.id)), None)
 
@@ -375,7 +347,7 @@ class SlurmDriver(Driver):
         run_id: str,
         run_dir: Path,
         node: str,
-        lent: _Lent,
+        lent: Lent,
         told: dict[str, Any],
         offset: int,
         label: str,
@@ -400,47 +372,7 @@ class SlurmDriver(Driver):
         return handle
 
 
-def _node(name: str, told: Mapping[str, Any]) -> Node:
-    """What an agent says of its node, for the scheduler."""
-    devices = tuple(
-        Device(
-            f"{name}/{one['id']}" if one["virtual"] else str(one["id"]),
-            str(one["kind"]),
-            int(one["memory_bytes"]),
-            bool(one["virtual"]),
-            tuple(one["cores"]),
-        )
-        for one in told["devices"]
-    )
-    return Node(name, devices, tuple(told["cpus"]))
-
-
 def _own_folder(run_dir: Path) -> Path:
     folder = Path(run_dir).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _take(run_dir: Path, node: str) -> bool:
-    """Let this node alone start the launch; an empty name: nobody. Exactly one caller ever gets True."""
-    temporary = run_dir / f"{words.PLACE}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    supervisor.write_json(str(temporary), {"node": node})
-    try:
-        os.link(temporary, run_dir / words.PLACE)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink()
-    supervisor.sync_folder(str(run_dir))
-    return True
-
-
-def _taken_by(run_dir: Path) -> str:
-    with contextlib.suppress(OSError, ValueError):
-        return str(json.loads((run_dir / words.PLACE).read_text()).get("node", ""))
-    return ""
-
-
-def _facts(run_dir: Path) -> dict[str, Any]:
-    found = supervisor.read_json(str(run_dir / supervisor.PROCESS)) or {}
-    return {"pid": int(found.get("pid", 0)), "warm": bool(found.get("warm", False))}

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prefect_gpu.runtime.drivers.base import Wanted
 from prefect_gpu.scheduling.model.jobs import Request
 
+_STARTS_S = 10.0  # from its start by Slurm until the first run can begin
 AGENT = "prefect_gpu.runtime.drivers.slurm.agent"
 
 
@@ -61,9 +63,9 @@ class Shape:
         return self.virtual_devices or gpus_of(self.gres)
 
     @property
-    def all_devices(self) -> int:
-        """Devices of an allocation."""
-        return self.devices * self.nodes
+    def useful_s(self) -> float:
+        """Seconds for which it can be of use, from its agents' start on."""
+        return max(0.0, self.minutes * 60 - _STARTS_S)
 
     def instances(self, request: Request) -> int:
         """How many instances of a run one allocation can hold; 0: none."""
@@ -144,9 +146,9 @@ class Plan:
     worth_s: float = 60.0
     poll_s: float = 5.0
 
-    def shape_for(self, request: Request) -> Shape | None:
-        """The first shape that can hold a run; None: none can."""
-        return next((shape for shape in self.shapes if shape.holds(request)), None)
+    def shape_for(self, run: Wanted) -> Shape | None:
+        """The first shape that can hold a run, and is there for long enough; None: none can."""
+        return next((one for one in self.shapes if one.holds(run.request) and run.needs_s <= one.useful_s), None)
 
 
 def gpus_of(gres: str) -> int:
