@@ -88,7 +88,8 @@ def _described(path: Path, document: Any) -> Described:
         raise BlockError(f"{path}: a block is written as `field: value` lines.")
     kind, name = document.pop("block", None), document.pop("name", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise BlockError(f"{path}: block={shown(kind)} is not known: write {' or '.join(sorted(KINDS))}.")
+        *most, last = sorted(KINDS)
+        raise BlockError(f"{path}: block={shown(kind)} is not known: write {', '.join(most)} or {last}.")
     if not isinstance(name, str) or not name:
         raise BlockError(f"{path}: name={shown(name)}: give the block a name, such as name: lab.")
     try:

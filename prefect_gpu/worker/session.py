@@ -156,7 +156,10 @@ class PoolSession:
         if not place.driver.local:
             nodes, devices = self.controller.fleet.nodes, self.controller.fleet.devices
             where = f" on {', '.join(node.id for node in nodes) or 'no node'}"
-            say_devices(pool.name, devices, self._printer, self._logger, where)
+            if devices or not place.driver.elastic:
+                say_devices(pool.name, devices, self._printer, self._logger, where)
+            else:
+                self._printer(f"Serving pool {pool.name!r} with nodes that come as they are needed: there is none yet")
         await self._open_page()
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "stream": host.stream.run,

@@ -220,6 +220,7 @@ class Driver(abc.ABC):
             goes on.
         away: Names of nodes that belong to what is served and cannot be used now: closed, down, or out of reach. They
             may be back, so nothing is refused because there is no room without them.
+        elastic: Whether its nodes come and go as they are needed: without any, it serves all the same.
         contained: Whether runs are in containers, which get nothing of the worker's machine.
         demand: Asked by drivers whose nodes come and go as they are needed.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
@@ -227,6 +228,7 @@ class Driver(abc.ABC):
     """
 
     local = True
+    elastic = False
     contained = False
     files: Path | None = None
     locks: Path | None = None

@@ -40,7 +40,6 @@ class SlurmPool(LivePool):
             "slurm": self.name,
             "advertise": self.lab.gateway,
             "channel_host": "0.0.0.0",
-            "virtual_devices": "0",  # of this machine, which has no run
         }
         return super().start_worker(*arguments, wait=wait, state_dir=state_dir, **(settings | env))
 

@@ -54,6 +54,7 @@ class SlurmDriver(Driver):
     """
 
     local = False
+    elastic = True
     locks: Path
 
     def __init__(
