@@ -15,8 +15,8 @@ from prefect.client.orchestration import PrefectClient
 from benchmarks._host.served import using
 from prefect_gpu.blocks import GpuSlurm, SlurmShape
 from prefect_gpu.lab.sandbox import Process, Sandbox, wait_until
+from prefect_gpu.lab.slurm_nodes import SlurmLab
 from tests.live.pool import LivePool, work_pool
-from tests.slurm import SlurmLab
 
 SMALL: dict[str, Any] = {"name": "small", "gres": "gpu:2", "time": "30", "virtual_devices": 2, "maximum": 3}
 

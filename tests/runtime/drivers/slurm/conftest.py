@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.base import Demand
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.cluster import Node
-from tests.slurm import SlurmLab
 
 LOGGER = logging.getLogger("test.driver")
 SHAPE = Shape("small", minutes=30, gres="gpu:2", cpus=1, virtual_devices=2, python=sys.executable)

@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import LOGGER, SHAPE, Watched, make, watched
-from tests.slurm import SlurmLab
 
 ONE = Demand(waiting=(Wanted(Request(gpus=1)),))
 WAITS = "import time; open('ready', 'w').close(); time.sleep(600)"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.conformance import DriverConformance, MakeDriver, alive
 from tests.runtime.drivers.slurm.conftest import SHAPE, make, watched
-from tests.slurm import SlurmLab
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["cold", "warm"])

@@ -1,4 +1,7 @@
-"""A real Slurm on this machine, three nodes of two GPUs' names each: one for each process of the tests."""
+"""A real Slurm on this machine, whose nodes are network name spaces: for the tests and the benchmarks.
+
+It is what ``deployments/slurm/cluster.sh`` starts; whoever has a checkout of the repository can have one.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from prefect_gpu.lab.docker_nodes import missing as _missing
 
-SCRIPT = Path(__file__).parents[1] / "deployments" / "slurm" / "cluster.sh"
+SCRIPT = Path(__file__).parents[2] / "deployments" / "slurm" / "cluster.sh"
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip", "nsenter", "unshare")
 
 
@@ -59,19 +63,38 @@ class SlurmLab:
         env = os.environ | {"SLURM_CONF": str(self.conf)}
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
+    def completed_jobs(self) -> dict[str, float]:
+        """The jobs that are over, and for how many seconds each had its nodes.
+
+        Slurm writes them down a moment after they have left its queue.
+        """
+        file = self.folder / "log" / "jobs.txt"
+        found = {}
+        for line in file.read_text().splitlines() if file.exists() else ():
+            told = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            begin, end = (datetime.fromisoformat(told[name]) for name in ("StartTime", "EndTime"))
+            found[told["JobId"]] = (end - begin).total_seconds() * int(told["NodeCnt"])
+        return found
+
     def queue(self) -> list[str]:
         """Numbers of the jobs that wait or run."""
         return self.command("squeue", "--noheader", "--format=%i").split()
 
 
 @contextlib.contextmanager
-def started(nodes: int = 3) -> Iterator[SlurmLab]:
-    """Start the cluster, and stop it at the end with all that runs in it."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    prefix, subnet = f"pgs{number}", f"10.78.{number}"
-    environ = {"PREFIX": f"{prefix}n", "SUBNET": subnet, "NODES": str(nodes), "PORT": str(6820 + 2 * number)}
+def started(nodes: int = 3, gpus: int = 2, number: int = 0) -> Iterator[SlurmLab]:
+    """Start the cluster, and stop it at the end with all that runs in it.
+
+    Args:
+        nodes: How many nodes.
+        gpus: GPUs of each, which are names and no devices.
+        number: Several at once on one machine need several numbers.
+    """
+    prefix, subnet = f"pgs{number}n", f"10.78.{number}"
+    environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus)}
+    environ["PORT"] = str(6820 + 2 * number)
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}"
-    lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}n{one}" for one in range(1, nodes + 1)), environ)
+    lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}{one}" for one in range(1, nodes + 1)), environ)
     try:
         lab.script("start")
         yield lab
