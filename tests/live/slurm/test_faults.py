@@ -43,9 +43,9 @@ async def test_a_run_outlives_its_allocations_its_agent_and_its_worker(slurm_poo
     await asyncio.to_thread(slurm_pool.lab.script, "controller-stop")
     await asyncio.to_thread(worker.kill)
     await goes_on(trace)
-    await asyncio.to_thread(slurm_pool.lab.script, "controller-start")
     worker = slurm_pool.start_worker()
     worker.wait_for_output("adopted it")
+    await asyncio.to_thread(slurm_pool.lab.script, "controller-start")
     await goes_on(trace)
     assert slurm_pool.lab.queue() == [second]
     kill_agent(slurm_pool.state_dir)

@@ -23,7 +23,7 @@ from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.output import tail_lines
 from prefect_gpu.runtime.drivers.slurm import words
-from prefect_gpu.runtime.drivers.slurm.client import SlurmClient, SlurmError
+from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient, SlurmError
 from prefect_gpu.runtime.drivers.slurm.demand import Held, decide
 from prefect_gpu.runtime.drivers.slurm.handle import EndedHandle, SlurmHandle, ended_with, lost
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
@@ -35,6 +35,7 @@ from prefect_gpu.runtime.drivers.slurm.shapes import Plan
 from prefect_gpu.scheduling.model.cluster import Node
 
 _MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
+_CLUSTER = "cluster"  # a file: which one it is, for a time when nobody could say so
 _UNHEARD_S = 15.0  # a node whose agent is cut off for so long takes no more work
 
 
@@ -92,8 +93,10 @@ class SlurmDriver(Driver):
     async def start(self) -> None:
         """Find the allocations of an earlier worker, and let their agents connect.
 
+        While slurmctld is away, nothing is asked for, and what runs is taken over all the same.
+
         Raises:
-            SlurmError: Slurm's commands are missing, or it does not answer.
+            SlurmError: Slurm's commands are missing, or it refuses us.
             OSError: The address for agents is in use, or is not this machine's.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -102,7 +105,11 @@ class SlurmDriver(Driver):
         await self._hub.start()
         settings = dataclasses.replace(self._settings, url=self._hub.url)
         words.write_secret(self._folder / words.AGENTS, dataclasses.asdict(settings))
-        await self._look()
+        try:
+            await self._look()
+        except SlurmAway as error:
+            self._logger.warning("Slurm does not answer: %s. It is asked again.", error)
+            self._admit_all()
         self._hub.open()
         with contextlib.suppress(asyncio.TimeoutError):  # who is cut off is a node later
             await asyncio.wait_for(self._all_described(), self._comes_back_s)
@@ -115,7 +122,16 @@ class SlurmDriver(Driver):
         await self._hub.close()
 
     async def scope(self) -> str | None:
-        return f"slurm-{await self._client.cluster_name()}"
+        noted = self._folder / _CLUSTER
+        try:
+            name = await self._client.cluster_name()
+        except SlurmAway:
+            if not noted.exists():
+                raise
+            return noted.read_text()
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        noted.write_text(f"slurm-{name}")
+        return f"slurm-{name}"
 
     async def nodes(self) -> Sequence[Node]:
         open_nodes, self.closed_nodes = [], ()
@@ -212,6 +228,9 @@ class SlurmDriver(Driver):
     async def _look(self) -> None:
         for pilot, why in await self._pilots.look():
             self._lose(pilot, why)
+        self._admit_all()
+
+    def _admit_all(self) -> None:
         for pilot in self._pilots.all.values():
             self._admit(pilot)
 
@@ -247,7 +266,8 @@ class SlurmDriver(Driver):
         running = [
             task
             for agent, task in self._describing.items()
-            if (pilot := self._pilots.all.get(agent.rpartition(".")[0])) and pilot.job is not None and pilot.job.runs
+            if (pilot := self._pilots.all.get(agent.rpartition(".")[0]))
+            and (pilot.job is None or pilot.job.runs)  # None: Slurm has not been heard of yet
         ]
         await asyncio.gather(*(asyncio.shield(task) for task in running))
 
