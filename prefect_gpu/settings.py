@@ -100,10 +100,15 @@ class GpuSettings(PrefectBaseSettings):
         "WANDB_API_KEY,HF_*. A single * passes all of them, with every password in them. What one deployment needs is "
         "better said in its job variable `env`.",
     )
-    driver: Literal["process", "docker", "swarm"] = Field(
+    driver: Literal["process", "docker", "swarm", "slurm"] = Field(
         default="process",
-        description="Where runs are started: as processes of this machine, as containers of one Docker Engine, or as "
-        "containers on the nodes of a Docker Swarm.",
+        description="Where runs are started: as processes of this machine, as containers of one Docker Engine, as "
+        "containers on the nodes of a Docker Swarm, or as processes on nodes that Slurm lends.",
+    )
+    slurm: str | None = Field(
+        default=None,
+        description="Name of a Prefect block of the type gpu-slurm, which says what Slurm is asked for. It means "
+        "driver=slurm.",
     )
     cluster: str | None = Field(
         default=None,
@@ -188,11 +193,18 @@ class GpuSettings(PrefectBaseSettings):
     )
     advertise: str | None = Field(
         default=None,
-        description="Address of this machine at which containers reach the run channel (and a Prefect server on this "
-        "machine).",
+        description="Address of this machine at which containers, or Slurm's nodes, reach the run channel (and a "
+        "Prefect server on this machine).",
     )
     channel_host: str = Field(default="127.0.0.1", description="Address that the run channel listens on.")
     channel_port: int = Field(default=0, ge=0, le=65535, description="Port of the run channel; 0 takes a free one.")
+    slurm_port: int = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="Port at which the agents on Slurm's nodes reach this worker, on the address channel_host; 0 takes "
+        "a free one.",
+    )
     profile: str = Field(
         default="adaptive",
         description="Name of the scheduling profile.",

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._chromium import CHROMIUM
-from prefect_gpu.lab import checkout
+from prefect_gpu.lab import checkout, slurm_nodes
 from prefect_gpu.lab.docker_nodes import NEEDED, SHAPING, missing
 from tests import postgres, radosgw, small_disk, training_image
 
@@ -86,6 +86,7 @@ COMPONENTS = {
         "an S3 server (Ceph's object gateway)", radosgw.missing, frozenset({"s3", "s3_with_roles"}), shared=True
     ),
     "engines": Component("Docker Engines of its own", checkout.missing, frozenset({"cluster", "gpu_lab"}), shared=True),
+    "slurm": Component("a Slurm of its own", slurm_nodes.missing, frozenset({"slurm"}), shared=True),
     "image": Component("Docker Engines that build images", training_image.missing),
     "prometheus": Component("Prometheus", programs("prometheus")),
     "small disk": Component("a file system that a test may fill", small_disk.missing, frozenset({"small_disk"})),

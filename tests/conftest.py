@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.lab.sandbox import Sandbox
+from prefect_gpu.lab.slurm_nodes import SlurmLab, started
 from tests.forge import Forge
 from tests.postgres import PostgresServer, postgres_server
 
@@ -70,6 +71,14 @@ def cluster() -> Iterator[Lab]:
     from tests.cluster import started
 
     with started() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmLab]:
+    """Three nodes of a real Slurm; one for each process of the tests."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with started(number=number) as running:
         yield running
 
 

@@ -5,6 +5,16 @@
 
 from prefect_gpu.blocks.cluster import ClusterNode, GpuCluster
 from prefect_gpu.blocks.quota import GpuQuota, QuotaDefault, QuotaShare
+from prefect_gpu.blocks.slurm import GpuSlurm, SlurmShape
 from prefect_gpu.blocks.storage import CheckpointStorage
 
-__all__ = ["CheckpointStorage", "ClusterNode", "GpuCluster", "GpuQuota", "QuotaDefault", "QuotaShare"]
+__all__ = [
+    "CheckpointStorage",
+    "ClusterNode",
+    "GpuCluster",
+    "GpuQuota",
+    "GpuSlurm",
+    "QuotaDefault",
+    "QuotaShare",
+    "SlurmShape",
+]

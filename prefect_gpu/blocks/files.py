@@ -17,11 +17,12 @@ from pydantic import ValidationError
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
 from prefect_gpu.blocks.cluster import GpuCluster
 from prefect_gpu.blocks.quota import GpuQuota
+from prefect_gpu.blocks.slurm import GpuSlurm
 from prefect_gpu.blocks.storage import CheckpointStorage
 from prefect_gpu.units import shown
 
 KINDS: dict[str, type[StrictBlock]] = {
-    kind.get_block_type_slug(): kind for kind in (GpuCluster, GpuQuota, CheckpointStorage)
+    kind.get_block_type_slug(): kind for kind in (GpuCluster, GpuQuota, GpuSlurm, CheckpointStorage)
 }
 _MOST_VALUES = 10_000  # of a block
 _FROM_FILE, _FROM_ENVIRONMENT = "from_file", "from_environment"
@@ -88,7 +89,8 @@ def _described(path: Path, document: Any) -> Described:
         raise BlockError(f"{path}: a block is written as `field: value` lines.")
     kind, name = document.pop("block", None), document.pop("name", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise BlockError(f"{path}: block={shown(kind)} is not known: write {' or '.join(sorted(KINDS))}.")
+        *most, last = sorted(KINDS)
+        raise BlockError(f"{path}: block={shown(kind)} is not known: write {', '.join(most)} or {last}.")
     if not isinstance(name, str) or not name:
         raise BlockError(f"{path}: name={shown(name)}: give the block a name, such as name: lab.")
     try:

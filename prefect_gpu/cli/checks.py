@@ -43,6 +43,7 @@ def check_everything() -> Examination:
         return Examination(tuple(findings), None)
 
     from prefect_gpu.cli.server_check import check_server
+    from prefect_gpu.cli.slurm_check import check_slurm
     from prefect_gpu.cli.storage_check import check_checkpoints
 
     node = take_inventory(
@@ -56,6 +57,7 @@ def check_everything() -> Examination:
     findings += check_checkpoints(settings)
     findings += check_history(settings.resolved_history_url)
     findings += check_spool(settings.resolved_state_dir)
+    findings += check_slurm(settings)
     findings += check_server()
     return Examination(tuple(findings), node)
 

@@ -23,18 +23,24 @@ class Kind(str, Enum):
 
     process = "process"
     docker = "docker"
+    slurm = "slurm"
 
 
 _FILES = {
     Kind.process: ("train.py", "prefect.yaml"),
     Kind.docker: ("train.py", "prefect.yaml", "Dockerfile", ".dockerignore"),
+    Kind.slurm: ("train.py", "prefect.yaml", "slurm.yaml"),
 }
 
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; it is made if it is not there.")] = Path(),
     kind: Annotated[
-        Kind, typer.Option(help="process: on the worker's machine. docker: in containers of a Docker Engine.")
+        Kind,
+        typer.Option(
+            help="process: on the worker's machine. docker: in containers of a Docker Engine. slurm: on nodes that "
+            "Slurm lends."
+        ),
     ] = Kind.process,
     pool: Annotated[str, typer.Option(metavar="NAME", help="Name of the work pool.")] = "gpus",
 ) -> None:
@@ -55,8 +61,8 @@ def init(
 
 
 def _text(name: str, kind: Kind, pool: str) -> str:
-    special = _TEMPLATES / kind.value / name
-    file = special if special.exists() else _TEMPLATES / name
+    places = (_TEMPLATES / kind.value / name, _TEMPLATES / name, _TEMPLATES / Kind.process.value / name)
+    file = next(place for place in places if place.exists())
     return Template(file.read_text()).safe_substitute(pool=pool)
 
 
@@ -68,6 +74,8 @@ def _checkout() -> str:
 
 def _next(folder: Path, kind: Kind, pool: str) -> str:
     steps = [] if folder.resolve() == Path.cwd() else [(f"cd {folder}", "")]
+    if kind is Kind.slurm:
+        return _shown(steps + _with_slurm(pool))
     asked = "" if kind is Kind.process else f" --kind {kind.value}"
     asked += "" if pool == "gpus" else f" --pool {pool}"
     steps.append((f"prefect-gpu up{asked}", "a server, the pool and a worker, for trying out"))
@@ -84,5 +92,27 @@ def _next(folder: Path, kind: Kind, pool: str) -> str:
         ("prefect-gpu status --once", "what the devices do"),
         ("prefect-gpu down", "end all of it"),
     ]
+    return _shown(steps)
+
+
+def _with_slurm(pool: str) -> list[tuple[str, str]]:
+    """From the files to a run, on a login node of the cluster."""
+    ours = "PREFECT_INTEGRATIONS_GPU"
+    return [
+        ("sinfo", "which partitions there are: slurm.yaml names one"),
+        ("prefect server start --host 0.0.0.0 --background", "if there is no server yet"),
+        ("prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api", ""),
+        (f"prefect work-pool create {pool} --type gpu", ""),
+        ("prefect-gpu register slurm.yaml", "what Slurm is asked for"),
+        (f"export {ours}_SLURM={pool} {ours}_CHANNEL_HOST=0.0.0.0", ""),
+        (f"export {ours}_ADVERTISE=$(hostname)", "this machine, as the nodes reach it"),
+        ("prefect-gpu doctor", "whether all of it fits together"),
+        (f"prefect worker start --pool {pool}", "and in another terminal:"),
+        ("prefect --no-prompt deploy --all", "the training as a deployment"),
+        (f"prefect deployment run train/{pool} --watch", "one run of it"),
+    ]
+
+
+def _shown(steps: list[tuple[str, str]]) -> str:
     width = max(len(command) for command, _ in steps)
     return "\n".join(f"  {command:<{width}}  {'# ' + why if why else ''}".rstrip() for command, why in steps)

@@ -17,9 +17,9 @@ def register(
 ) -> None:
     """Register the Prefect blocks that YAML files describe: clusters and places of checkpoints.
 
-    A file says ``block:`` (`gpu-cluster` or `checkpoint-storage`), ``name:``, and the block's fields; several blocks in
-    one file are separated by ``---``. In place of a value, ``{from_file: PATH}`` is a file's content, the path being
-    relative to the YAML file, and ``{from_environment: NAME}`` is an environment variable's.
+    A file says ``block:`` (`gpu-cluster`, `gpu-slurm` or `checkpoint-storage`), ``name:``, and the block's fields;
+    several blocks in one file are separated by ``---``. In place of a value, ``{from_file: PATH}`` is a file's content,
+    the path being relative to the YAML file, and ``{from_environment: NAME}`` is an environment variable's.
     """
     from prefect_gpu.blocks.base import BlockError
     from prefect_gpu.blocks.files import read_file, save

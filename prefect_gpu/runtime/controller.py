@@ -20,7 +20,7 @@ from prefect_gpu.runtime.clock import CLOCK, Clock
 from prefect_gpu.runtime.consumption import Consumption
 from prefect_gpu.runtime.cordon_watch import CordonWatch
 from prefect_gpu.runtime.cordons import Cordons
-from prefect_gpu.runtime.drivers.base import Driver
+from prefect_gpu.runtime.drivers.base import Coming, Demand, Driver, Wanted
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
@@ -43,6 +43,8 @@ from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.state.endings import needs_s
 from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 
@@ -106,7 +108,7 @@ class Controller:
         self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
         self._host = host
         self._driver = driver
-        driver.may_start = leads
+        driver.may_start, driver.demand = leads, self._demand
         self._records = RecordStore(state_dir, pool, self._logger)
         place = checkpoints or str(state_dir / "checkpoints")
         self.checkpoints = RunCheckpoints(place, self._logger, credentials, pool_id)
@@ -209,6 +211,22 @@ class Controller:
     def away(self) -> Sequence[str]:
         """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
         return [*self._driver.away, *(device for device in self.fleet.cordoned if device in self.fleet.device_ids)]
+
+    def coming(self, job: Job) -> Coming | None:
+        """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""
+        return self._driver.coming(self._wanted(job))
+
+    def _demand(self) -> Demand:
+        """What waits for a place and for nothing else, and where something runs: see :attr:`.Driver.demand`."""
+        state, now = self.scheduler.state, self._clock()
+        waiting = [job for job in state.waiting() if job.due_at <= now and state.limit_on(job.queue) is None]
+        busy = {node for job in state.running.values() if job.placement is not None for node in job.placement.nodes}
+        left = {node for launch in self.runs.values() for node in launch.record.placement.nodes}  # or is being left
+        return Demand(tuple(map(self._wanted, waiting)), frozenset(busy | left))
+
+    def _wanted(self, job: Job) -> Wanted:
+        state = self.scheduler.state
+        return Wanted(job.request, job.remaining_s(self._clock()), needs_s(job, state))
 
     async def wait_idle(self) -> None:
         """Wait until no launched run is left unfinished."""

@@ -336,6 +336,9 @@ class Launches:
         report = replace(report, ended_at=ended_at)
         self.instances.dismiss(launch)
         self._each(launch, lambda follower: follower.ended(launch, ended_at))
+        if report.carries_on and launch.record.request.preemptible and launch.eviction is None:
+            why = report.cause.rstrip(".")
+            launch.eviction, launch.record.leaving = do.Preempt(launch.run_id, why), why
         try:
             if await self._carries_on(launch, report, ended_at):
                 return
@@ -390,7 +393,7 @@ class Launches:
         """Let a run that left its place wait again, or start it where it is to carry on. False if it has ended."""
         why, last = launch.eviction, launch.phase in (protocol.SAVING, protocol.FINISHED)
         # A run that was saving its result may have been stopped all the same: the two had crossed each other.
-        if last and not (launch.record.leaving and report.returncode):
+        if last and not (launch.record.leaving and (report.returncode or report.carries_on)):
             return False
         if why is None or launch.cancelling or isinstance(why, do.Expire):
             return False

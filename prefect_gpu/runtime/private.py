@@ -20,6 +20,7 @@ _FOLDERS = frozenset(
         "pages",
         "results",
         "runs",
+        "slurm",
         "spool",
         "unfinished",
         "workers",

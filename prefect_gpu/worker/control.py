@@ -1,7 +1,7 @@
 """Prefect's own channel to its engine: it lets a run that is stopped end as cancelled, with its hooks.
 
 The channel is a private part of Prefect (``prefect.runner``), used by its process worker too. It is used here and
-nowhere else but in ``runtime/drivers/docker/intent.py``, which speaks it in a container. Where it is missing or
+nowhere else but in ``runtime/drivers/intent.py``, which speaks it in a container. Where it is missing or
 unanswered, the signal alone must do: the run then passes through Crashed.
 """
 

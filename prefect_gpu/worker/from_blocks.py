@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from prefect.exceptions import ObjectNotFound
 from pydantic import ValidationError
 
-from prefect_gpu.blocks import CheckpointStorage, GpuCluster, GpuQuota
+from prefect_gpu.blocks import CheckpointStorage, GpuCluster, GpuQuota, GpuSlurm
 from prefect_gpu.blocks.base import BlockError, StrictBlock, explain
 from prefect_gpu.blocks.cluster import is_content
 from prefect_gpu.settings import GpuSettings, checkpoint_block
@@ -37,11 +37,13 @@ class Chosen:
         settings: They refer to no block any more, and hold no secret.
         nodes: Labels by node that count more than the nodes' own.
         credentials: ``AWS_...`` variables for the place of the checkpoints. Secret: not to be shown, nor to be kept.
+        slurm: What Slurm is asked for; None: nothing.
     """
 
     settings: GpuSettings
     nodes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    slurm: GpuSlurm | None = None
 
 
 async def read_blocks(settings: GpuSettings, client: PrefectClient) -> Chosen:
@@ -75,11 +77,28 @@ async def read_blocks(settings: GpuSettings, client: PrefectClient) -> Chosen:
             if value is not None and what not in settings.model_fields_set:
                 updates[what] = Path(value) if what in _FILES.values() else value
         nodes = cluster.labels
+    slurm = await _read_slurm(settings, client)
+    if slurm is not None:
+        updates["driver"] = "slurm"
     storage = await read_storage(settings, client)
     if storage is not None:
         updates["checkpoints"] = storage.location
         credentials = storage.environment
-    return Chosen(settings.model_copy(update=updates), nodes, credentials)
+    return Chosen(settings.model_copy(update=updates), nodes, credentials, slurm)
+
+
+async def _read_slurm(settings: GpuSettings, client: PrefectClient) -> GpuSlurm | None:
+    if not settings.slurm:
+        if settings.driver == "slurm":
+            raise BlockError(
+                "driver='slurm' needs a block that says what Slurm is asked for: write it down in YAML (`prefect-gpu "
+                "init --kind slurm` makes one), register it (`prefect-gpu register FILE`), and set slurm=NAME."
+            )
+        return None
+    if settings.cluster or ("driver" in settings.model_fields_set and settings.driver != "slurm"):
+        other = f"cluster={settings.cluster!r}" if settings.cluster else f"driver={settings.driver!r}"
+        raise BlockError(f"{other} is set beside slurm={settings.slurm!r}: a pool has nodes of one kind. Unset one.")
+    return await _load(GpuSlurm, settings.slurm.removeprefix("gpu-slurm/"), f"slurm={settings.slurm!r}", client)
 
 
 async def read_storage(settings: GpuSettings, client: PrefectClient) -> CheckpointStorage | None:

@@ -16,6 +16,7 @@ from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.drivers.base import Coming
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.instructions import Hold
 from prefect_gpu.worker.expectations import Expectations, Shown, message, worth_saying
@@ -28,6 +29,7 @@ from prefect_gpu.worker.states import show_waiting
 _SHOW_WAITING_AFTER_S = 0.3
 # Other news of waiting runs comes in between.
 _RENEWED_TOGETHER = 3
+_FOR_WANT_OF_NODES = ("never", "devices", "cores")
 
 
 class Holds:
@@ -66,6 +68,7 @@ class Holds:
 
     def held(self, hold: Hold) -> None:
         """Show in Prefect why the run waits: some time later, and only if it still does."""
+        self._never.pop(hold.job, None)
         if hold.code == "never":
             self._never[hold.job] = hold
         elif hold.code != "due":
@@ -114,7 +117,10 @@ class Holds:
         if seen.flow_run is None or job is None or job.active:
             return
         away = self.controller.away if hold.code == "never" else ()
-        if away:
+        coming = self.controller.coming(job) if hold.code in _FOR_WANT_OF_NODES else None
+        if coming is not None:
+            hold = self._awaited(run_id, hold, coming)
+        elif away:
             self._never.setdefault(run_id, hold)  # to be looked at again, until all are there
             hold = replace(hold, code="away", reason=f"No available node can hold it, and {_away(away)}")
         if seen.shown is not None and seen.shown.reason == hold.reason:
@@ -125,6 +131,15 @@ class Holds:
             return
         await self._expectations.refresh(self.controller.scheduler, run_id)
         await self._write(run_id, hold.reason)
+
+    def _awaited(self, run_id: str, hold: Hold, coming: Coming) -> Hold:
+        """Why a run waits where nodes come and go: for one to come, or because none ever will."""
+        if not coming.possible:
+            return replace(hold, code="never", reason=coming.words)
+        self._never.setdefault(run_id, hold)  # to be looked at again, until it has one
+        nodes = self.controller.scheduler.state.nodes
+        words = coming.words if hold.code == "never" or not nodes else f"{hold.reason}. {coming.words}"
+        return replace(hold, code="coming", reason=words)
 
     def _with_news(self) -> list[tuple[str, str]]:
         """Runs that are shown as waiting and of which something else is expected by now: few, the first to start.

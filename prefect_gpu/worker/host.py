@@ -74,6 +74,7 @@ class PrefectHost:
 
     Attributes:
         local: Whether runs are processes of this machine.
+        contained: Whether they are in containers.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty if they are.
         credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
         role: Gives each run credentials of its own instead; None: it does not.
@@ -88,6 +89,7 @@ class PrefectHost:
     pool: PoolView
     settings: GpuSettings
     local: bool
+    contained: bool
     scope: str
     credentials: Mapping[str, str] | None
     role: RunCredentials | None
@@ -148,6 +150,7 @@ class PrefectHost:
             self.control,
             self.asking,
             self.settings,
+            self.contained,
             not self.local,
             self.scope,
             self.credentials,

@@ -1,24 +1,29 @@
-"""Where a worker starts its runs: as processes of this machine, or as containers of an Engine or a Swarm."""
+"""Where a worker starts its runs: as processes of this machine, as containers, or on nodes that Slurm lends."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from prefect.settings import get_current_settings
 
+from prefect_gpu.blocks import GpuSlurm
 from prefect_gpu.runtime.drivers.base import ContainerSpec, Driver
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.inherited import inherited
 from prefect_gpu.runtime.locks import Locks
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
+from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.own_node import claim_node
 from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
 
+_OF_MODULES = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH")
+"""What `module load` changes: on a node where it was called, its own values count and not the worker's."""
 _NO_CREDENTIALS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_EC2_METADATA_DISABLED", "AWS_USE_*")
 
 
@@ -28,7 +33,7 @@ class SetupError(ValueError):
 
 @dataclass(frozen=True)
 class Infrastructure:
-    """A driver, and the nodes that are known before it starts: those of containers tell of themselves."""
+    """A driver, and the nodes that are known before it starts: others than this machine tell of themselves."""
 
     driver: Driver
     nodes: tuple[Node, ...] = ()
@@ -40,14 +45,16 @@ def infrastructure_of(
     locks: Locks,
     printer: Callable[..., None],
     logger: logging.Logger,
-    stated: Mapping[str, Mapping[str, str]] | None = None,
+    chosen: Chosen | None = None,
     umask: int = -1,
+    pool_id: str = "",
 ) -> Infrastructure:
     """What the settings ask for.
 
     Args:
-        stated: Labels by node that count more than the nodes' own; for containers.
-        umask: That of runs which are processes of this machine; -1: the worker's own.
+        chosen: What blocks say beside the settings.
+        umask: That of runs which are processes; -1: the worker's own.
+        pool_id: The pool's, which no other pool has.
 
     Raises:
         SetupError: Something that containers need is not set. The message names it.
@@ -64,6 +71,11 @@ def infrastructure_of(
             logger=logger,
         )
         return Infrastructure(driver, (claim_node(pool, settings, locks, printer, logger),))
+    if settings.driver == "slurm":
+        assert chosen is not None and chosen.slurm is not None, "the block is read before"
+        _say_withheld(settings, logger)
+        return Infrastructure(slurm_driver(pool, pool_id, settings, chosen.slurm, umask, logger))
+    stated = chosen.nodes if chosen is not None else None
     if settings.advertise is None:
         raise SetupError(
             f"advertise is not set, but driver={settings.driver!r} needs it: the address of this machine at which "
@@ -108,6 +120,49 @@ def infrastructure_of(
             ahead=ahead,
             logger=logger,
         )
+    )
+
+
+def slurm_driver(
+    pool: str, pool_id: str, settings: GpuSettings, block: GpuSlurm, umask: int, logger: logging.Logger
+) -> Driver:
+    """The driver for what a block says.
+
+    Raises:
+        SetupError: Something that Slurm's nodes need is not set. The message names it.
+    """
+    if settings.advertise is None:
+        raise SetupError(
+            "advertise is not set, but driver='slurm' needs it: the address of this machine at which Slurm's nodes "
+            "reach it, such as 10.0.0.1. Set channel_host to that address, too."
+        )
+    # Only who uses Slurm needs what talks to it.
+    from prefect_gpu.runtime.drivers.slurm import words
+    from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+    from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
+    from prefect_gpu.runtime.drivers.slurm.pilots import prefix_of
+
+    agents = words.Settings(
+        url="",
+        warm=settings.warm_start,
+        preload=(*PREFECT_MODULES, *completed(settings.preload)),
+        after_fork=AFTER_FORK,
+        environ=environment_of_runs(os.environ, settings),
+        umask=umask,
+        alone_s=block.idle_seconds,
+        python=sys.executable,
+        own=_OF_MODULES if block.setup else (),
+    )
+    return SlurmDriver(
+        SlurmClient(block.conf),
+        block.plan(sys.executable),
+        settings.resolved_state_dir / "slurm" / pool,
+        prefix_of(pool, pool_id),
+        agents=agents,
+        host=settings.channel_host,
+        port=settings.slurm_port,
+        advertise=settings.advertise,
+        logger=logger,
     )
 
 

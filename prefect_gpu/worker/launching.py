@@ -72,6 +72,7 @@ class Launcher:
         asking: Asking,
         settings: GpuSettings,
         outside: bool = False,
+        elsewhere: bool = False,
         scope: str = "",
         credentials: Mapping[str, str] | None = None,
         role: RunCredentials | None = None,
@@ -83,6 +84,7 @@ class Launcher:
         self._control = control
         self._settings = settings
         self._outside = outside
+        self._elsewhere = elsewhere
         self._scope = scope
         self._credentials = dict(credentials or {})
         self._role = role
@@ -215,7 +217,11 @@ class Launcher:
             return self._specify_container(flow_run, run, configuration, credentials)
         env = with_credentials(self._environ, credentials, configuration.env)
         env = {name: value for name, value in {**env, **configuration.env}.items() if value is not None}
-        env |= {"PREFECT__FLOW_RUN_ID": run.run_id, **self._control.register(run.run_id)}
+        env["PREFECT__FLOW_RUN_ID"] = run.run_id
+        if self._elsewhere:
+            self._seen_from_there(env)
+        else:
+            env |= self._control.register(run.run_id)
         env.setdefault("PYTHONUNBUFFERED", "1")
         cwd = configuration.working_dir
         local = local_source(deployment) if configuration.command == _ENGINE else None
@@ -231,6 +237,7 @@ class Launcher:
             env=env,
             cwd=cwd,
             instance_argv=_INSTANCE if configuration.command == _ENGINE else (),
+            told_at=CONTROL_VARIABLES if self._elsewhere else (),
             stream_output=configuration.stream_output,
             label=flow_run.name,
         )
@@ -241,9 +248,7 @@ class Launcher:
         """A container gets nothing of the worker's machine: what it needs to reach Prefect, and what the run says."""
         own = {name: value for name, value in configuration.env.items() if value is not None}
         env = with_credentials({}, credentials, own) | own
-        for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
-            if name in env:
-                env[name] = _seen_from_outside(env[name], self._settings.advertise)
+        self._seen_from_there(env)
         env["PREFECT__FLOW_RUN_ID"] = run.run_id
         env.setdefault("PYTHONUNBUFFERED", "1")
         plain = configuration.command == _ENGINE
@@ -259,6 +264,12 @@ class Launcher:
             label=flow_run.name,
             container=permitted(container_of(configuration, self._settings.image), self._settings),
         )
+
+    def _seen_from_there(self, env: dict[str, str]) -> None:
+        """Let a run on another machine, or in a container, find a Prefect server on this machine."""
+        for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
+            if name in env:
+                env[name] = _seen_from_outside(env[name], self._settings.advertise)
 
 
 def with_credentials(

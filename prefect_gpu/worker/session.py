@@ -129,7 +129,7 @@ class PoolSession:
         settings = self._settings = chosen.settings
         role = run_credentials(settings, chosen.credentials, self._logger)
         place = infrastructure_of(
-            pool.name, settings, self._locks, self._printer, self._logger, chosen.nodes, self._umask
+            pool.name, settings, self._locks, self._printer, self._logger, chosen, self._umask, str(pool.id)
         )
         scope = await place.driver.scope() or ""
         if scope:
@@ -143,6 +143,7 @@ class PoolSession:
             PoolView(client, pool.name, worker._work_queues, self._server_clock),
             settings,
             local=place.driver.local,
+            contained=place.driver.contained,
             scope=scope,
             credentials=chosen.credentials,
             role=role,
@@ -164,7 +165,10 @@ class PoolSession:
         if not place.driver.local:
             nodes, devices = self.controller.fleet.nodes, self.controller.fleet.devices
             where = f" on {', '.join(node.id for node in nodes) or 'no node'}"
-            say_devices(pool.name, devices, self._printer, self._logger, where)
+            if devices or not place.driver.elastic:
+                say_devices(pool.name, devices, self._printer, self._logger, where)
+            else:
+                self._printer(f"Serving pool {pool.name!r} with nodes that come as they are needed: there is none yet")
         await self._open_page()
         work: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "stream": host.stream.run,

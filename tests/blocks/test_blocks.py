@@ -148,7 +148,10 @@ def test_a_file_may_refer_to_files_and_variables(tmp_path: Path, monkeypatch: py
         ("", "describes no block"),
         ("- 1", "a block is written as"),
         (f"block: x: {SECRET}", "is no YAML at line 1"),
-        ("block: gpu-pool\nname: a", "block='gpu-pool' is not known: write checkpoint-storage or gpu-cluster"),
+        (
+            "block: gpu-pool\nname: a",
+            "is not known: write checkpoint-storage, gpu-cluster or gpu-slurm",
+        ),
         ("block: gpu-cluster", "name=None: give the block a name"),
         ("block: gpu-cluster\nname: a\nca: {from_file: nowhere.pem}", "nowhere.pem cannot be read: No such file"),
         ("block: gpu-cluster\nname: a\nca: {from_environment: NOT_SET_AT_ALL}", "NOT_SET_AT_ALL is not set: export it"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from prefect_gpu.blocks.files import read_file
 from prefect_gpu.cli.init import Kind
 from tests.cli.conftest import InProcess
 from tests.docs.test_code_blocks import check, parts
@@ -32,6 +33,10 @@ def test_what_is_written_can_be_read_and_names_the_pool(run_cli: InProcess, tmp_
         == (kind is Kind.docker)
         == (folder / "Dockerfile").exists()
     )
+    assert (folder / "slurm.yaml").exists() == (kind is Kind.slurm)
+    if kind is Kind.slurm:
+        [block] = read_file(folder / "slurm.yaml")
+        assert block.reference == "gpu-slurm/mine"
     assert "$PWD" in str(written["pull"]) or kind is Kind.docker, "a placeholder of Prefect's, which is kept"
     for line in done.output.splitlines():
         if line.startswith("  "):

@@ -37,10 +37,10 @@ LANGUAGES = {*COMMANDS, "python", "yaml", "json", "ini", "sql", "text"}
 # fmt: off
 SHELL = {
     ".", "apt-get", "aws", "cd", "chmod", "cp", "createdb", "curl", "df", "dmesg", "do", "docker", "done", "dropdb",
-    "echo", "export", "for", "free", "fuser", "grep", "jq", "kill", "ls", "lspci", "mkdir", "modprobe", "mv",
-    "nvidia-ctk", "nvidia-smi", "pg_dump", "pg_isready", "pip", "poweroff", "psql", "reboot", "rm", "rsync", "sh",
-    "sleep", "source", "sqlite3", "ssh", "ssh-keygen", "ssh-keyscan", "systemctl", "ubuntu-drivers", "unset",
-    "usermod",
+    "echo", "export", "for", "free", "fuser", "grep", "hostname", "jq", "kill", "ls", "lspci", "mkdir", "modprobe",
+    "mv", "nvidia-ctk", "nvidia-smi", "pg_dump", "pg_isready", "pip", "poweroff", "psql", "reboot", "rm", "rsync",
+    "sbatch", "scancel", "scontrol", "sh", "sinfo", "sleep", "source", "sqlite3", "squeue", "ssh", "ssh-keygen",
+    "ssh-keyscan", "systemctl", "ubuntu-drivers", "unset", "usermod",
 }
 # fmt: on
 """Programs of the system: nothing of ours, or of Prefect's, can be wrong with them."""

@@ -173,7 +173,9 @@ class Waits:
         self.intake = Intake(worker, nothing, nothing, cancel=nothing, suspend=nothing, logger=LOGGER)
         queue = QueueSync(worker, nothing, nothing, self.intake, lane=Lane(), logger=LOGGER)
         self.holds = Holds(worker, queue, self.intake, Lane(), LOGGER)
-        self.intake.controller = self.holds.controller = nothing or SimpleNamespace(runs={}, scheduler=self.scheduler)
+        self.intake.controller = self.holds.controller = nothing or SimpleNamespace(
+            runs={}, scheduler=self.scheduler, coming=lambda job: None
+        )
         self.intake._seen[self.run_id].flow_run = self.prefect.as_read()
 
     async def look(self) -> None:

@@ -139,7 +139,7 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     run_id = prefect.run_id
     controller: Any = intake.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
-    controller.away, controller.handle = ("n2",), lambda event: None
+    controller.away, controller.handle, controller.coming = ("n2",), lambda event: None, lambda job: None
     seen = intake._seen[run_id]
     seen.flow_run = prefect.as_read()
     written: list[str] = []

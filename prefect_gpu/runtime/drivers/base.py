@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.cluster import Node
+    from prefect_gpu.scheduling.model.jobs import Request
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class ExitReport:
         ended_at: Unix seconds, if the end was seen: a worker may come to know of it much later.
         cause: Why it ended and what to do, if the driver knows more than the return code says; else empty.
         lost: Whether its node was lost or out of reach, which says nothing of the run.
+        carries_on: Whether a run that is ``preemptible`` is to carry on elsewhere, as if it had been stopped for
+            others: its node was taken away as was to be expected.
     """
 
     returncode: int | None
@@ -112,6 +115,48 @@ class ExitReport:
     ended_at: float | None = None
     cause: str = ""
     lost: bool = False
+    carries_on: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run that waits for a place.
+
+    Attributes:
+        request: What it asks for.
+        expected_s: For how long it is expected to hold its devices, seconds; None: nobody knows.
+        needs_s: For so long its devices must be there, or what it did would be lost.
+    """
+
+    request: Request
+    expected_s: float | None = None
+    needs_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Coming:
+    """What a driver whose nodes come and go can say to a run that waits.
+
+    Attributes:
+        words: Why it waits, or why there will never be a node for it, without a full stop.
+        possible: Whether there may be a node that can hold it.
+    """
+
+    words: str
+    possible: bool = True
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a driver whose nodes come and go must know of the queue.
+
+    Attributes:
+        waiting: Runs that could start if there was a place for them.
+        busy: Ids of the nodes on which something runs, or is about to.
+    """
+
+    waiting: tuple[Wanted, ...] = ()
+    busy: frozenset[str] = frozenset()
 
 
 class RunHandle(abc.ABC):
@@ -175,19 +220,29 @@ class Driver(abc.ABC):
             goes on.
         away: Names of nodes that belong to what is served and cannot be used now: closed, down, or out of reach. They
             may be back, so nothing is refused because there is no room without them.
+        elastic: Whether its nodes come and go as they are needed: without any, it serves all the same.
+        contained: Whether runs are in containers, which get nothing of the worker's machine.
+        demand: Asked by drivers whose nodes come and go as they are needed.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the leadership since the launch began.
     """
 
     local = True
+    elastic = False
+    contained = False
     files: Path | None = None
     locks: Path | None = None
     closed_nodes: Sequence[Node] = ()
     away: Sequence[str] = ()
     may_start: Callable[[], bool] = staticmethod(lambda: True)
+    demand: Callable[[], Demand] = staticmethod(lambda: Demand())
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""
+        return None
+
+    def coming(self, run: Wanted) -> Coming | None:
+        """What is being done for a run that waits, by drivers whose nodes come and go; None: nothing."""
         return None
 
     async def scope(self) -> str | None:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from prefect_gpu.runtime.drivers import fork_compatibility, supervisor
+from prefect_gpu.runtime.drivers import fork_compatibility, intent, supervisor
 from prefect_gpu.runtime.drivers.base import LaunchSpec
 from prefect_gpu.runtime.drivers.conformance import MakeSpec
-from prefect_gpu.runtime.drivers.docker import fencing, inside, intent, waiting
+from prefect_gpu.runtime.drivers.docker import fencing, inside, waiting
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 
 # What a run finds, and what a program that it starts finds: Python itself ignores two signals, and hands none on.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from docker.errors import APIError, ImageNotFound, NotFound
 
-from prefect_gpu.runtime.drivers import fork_compatibility, supervisor
+from prefect_gpu.runtime.drivers import fork_compatibility, intent, supervisor
 from prefect_gpu.runtime.drivers.base import ContainerSpec, LaunchSpec
-from prefect_gpu.runtime.drivers.docker import fencing, inside, intent, waiting
+from prefect_gpu.runtime.drivers.docker import fencing, inside, waiting
 from prefect_gpu.runtime.drivers.docker.gpus import GpuAccess, gpu_access
 
 if TYPE_CHECKING:

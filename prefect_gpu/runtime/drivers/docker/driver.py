@@ -62,6 +62,7 @@ class DockerDriver(Driver):
     """
 
     local = False
+    contained = True
     files = Path(containers.FOLDER)
     locks = Path(containers.LOCKS)
 

@@ -20,9 +20,9 @@ from docker.errors import APIError, DockerException, NotFound
 from urllib3.exceptions import HTTPError
 
 from prefect_gpu.runtime import files
-from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers import intent, supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
-from prefect_gpu.runtime.drivers.docker import containers, inside, intent
+from prefect_gpu.runtime.drivers.docker import containers, inside
 from prefect_gpu.runtime.drivers.docker.log import ContainerLog
 from prefect_gpu.runtime.drivers.docker.said import Lines
 from prefect_gpu.runtime.drivers.launched import Say

@@ -1,6 +1,6 @@
 """The first process of a run's container: it starts the run's supervisor, and says on its output how all of it ended.
 
-This file, the supervisor, :mod:`.fencing` and :mod:`.intent` are put into the container when it is made, so that an
+This file, the supervisor, :mod:`.fencing` and ``intent`` are put into the container when it is made, so that an
 image needs nothing of ours but Python; hence the standard library only: ``python3 -I -S inside.py job.json``, and in a
 container that waits for its job, ``inside.py job.json warm.json`` (see :mod:`.waiting`). As the first process, it alone
 gets the signals that are sent to a container. The worker's :data:`STOP` is handed on to the run as SIGTERM. A SIGTERM
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 try:
-    from prefect_gpu.runtime.drivers import supervisor  # whoever puts this file into a container has it
-    from prefect_gpu.runtime.drivers.docker import fencing, intent
+    from prefect_gpu.runtime.drivers import intent, supervisor  # whoever puts this file into a container has them
+    from prefect_gpu.runtime.drivers.docker import fencing
 except ImportError:
     sys.path.insert(0, HERE)
     import fencing  # type: ignore[import-not-found,no-redef]  # in the container

@@ -52,6 +52,7 @@ class SwarmDriver(Driver):
     """
 
     local = False
+    contained = True
     files = Path(containers.FOLDER)
     locks = Path(containers.LOCKS)
 

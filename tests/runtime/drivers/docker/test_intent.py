@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from prefect_gpu.runtime.drivers.docker.intent import Listener
+from prefect_gpu.runtime.drivers.intent import Listener
 from prefect_gpu.worker.control import CONTROL_VARIABLES
 
 ENGINE = """

@@ -1,7 +1,7 @@
-"""Tells a run's program in a container that the SIGTERM that follows means its cancellation.
+"""Tells a run's program on another machine, or in a container, that the SIGTERM that follows means its cancellation.
 
 Prefect's engine listens for that: it connects to a port of its own machine, says a token, and then takes one letter,
-which it answers. (The port is the worker's where runs are processes; from a container, that is out of reach.) Used by
+which it answers. (The port is the worker's where runs are processes; from elsewhere, that is out of reach.) Used by
 the first process of the container, hence the standard library only.
 """
 

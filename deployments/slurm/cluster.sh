@@ -1,0 +1,200 @@
+#!/usr/bin/env bash
+# A Slurm cluster on one Debian machine: a controller, and nodes that are network namespaces with a slurmd each.
+#
+#   apt-get install --no-install-recommends slurmctld slurmd slurm-client munge iproute2
+#   deployments/slurm/cluster.sh start /var/tmp/slurm     # as root; again: nothing happens, or what is missing starts
+#   export SLURM_CONF=/var/tmp/slurm/slurm.conf
+#   sinfo
+#   deployments/slurm/cluster.sh stop /var/tmp/slurm      # again: nothing happens
+#
+# `controller-stop` and `controller-start` take slurmctld away and bring it back, `node-stop NAME` and `node-start NAME`
+# a node. From the environment: NODES (3), GPUS of each node (2, which are names and no devices), CPUS of each node (as
+# many as the machine has), PREFIX of the nodes' names (slurm), SUBNET (10.79.0), MINUTES that a job may last
+# (60), PORT of the controller (6817).
+#
+# It is a cluster to try things on: everything runs as root, nothing is kept apart, and there is no accounting.
+set -euo pipefail
+
+what=${1:?start, stop, controller-stop, controller-start, node-stop or node-start}
+folder=$(realpath -m "${2:?the folder of the cluster}")
+nodes=${NODES:-3} gpus=${GPUS:-2} cpus=${CPUS:-$(nproc)} prefix=${PREFIX:-slurm} subnet=${SUBNET:-10.79.0}
+minutes=${MINUTES:-60} port=${PORT:-6817}
+bridge="${prefix}br"
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
+export SLURM_CONF="$folder/slurm.conf"
+if [[ -f $folder/cluster.env ]]; then
+  # shellcheck disable=SC1091
+  source "$folder/cluster.env" # what it was started with counts from then on
+fi
+
+fail() {
+  echo "cluster.sh: $*" >&2
+  exit 1
+}
+
+alive() { # whether the process noted in a pid file is a daemon of this cluster
+  [[ -f $1 ]] && grep -qsa "$folder" "/proc/$(<"$1")/cmdline" "/proc/$(<"$1")/environ"
+}
+
+end() { # ends it, and waits until it has
+  alive "$1" || return 0
+  local pid
+  pid=$(<"$1")
+  kill "$pid" 2>/dev/null || return 0
+  for _ in $(seq 100); do
+    alive "$1" || return 0
+    sleep 0.1
+  done
+  kill -9 "$pid" 2>/dev/null || true
+}
+
+write_configuration() {
+  mkdir -p "$folder"/{state,log,run,spool}
+  chmod 755 "$folder"
+  cat >"$folder/cluster.env" <<END
+nodes=$nodes gpus=$gpus cpus=$cpus prefix=$prefix subnet=$subnet minutes=$minutes port=$port bridge=$bridge
+END
+  if [[ ! -f $folder/munge.key ]]; then
+    dd if=/dev/urandom of="$folder/munge.key" bs=128 count=1 status=none
+    chmod 400 "$folder/munge.key"
+  fi
+  local megabytes number
+  megabytes=$(($(awk '/^MemTotal/ {print $2}' /proc/meminfo) / 1024 * 8 / 10))
+  : >"$folder/gres.conf"
+  for number in $(seq "$gpus"); do
+    touch "$folder/gpu$((number - 1))"
+  done
+  if ((gpus > 0)); then
+    echo "Name=gpu File=$folder/gpu[0-$((gpus - 1))]" >"$folder/gres.conf"
+  fi
+  {
+    cat <<END
+ClusterName=$prefix
+SlurmctldHost=$(hostname)($subnet.1)
+SlurmctldPort=$port
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$folder/run/munge.socket
+CryptoType=crypto/munge
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool/%n
+SlurmctldPidFile=$folder/run/slurmctld.pid
+SlurmdPidFile=$folder/run/slurmd-%n.pid
+SlurmctldLogFile=$folder/log/slurmctld.log
+SlurmdLogFile=$folder/log/slurmd-%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc=$folder/log/jobs.txt
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0,bf_interval=5
+MpiDefault=none
+ReturnToService=2
+SlurmctldTimeout=30
+SlurmdTimeout=30
+InactiveLimit=0
+KillWait=10
+MinJobAge=60
+GresTypes=gpu
+END
+    for number in $(seq "$nodes"); do
+      echo "NodeName=$prefix$number NodeAddr=$subnet.$((10 + number)) CPUs=$cpus RealMemory=$megabytes" \
+        "$( ((gpus > 0)) && echo "Gres=gpu:$gpus") State=UNKNOWN"
+    done
+    echo "PartitionName=train Nodes=$prefix[1-$nodes] Default=YES MaxTime=$minutes DefaultTime=$minutes State=UP"
+  } >"$folder/slurm.conf"
+}
+
+start_munge() {
+  alive "$folder/run/munged.pid" && return 0
+  rm -f "$folder/run/munge.socket"
+  munged --force --num-threads=2 --key-file="$folder/munge.key" --socket="$folder/run/munge.socket" \
+    --pid-file="$folder/run/munged.pid" --log-file="$folder/log/munged.log" --seed-file="$folder/run/munged.seed"
+}
+
+start_network() {
+  ip link show "$bridge" &>/dev/null || ip link add "$bridge" type bridge
+  ip addr show dev "$bridge" | grep -q "inet $subnet.1/" || ip addr add "$subnet.1/24" dev "$bridge"
+  ip link set "$bridge" up
+}
+
+start_controller() {
+  alive "$folder/run/slurmctld.pid" && return 0
+  slurmctld -f "$folder/slurm.conf"
+}
+
+start_node() {
+  local name=$prefix$1
+  if [[ ! -e /run/netns/$name ]]; then
+    ip netns add "$name"
+    ip link add "$name-h" type veth peer name eth0 netns "$name"
+    ip link set "$name-h" master "$bridge" up
+    ip -n "$name" addr add "$subnet.$((10 + $1))/24" dev eth0
+    ip -n "$name" link set lo up
+    ip -n "$name" link set eth0 up
+    ip -n "$name" route add default via "$subnet.1"
+  fi
+  alive "$folder/run/slurmd-$name.pid" && return 0
+  # Debian's slurmd takes its name from its machine: a name space of its own gives it one.
+  nsenter --net="/run/netns/$name" unshare --uts bash -c 'hostname "$1" && exec slurmd -f "$2"' - "$name" "$folder/slurm.conf"
+}
+
+stop_node() {
+  end "$folder/run/slurmd-$prefix$1.pid"
+  for pid in $(ip netns pids "$prefix$1" 2>/dev/null); do # steps and what they had started
+    kill -9 "$pid" 2>/dev/null || true
+  done
+}
+
+number_of() {
+  [[ ${1:-} == "$prefix"* && ${1#"$prefix"} =~ ^[0-9]+$ ]] || fail "node '${1:-}': give one of ${prefix}1 to $prefix$nodes"
+  echo "${1#"$prefix"}"
+}
+
+wait_until_idle() {
+  for _ in $(seq 300); do
+    [[ $(sinfo -h -N -o '%T' 2>/dev/null | grep -c -E '^(idle|mixed|allocated)$') == "$nodes" ]] && return 0
+    sleep 0.1
+  done
+  sinfo -R >&2 || true
+  fail "the nodes do not come up; see $folder/log"
+}
+
+case $what in
+  start)
+    [[ $EUID == 0 ]] || fail "it needs root's rights"
+    for program in munged slurmctld slurmd sbatch ip unshare; do
+      command -v "$program" >/dev/null || fail "$program is missing: apt-get install slurmctld slurmd slurm-client munge iproute2"
+    done
+    [[ -f $folder/cluster.env ]] || write_configuration
+    start_network
+    start_munge
+    start_controller
+    for number in $(seq "$nodes"); do start_node "$number"; done
+    wait_until_idle
+    echo "export SLURM_CONF=$folder/slurm.conf"
+    ;;
+  stop)
+    [[ -f $folder/cluster.env ]] || exit 0
+    end "$folder/run/slurmctld.pid"
+    for number in $(seq "$nodes"); do
+      stop_node "$number"
+      ip netns delete "$prefix$number" 2>/dev/null || true
+      ip link delete "$prefix$number-h" 2>/dev/null || true
+    done
+    end "$folder/run/munged.pid"
+    ip link delete "$bridge" 2>/dev/null || true
+    rm -rf "$folder"
+    ;;
+  controller-stop) end "$folder/run/slurmctld.pid" ;;
+  controller-start) start_controller ;;
+  node-stop) stop_node "$(number_of "${3:-}")" ;;
+  node-start) start_node "$(number_of "${3:-}")" ;;
+  *) fail "$what is none of start, stop, controller-stop, controller-start, node-stop, node-start" ;;
+esac

@@ -1,0 +1,225 @@
+"""The block that says what a pool asks Slurm for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, field_validator, model_validator
+
+from prefect_gpu.blocks.base import StrictBlock, refuse_unknown
+from prefect_gpu.links import LOGO_OF_PROCESSES
+from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape, gpus_of
+from prefect_gpu.units import parse_bytes
+
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
+
+
+class SlurmShape(BaseModel):
+    """One kind of allocation. What is left out is Slurm's default.
+
+    Attributes:
+        name: What people call it.
+        time: Its wall time, as ``sbatch --time`` takes it: ``4:00:00``, ``2-00:00:00``, or minutes.
+        gres: GPUs of each node: ``gpu:a100:4``.
+        cpus: Cores of each node.
+        nodes: Nodes of each allocation.
+        memory: Main memory of each node: ``64G``.
+        partition, account, qos, licenses, constraint: As ``sbatch`` takes them.
+        flags: More of ``sbatch``'s options, such as ``--reservation=training``.
+        minimum: Allocations that are kept even without work.
+        maximum: Allocations that there may be at once.
+        gpu_memory: Memory of each GPU, such as ``80GiB``. It says, before there is a node, which runs fit.
+        virtual_devices: Virtual devices of each node, on nodes without GPUs. They are not GPUs.
+        virtual_device_memory: Memory of each of them, such as ``8GiB``.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    name: str = Field(min_length=1)
+    time: str
+    gres: str = ""
+    cpus: int = Field(default=1, ge=1)
+    nodes: int = Field(default=1, ge=1)
+    memory: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    licenses: str = ""
+    constraint: str = ""
+    flags: list[str] = Field(default_factory=list)
+    minimum: int = Field(default=0, ge=0)
+    maximum: int = Field(default=1, ge=1)
+    gpu_memory: str | None = None
+    virtual_devices: int = Field(default=0, ge=0)
+    virtual_device_memory: str = "8GiB"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            refuse_unknown(values, set(cls.model_fields), f"shape {values.get('name', '?')}")
+        return values
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _valid_time(cls, value: Any) -> str:
+        minutes_of(str(value))
+        return str(value)
+
+    @field_validator("gpu_memory", "virtual_device_memory")
+    @classmethod
+    def _valid_size(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None:
+            parse_bytes(value, field=str(info.field_name))
+        return value
+
+    @field_validator("flags")
+    @classmethod
+    def _valid_flags(cls, value: list[str]) -> list[str]:
+        for flag in value:
+            if not flag.startswith("-"):
+                raise ValueError(f"flags: {flag!r} is no option of sbatch: write --NAME=VALUE")
+            if flag.partition("=")[0] in _OURS:
+                raise ValueError(f"flags: {flag!r} is set by the pool itself: leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SlurmShape:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum={self.minimum} of shape {self.name} is above maximum={self.maximum}")
+        if not self.virtual_devices and not gpus_of(self.gres):
+            raise ValueError(
+                f"gres={self.gres!r} of shape {self.name} names no GPU: write gres: gpu:1, or, for nodes without GPUs, "
+                "virtual_devices: 2"
+            )
+        return self
+
+
+class GpuSlurm(StrictBlock):
+    """What a pool asks Slurm for: shapes of allocations, how many, and how a node is set up for runs.
+
+    The worker is told of it by name: ``PREFECT_INTEGRATIONS_GPU_SLURM=NAME``.
+
+    Example:
+        ```python
+        from prefect_gpu.blocks import GpuSlurm
+
+        slurm = GpuSlurm.load("BLOCK_NAME")
+        ```
+
+        >>> a100 = SlurmShape(name="a100", gres="gpu:a100:4", time="4:00:00")
+        >>> GpuSlurm(shapes=[a100]).plan("python3").shapes[0].devices
+        4
+    """
+
+    _block_type_name = "GPU Slurm"
+    _block_type_slug = "gpu-slurm"
+    _logo_url = HttpUrl(LOGO_OF_PROCESSES)
+    _description = "What a GPU pool asks Slurm for: the shapes of its allocations, and how many of each."
+
+    shapes: list[SlurmShape] = Field(
+        min_length=1, description="Kinds of allocations. A run is given the first one that can hold it."
+    )
+    idle_seconds: float = Field(
+        default=120.0, ge=0, description="An allocation that nobody has needed for so long is given back."
+    )
+    worth_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="So much expected work for each of its devices makes one more allocation worth its start. Runs "
+        "that are shorter share allocations; a longer one, or one of unknown length, gets its own if it may.",
+    )
+    poll_seconds: float = Field(
+        default=5.0, ge=0.2, description="From one look at Slurm's queue to the next. Large sites want it rare."
+    )
+    conf: Path | None = Field(
+        default=None, description="Path of the cluster's slurm.conf. Default: as Slurm's commands find it."
+    )
+    python: str | None = Field(
+        default=None,
+        description="The Python on the nodes that has prefect-gpu. Default: the worker's own, at the same path.",
+    )
+    setup: list[str] = Field(
+        default_factory=list,
+        description="Lines of shell before anything is started on a node, such as `module load cuda`. What they set of "
+        "PATH, LD_LIBRARY_PATH, CUDA_HOME and the like counts for runs, too.",
+    )
+    srun_flags: list[str] = Field(
+        default_factory=list,
+        description="More of srun's options for what is started on the nodes, such as those of a container: "
+        "--container-image=..., with pyxis.",
+    )
+
+    @model_validator(mode="after")
+    def _named_once(self) -> GpuSlurm:
+        names = [shape.name for shape in self.shapes]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"shapes: {twice[0]!r} is there twice: give each its own name")
+        return self
+
+    def plan(self, python: str) -> Plan:
+        """What the driver is told.
+
+        Args:
+            python: The nodes' Python, if the block names none.
+        """
+        shapes = (
+            Shape(
+                name=shape.name,
+                minutes=minutes_of(shape.time),
+                nodes=shape.nodes,
+                gres=shape.gres,
+                cpus=shape.cpus,
+                memory=shape.memory,
+                partition=shape.partition,
+                account=shape.account,
+                qos=shape.qos,
+                licenses=shape.licenses,
+                constraint=shape.constraint,
+                flags=tuple(shape.flags),
+                srun_flags=tuple(self.srun_flags),
+                setup=tuple(self.setup),
+                python=self.python or python,
+                minimum=shape.minimum,
+                maximum=shape.maximum,
+                virtual_devices=shape.virtual_devices,
+                virtual_device_memory_bytes=parse_bytes(shape.virtual_device_memory, field="virtual_device_memory"),
+                gpu_memory_bytes=parse_bytes(shape.gpu_memory, field="gpu_memory") if shape.gpu_memory else 0,
+            )
+            for shape in self.shapes
+        )
+        return Plan(tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds)
+
+
+_OURS = frozenset(
+    f"--{name}"
+    for name in ("job-name", "output", "export", "nodes", "ntasks-per-node", "cpus-per-task", "time", "wrap", "requeue")
+)
+
+
+def minutes_of(time: str) -> int:
+    """A wall time as Slurm writes it, in whole minutes.
+
+    Raises:
+        ValueError: It is none.
+
+    Example:
+        >>> minutes_of("90"), minutes_of("4:00:00"), minutes_of("2-00:00:00"), minutes_of("1-12"), minutes_of("30:00")
+        (90, 240, 2880, 2160, 30)
+    """
+    found = _TIME.fullmatch(time.strip())
+    if found is None:
+        raise ValueError(f"time={time!r} is no wall time: write 4:00:00, 2-00:00:00, or minutes such as 90")
+    numbers = [int(found[name]) for name in ("first", "second", "third") if found[name] is not None]
+    if found["days"] is not None:  # days-hours[:minutes[:seconds]]
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+        total = int(found["days"]) * 1440 + hours * 60 + minutes + (seconds > 0)
+    elif len(numbers) == 3:
+        total = numbers[0] * 60 + numbers[1] + (numbers[2] > 0)
+    else:  # minutes[:seconds]
+        total = numbers[0] + (len(numbers) == 2 and numbers[1] > 0)
+    if total < 1:
+        raise ValueError(f"time={time!r} is less than a minute, which is the least that Slurm gives")
+    return total

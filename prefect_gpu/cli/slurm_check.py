@@ -1,0 +1,83 @@
+"""The doctor's checks of Slurm: are its commands here, does it answer, and does it have what the block asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from prefect_gpu.runtime.telemetry import Finding
+
+if TYPE_CHECKING:
+    from prefect_gpu.blocks import GpuSlurm
+    from prefect_gpu.settings import GpuSettings
+
+_TIMEOUT_S = 15.0
+_BLOCKS = "See which blocks there are: `prefect block ls`."
+
+
+def check_slurm(settings: GpuSettings) -> list[Finding]:
+    """What a pool on Slurm needs, if the settings ask for one. Takes some seconds at most."""
+    if settings.driver != "slurm" and not settings.slurm:
+        return []
+    from prefect_gpu.blocks.base import BlockError
+    from prefect_gpu.runtime.drivers.slurm.client import SlurmError, missing_commands
+
+    if lacking := missing_commands():
+        return [
+            Finding(
+                "error",
+                "Slurm",
+                f"Slurm's command{'s' * (len(lacking) > 1)} {', '.join(lacking)} cannot be found.",
+                "Start the worker on a login node of the cluster, or install them: `apt-get install slurm-client`.",
+            )
+        ]
+    try:
+        return asyncio.run(asyncio.wait_for(_ask(settings), _TIMEOUT_S))
+    except BlockError as error:
+        return [Finding("error", "Slurm", str(error), _BLOCKS)]
+    except SlurmError as error:
+        return [Finding("error", "Slurm", f"Slurm does not answer: {error}", "Ask it yourself: `sinfo`.")]
+    except asyncio.TimeoutError:
+        return [Finding("error", "Slurm", f"Nobody has answered for {_TIMEOUT_S:.0f} s.", "Ask it yourself: `sinfo`.")]
+    except Exception:  # what is wrong with the server is another check's finding
+        return []
+
+
+async def _ask(settings: GpuSettings) -> list[Finding]:
+    from prefect.client.orchestration import get_client
+
+    from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+    from prefect_gpu.worker.from_blocks import read_blocks
+
+    async with get_client() as client:
+        block = (await read_blocks(settings, client)).slurm
+    assert block is not None, "one that is missing is an error"
+    slurm = SlurmClient(block.conf, patience_s=0.0)
+    partitions = await slurm.partitions()
+    wrong = _of_partitions(block, partitions)
+    if settings.advertise is None:
+        wrong.append(
+            Finding(
+                "error",
+                "Slurm",
+                "advertise is not set: nodes would not know where the worker is.",
+                "Give this machine's address as the nodes reach it: `export PREFECT_INTEGRATIONS_GPU_ADVERTISE=ADDRESS "
+                "PREFECT_INTEGRATIONS_GPU_CHANNEL_HOST=ADDRESS`.",
+            )
+        )
+    shapes = ", ".join(f"{shape.name} (up to {shape.maximum})" for shape in block.shapes)
+    return wrong or [Finding("ok", "Slurm", f"Cluster {await slurm.cluster_name()} answers; shapes: {shapes}.")]
+
+
+def _of_partitions(block: GpuSlurm, partitions: dict[str, str]) -> list[Finding]:
+    found = []
+    for shape in block.shapes:
+        state = partitions.get(shape.partition, "") if shape.partition else "up"
+        if not state:
+            there = ", ".join(sorted(partitions)) or "none"
+            said = f"The shape {shape.name} asks for the partition {shape.partition!r}, and there is none of that name."
+            found.append(Finding("error", "Slurm", f"{said} There are: {there}.", "Correct the block: `sinfo`."))
+        elif state != "up":
+            said = f"The partition {shape.partition} of the shape {shape.name} is {state}: no allocation starts there."
+            found.append(Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`."))
+    return found

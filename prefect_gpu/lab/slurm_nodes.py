@@ -1,0 +1,103 @@
+"""A real Slurm on this machine, whose nodes are network name spaces: for the tests and the benchmarks.
+
+It is what ``deployments/slurm/cluster.sh`` starts; whoever has a checkout of the repository can have one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from prefect_gpu.lab.docker_nodes import missing as _missing
+
+SCRIPT = Path(__file__).parents[2] / "deployments" / "slurm" / "cluster.sh"
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip", "nsenter", "unshare")
+
+
+def missing() -> list[str]:
+    """What this machine lacks for a Slurm of its own, as people would say it."""
+    return _missing(*NEEDED)
+
+
+@dataclass(frozen=True)
+class SlurmLab:
+    """The cluster that ``deployments/slurm/cluster.sh`` has started.
+
+    Attributes:
+        folder: Its own.
+        gateway: The address of this machine that its nodes reach.
+        nodes: Their names.
+    """
+
+    folder: Path
+    gateway: str
+    nodes: tuple[str, ...]
+    environ: dict[str, str]
+
+    @property
+    def conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    def script(self, *arguments: str) -> str:
+        """Call the script, ``script("node-stop", "n1")``; what it prints."""
+        what, *rest = arguments
+        done = subprocess.run(
+            ["bash", str(SCRIPT), what, str(self.folder), *rest],
+            env=os.environ | self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def command(self, *command: str) -> str:
+        """Call one of Slurm's commands; what it prints."""
+        env = os.environ | {"SLURM_CONF": str(self.conf)}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    def completed_jobs(self) -> dict[str, float]:
+        """The jobs that are over, and for how many seconds each had its nodes.
+
+        Slurm writes them down a moment after they have left its queue.
+        """
+        file = self.folder / "log" / "jobs.txt"
+        found = {}
+        for line in file.read_text().splitlines() if file.exists() else ():
+            told = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            begin, end = (datetime.fromisoformat(told[name]) for name in ("StartTime", "EndTime"))
+            found[told["JobId"]] = (end - begin).total_seconds() * int(told["NodeCnt"])
+        return found
+
+    def queue(self) -> list[str]:
+        """Numbers of the jobs that wait or run."""
+        return self.command("squeue", "--noheader", "--format=%i").split()
+
+
+@contextlib.contextmanager
+def started(nodes: int = 3, gpus: int = 2, number: int = 0) -> Iterator[SlurmLab]:
+    """Start the cluster, and stop it at the end with all that runs in it.
+
+    Args:
+        nodes: How many nodes.
+        gpus: GPUs of each, which are names and no devices.
+        number: Several at once on one machine need several numbers.
+    """
+    prefix, subnet = f"pgs{number}n", f"10.78.{number}"
+    environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus)}
+    environ["PORT"] = str(6820 + 2 * number)
+    folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}"
+    lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}{one}" for one in range(1, nodes + 1)), environ)
+    try:
+        lab.script("start")
+        yield lab
+    finally:
+        lab.script("stop")
+        shutil.rmtree(folder, ignore_errors=True)

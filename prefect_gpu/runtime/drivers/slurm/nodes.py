@@ -1,0 +1,57 @@
+"""The nodes of allocations, as their agents describe them, and as the scheduler is to know them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prefect_gpu.runtime.clock import CLOCK
+from prefect_gpu.runtime.drivers.slurm.pilots import Pilot
+from prefect_gpu.scheduling.model.cluster import Device, Node
+
+_MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
+
+
+@dataclass
+class Lent:
+    """A node of an allocation whose agent has said what it is.
+
+    Attributes:
+        node: As the scheduler knows it.
+        heard_at: When its agent was last known to be connected, monotonic seconds.
+        ending: Whether Slurm ends it.
+    """
+
+    node: Node
+    pilot: Pilot
+    agent: str
+    adjustable: bool
+    heard_at: float
+    ending: bool = False
+    _end: float | None = None
+
+    def learn_end(self) -> None:
+        """Bring the node's end up to date with its allocation's, which an administrator may move."""
+        job = self.pilot.job
+        if job is not None and job.ends_at != self._end:
+            self._end = job.ends_at
+            ends_at = None if job.ends_at is None else CLOCK.of(job.ends_at) - _MARGIN_S
+            why = f"the time of Slurm's job {job.id} is up"
+            self.node = dataclasses.replace(self.node, ends_at=ends_at, ends_why=why if ends_at is not None else "")
+
+
+def node_of(name: str, told: Mapping[str, Any]) -> Node:
+    """What an agent says of its node, for the scheduler."""
+    devices = tuple(
+        Device(
+            f"{name}/{one['id']}" if one["virtual"] else str(one["id"]),
+            str(one["kind"]),
+            int(one["memory_bytes"]),
+            bool(one["virtual"]),
+            tuple(one["cores"]),
+        )
+        for one in told["devices"]
+    )
+    return Node(name, devices, tuple(told["cpus"]))

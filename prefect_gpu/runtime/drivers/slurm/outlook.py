@@ -1,0 +1,58 @@
+"""What a run that waits is told of the allocations that are asked for, in Slurm's own words where it gives a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from prefect_gpu.runtime.drivers.base import Coming, Wanted
+from prefect_gpu.runtime.drivers.slurm.pilots import Pilot
+from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
+
+
+def coming(run: Wanted, plan: Plan, pilots: Collection[Pilot], trouble: str, connecting: bool) -> Coming | None:
+    """See :meth:`.Driver.coming`.
+
+    Args:
+        trouble: What Slurm complains of, or that it does not answer; empty: nothing.
+        connecting: Whether agents are expected to connect.
+    """
+    shape = plan.shape_for(run)
+    if shape is None:
+        return _fits_none(run, plan)
+    if trouble:
+        return Coming(trouble.rstrip("."))
+    ours = [one for one in pilots if one.record.shape == shape.name and not one.given_back]
+    waiting = [pilot.job for pilot in ours if pilot.job is not None and pilot.job.waits]
+    if waiting:
+        reason = waiting[0].reason
+        why = f" for {reason}" if reason not in ("None", "") else ""
+        return Coming(f"Slurm's job {waiting[0].id}, an allocation of the shape {shape.name!r}, waits{why}")
+    if len(ours) < shape.maximum or connecting or any(pilot.job is None for pilot in ours):
+        return Coming(f"Slurm is asked for an allocation of the shape {shape.name!r}")
+    return None
+
+
+def _fits_none(run: Wanted, plan: Plan) -> Coming:
+    large_enough = [shape for shape in plan.shapes if shape.holds(run.request)]
+    if large_enough:
+        longest = max(shape.minutes for shape in large_enough)
+        return Coming(
+            f"it needs its devices for {run.needs_s:.0f} s, and the shapes that can hold it end after {longest} "
+            "minutes: make it preemptible, or give a shape of the block gpu-slurm more time"
+        )
+    request = run.request
+    instances = request.workers + request.servers
+    cores = f" and {request.cpus} cores" if request.cpus else ""
+    memory = f" with {request.gpu_memory_bytes / 2**30:.1f} GiB each" if request.gpu_memory_bytes else ""
+    each = f" for each of {instances} instances" if instances > 1 else ""
+    asked = f"it asks for {request.gpus} device{'s' * (request.gpus != 1)}{memory}{cores}{each}"
+    there = "; ".join(map(_words, plan.shapes))
+    return Coming(f"{asked}, and no shape of the block gpu-slurm holds that ({there})", possible=False)
+
+
+def _words(shape: Shape) -> str:
+    nodes = f"{shape.nodes} nodes, each with " if shape.nodes > 1 else ""
+    memory = shape.virtual_device_memory_bytes if shape.virtual_devices else shape.gpu_memory_bytes
+    of = f" of {memory / 2**30:.1f} GiB" if memory else ""
+    devices = f"{shape.devices} device{'s' * (shape.devices != 1)}{of}"
+    return f"{shape.name}: {nodes}{devices} and {shape.cpus} core{'s' * (shape.cpus != 1)}"

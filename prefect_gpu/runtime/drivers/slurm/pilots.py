@@ -1,0 +1,171 @@
+"""The allocations of a pool: asked for, found again, and given back.
+
+What is known of an allocation is written down before Slurm is asked for it, under a name that its job has, too. So
+whatever happens to the worker in between, the next one finds the job by its name; a job of the pool's that nobody has
+written down is cancelled, and an entry that no job has is removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime import files
+from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient, SlurmError, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.shapes import Shape
+
+UNSEEN_S = 120.0
+"""A job that was submitted, and that Slurm has not shown for so long, is none: the answer had been lost."""
+_LOG_KEPT_S = 3600.0
+
+
+@dataclass
+class Pilot:
+    """An allocation that is not over.
+
+    Attributes:
+        name: Its own.
+        record: What is written down of it.
+        job: What Slurm showed of it last; None: nothing yet.
+        asked_at: When it was submitted, monotonic seconds; of one that was found, when that was.
+        given_back: Whether it is being cancelled: it takes no work any more.
+    """
+
+    name: str
+    record: words.Record
+    job: SlurmJob | None = None
+    asked_at: float = dataclasses.field(default_factory=time.monotonic)
+    given_back: bool = False
+
+
+class Pilots:
+    """See the module.
+
+    Args:
+        client: Slurm.
+        folder: Where they are written down; the nodes see it at the same path.
+        prefix: What the names of all of the pool's jobs begin with, and of no other pool's.
+    """
+
+    def __init__(self, client: SlurmClient, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any]) -> None:
+        self._client, self._folder, self._prefix, self._logger = client, folder, prefix, logger
+        self.all: dict[str, Pilot] = {}
+        self.trouble = ""  # what Slurm said last of why it refused a job; empty: it did not
+
+    def load(self) -> None:
+        """Find what an earlier worker has written down."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in self._folder.glob("*.json"):
+            if path.name == words.AGENTS or path.name.startswith("."):
+                continue
+            record = files.read(words.Record, path, self._logger.error)
+            if record is None:
+                path.unlink(missing_ok=True)  # its job is cancelled, as nobody knows its token
+            else:
+                self.all[path.stem] = Pilot(path.stem, record)
+
+    async def submit(self, shape: Shape) -> Pilot | None:
+        """Ask Slurm for one more allocation; None if it refuses, which :attr:`trouble` tells."""
+        name = secrets.token_hex(4)
+        record = words.Record(
+            token=secrets.token_urlsafe(32),
+            shape=shape.name,
+            nodes=shape.nodes,
+            virtual_devices=shape.virtual_devices,
+            virtual_device_memory_bytes=shape.virtual_device_memory_bytes,
+        )
+        pilot = self.all[name] = Pilot(name, record)
+        self._write(pilot)
+        script = self._folder / f"{name}.sh"
+        script.write_text(shape.script(self._folder, name))
+        options = shape.options(f"{self._prefix}{name}", self._folder / f"{name}.log")
+        try:
+            number = await self._client.submit(script, options)
+        except SlurmAway as error:  # it may have been submitted all the same: its name will tell
+            self._say(f"Slurm does not answer: {error}")
+            return pilot
+        except SlurmError as error:
+            self._say(f"Slurm refuses an allocation of the shape {shape.name!r}: {error}")
+            self._forget(pilot)
+            return None
+        self.trouble = ""
+        pilot.record = dataclasses.replace(record, job=number)
+        self._write(pilot)
+        self._logger.info("Asked Slurm for an allocation of the shape %r: job %s", shape.name, number)
+        return pilot
+
+    async def look(self) -> list[tuple[Pilot, str]]:
+        """Bring everything up to date with Slurm's queue.
+
+        Returns:
+            Allocations that are over, each with why.
+
+        Raises:
+            SlurmError: Slurm cannot be asked. What there was goes on.
+        """
+        jobs = {job.name.removeprefix(self._prefix): job for job in await self._client.jobs(self._prefix)}
+        over: list[tuple[Pilot, str]] = []
+        strangers = [job for name, job in jobs.items() if name not in self.all and (job.waits or job.runs)]
+        for pilot in list(self.all.values()):
+            job = jobs.get(pilot.name)
+            if job is None and pilot.job is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
+                continue
+            if job is not None and (job.waits or job.runs or job.state == "COMPLETING"):
+                pilot.job = job
+                if pilot.record.job != job.id:
+                    pilot.record = dataclasses.replace(pilot.record, job=job.id)
+                    self._write(pilot)
+                continue
+            state = job.state if job is not None else "not in Slurm's queue any more"
+            over.append((pilot, f"Its allocation, Slurm's job {pilot.record.job or '?'}, has ended: {state}."))
+            self._forget(pilot)
+        if strangers:
+            numbers = [job.id for job in strangers]
+            self._logger.warning("Slurm's jobs %s are this pool's and nobody's: cancelled.", ", ".join(numbers))
+            await self._client.cancel(numbers)
+        return over
+
+    async def give_back(self, pilots: Iterable[Pilot]) -> None:
+        """Cancel allocations. What is not heard of by Slurm now is said again at the next look.
+
+        Raises:
+            SlurmError: Slurm cannot be told.
+        """
+        chosen = list(pilots)
+        for pilot in chosen:
+            pilot.given_back = True
+        await self._client.cancel(pilot.record.job for pilot in chosen if pilot.record.job)
+
+    def _write(self, pilot: Pilot) -> None:
+        words.write_secret(self._folder / f"{pilot.name}.json", dataclasses.asdict(pilot.record))
+
+    def _forget(self, pilot: Pilot) -> None:
+        self.all.pop(pilot.name, None)
+        for ending in ("json", "sh"):
+            (self._folder / f"{pilot.name}.{ending}").unlink(missing_ok=True)
+        for log in self._folder.glob("*.log"):
+            if log.stem not in self.all and time.time() - log.stat().st_mtime > _LOG_KEPT_S:
+                log.unlink(missing_ok=True)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            self._logger.error("%s", trouble)
+        self.trouble = trouble
+
+
+def prefix_of(pool: str, pool_id: str) -> str:
+    """What the names of a pool's jobs begin with. Two pools of one name, of two Prefect servers, are two.
+
+    Example:
+        >>> prefix_of("My GPUs", "0d3f81aa-77b1-4a43-9a3f-d17a1b8a2c8e")
+        'prefect-gpu-My-GPUs-0d3f81aa-'
+    """
+    return f"prefect-gpu-{re.sub('[^A-Za-z0-9]+', '-', pool)[:24]}-{pool_id.partition('-')[0]}-"

@@ -1,0 +1,166 @@
+"""What an allocation is asked of Slurm as: the shapes that an operator has named."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prefect_gpu.runtime.drivers.base import Wanted
+from prefect_gpu.scheduling.model.jobs import Request
+
+_STARTS_S = 10.0  # from its start by Slurm until the first run can begin
+AGENT = "prefect_gpu.runtime.drivers.slurm.agent"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One kind of allocation.
+
+    Attributes:
+        name: What people call it.
+        minutes: Its wall time.
+        nodes: Nodes of each allocation.
+        gres: As ``sbatch --gres`` takes it, for each node: ``gpu:a100:4``.
+        cpus: Cores of each node.
+        memory: As ``sbatch --mem`` takes it, for each node; empty: the partition's default.
+        partition, account, qos, licenses, constraint: As ``sbatch`` takes them; empty: its defaults.
+        flags: More of ``sbatch``'s options.
+        srun_flags: More of ``srun``'s options for the agent, such as those of a container.
+        setup: Lines of shell before the agent starts: ``module load cuda``.
+        python: The interpreter that has prefect-gpu on the nodes.
+        minimum, maximum: Allocations that there are at least, and at most.
+        virtual_devices: Virtual devices of each node, on nodes without GPUs. They are not GPUs.
+        virtual_device_memory_bytes: Memory of each of them.
+        gpu_memory_bytes: Memory of each GPU, as far as it is known before there is a node; 0: unknown.
+    """
+
+    name: str
+    minutes: int
+    nodes: int = 1
+    gres: str = ""
+    cpus: int = 1
+    memory: str = ""
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    licenses: str = ""
+    constraint: str = ""
+    flags: tuple[str, ...] = ()
+    srun_flags: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    python: str = "python3"
+    minimum: int = 0
+    maximum: int = 1
+    virtual_devices: int = 0
+    virtual_device_memory_bytes: int = 8 << 30
+    gpu_memory_bytes: int = 0
+
+    @property
+    def devices(self) -> int:
+        """Devices of each node."""
+        return self.virtual_devices or gpus_of(self.gres)
+
+    @property
+    def useful_s(self) -> float:
+        """Seconds for which it can be of use, from its agents' start on."""
+        return max(0.0, self.minutes * 60 - _STARTS_S)
+
+    def instances(self, request: Request) -> int:
+        """How many instances of a run one allocation can hold; 0: none."""
+        memory = self.virtual_device_memory_bytes if self.virtual_devices else self.gpu_memory_bytes
+        if memory and (request.gpu_memory_bytes or 0) > memory:
+            return 0
+        by_cpus = self.cpus // request.cpus if request.cpus else self.cpus
+        by_devices = self.devices // request.gpus if request.gpus else by_cpus
+        return self.nodes * min(by_cpus, by_devices)
+
+    def holds(self, request: Request) -> bool:
+        """Whether as many allocations of this shape as there may be can hold the run."""
+        return self.instances(request) * self.maximum >= request.workers + request.servers
+
+    def options(self, name: str, log: Path) -> list[str]:
+        """Options of ``sbatch``.
+
+        Args:
+            name: Of the job.
+            log: Where the output of the job goes.
+        """
+        stated = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "licenses": self.licenses,
+            "constraint": self.constraint,
+            "gres": self.gres,
+            "mem": self.memory,
+        }
+        return [
+            f"--job-name={name}",
+            f"--output={log}",
+            "--open-mode=append",
+            "--export=NIL",  # nothing of the worker's environment, which holds its passwords
+            "--no-requeue",  # a run that its allocation has lost carries on in another one
+            f"--nodes={self.nodes}",
+            "--ntasks-per-node=1",
+            f"--cpus-per-task={self.cpus}",
+            f"--time={self.minutes}",
+            *(f"--{option}={value}" for option, value in stated.items() if value),
+            *self.flags,
+        ]
+
+    def script(self, folder: Path, name: str) -> str:
+        """The batch script: it starts one agent on each node.
+
+        Args:
+            folder: Where the agents find what they need; the nodes see it at the same path.
+            name: Of the allocation.
+        """
+        agent = [self.python, "-m", AGENT, str(folder), name]
+        srun = ["srun", f"--cpus-per-task={self.cpus}", "--kill-on-bad-exit=0", *self.srun_flags, *agent]
+        lines: Sequence[str] = (
+            "#!/bin/bash",
+            "# Written by prefect-gpu for one allocation; what it starts is asked for in the block gpu-slurm.",
+            "export HOME=~ PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}",
+            "unset SLURM_EXPORT_ENV",
+            *self.setup,
+            f"exec {shlex.join(srun)}",
+        )
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an operator allows: the shapes, and how long an allocation may have nothing to do.
+
+    Attributes:
+        shapes: The first one that holds a run is asked for.
+        idle_s: An allocation that has done nothing for so long is given back.
+        worth_s: So much expected work of each of its devices makes one more allocation worth its start.
+        poll_s: From one look at Slurm's queue to the next.
+    """
+
+    shapes: tuple[Shape, ...]
+    idle_s: float = 120.0
+    worth_s: float = 60.0
+    poll_s: float = 5.0
+
+    def shape_for(self, run: Wanted) -> Shape | None:
+        """The first shape that can hold a run, and is there for long enough; None: none can."""
+        return next((one for one in self.shapes if one.holds(run.request) and run.needs_s <= one.useful_s), None)
+
+
+def gpus_of(gres: str) -> int:
+    """How many GPUs a ``--gres`` asks for on each node.
+
+    Example:
+        >>> gpus_of("gpu:a100:4"), gpus_of("gpu:2"), gpus_of("gpu"), gpus_of("gpu:a100"), gpus_of("nic:1")
+        (4, 2, 1, 1, 0)
+    """
+    count = 0
+    for part in gres.split(","):
+        words = part.partition("(")[0].split(":")
+        if words[0].rpartition("/")[2] == "gpu":
+            count += int(words[-1]) if words[-1].isdigit() else 1
+    return count

@@ -1,0 +1,114 @@
+"""What the worker and an agent say to each other, beside what the channel itself says."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
+
+# Events, of the agent.
+ANSWER = "answer"  # {"id", ...}: to what it was asked
+EXIT = "exit"  # {"run_dir", "returncode", "max_rss_bytes", "cpu_seconds", "ended_at"}
+ENDING = "ending"  # {}: Slurm has told it that its allocation ends
+
+# Instructions, of the worker, each with ":" and a number or a run's folder behind it.
+DESCRIBE = "describe"  # {} -> {"host", "job", "cpus", "devices", "adjustable"}
+LAUNCH = "launch"  # {"run_dir"}, where SPEC lies -> {"pid", "warm"}
+ADOPT = "adopt"  # {"run_id", "run_dir"} -> {"pid", "warm"}, or {} if it never started
+STOP = "stop"  # {"run_dir", "grace_seconds"} -> {}
+CANCELLED = "cancelled"  # {"run_dir"} -> {}: the run is told that the stop that follows is its cancellation
+BIND = "bind"  # {"cpus"}
+PRIORITY = "priority"  # {"weight"}
+DUTY = "duty"  # {"part"}
+
+# Files.
+AGENTS = "agents.json"  # beside the allocations' records: where the worker is, and how runs are started
+SPEC = "spec.json"  # in a run's folder: what is to be started; the agent removes it
+PLACE = "place.json"  # in a run's folder: the node that may start it, and no other one
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every agent of a pool is told, by :data:`AGENTS`, which each worker writes anew.
+
+    Attributes:
+        url: The hub's.
+        warm, preload, after_fork, environ, umask: See :class:`.ProcessDriver`.
+        python: The worker's interpreter, which stands for the agent's own in what is to be started.
+        own: Names of variables of which the agent's own values count.
+        alone_s: An agent without a run, and without a worker for so long, gives its node back.
+    """
+
+    url: str
+    warm: bool = False
+    preload: tuple[str, ...] = ()
+    after_fork: str | None = None
+    environ: dict[str, str] | None = None
+    umask: int = -1
+    alone_s: float = 120.0
+    python: str = ""
+    own: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of an allocation, from before it is submitted until it is over.
+
+    Attributes:
+        token: What its agents show.
+        shape: Name of its shape.
+        nodes: How many agents it has.
+        job: Slurm's number; empty: it is not known yet.
+        virtual_devices, virtual_device_memory_bytes: See :class:`.Shape`.
+    """
+
+    token: str
+    shape: str
+    nodes: int = 1
+    job: str = ""
+    virtual_devices: int = 0
+    virtual_device_memory_bytes: int = 8 << 30
+
+
+def agent_id(allocation: str, rank: int) -> str:
+    """What an agent is called at the hub."""
+    return f"{allocation}.{rank}"
+
+
+def write_secret(path: Path, content: dict[str, Any]) -> None:
+    """Write a file in one step that only this user can read."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(content, file)
+    temporary.replace(path)
+
+
+def spec_as_json(spec: LaunchSpec) -> dict[str, Any]:
+    """What an agent must know of a launch."""
+    return {
+        "run_id": spec.run_id,
+        "argv": list(spec.argv),
+        "env": spec.env,
+        "cwd": str(Path(spec.cwd).absolute()),
+        "cpus": list(spec.cpus),
+        "label": spec.label,
+        "told_at": list(spec.told_at),
+    }
+
+
+def error_as_json(error: LaunchError) -> dict[str, Any]:
+    """A refusal, with what it says beside its message."""
+    return {"error": str(error)[:4000], "explains": error.explains, "away": error.away, "no_room": error.no_room}
+
+
+def error_of(told: dict[str, Any]) -> LaunchError:
+    """The refusal that an agent has told of."""
+    error = LaunchError(str(told["error"]))
+    error.explains, error.away = bool(told.get("explains")), bool(told.get("away"))
+    error.no_room = bool(told.get("no_room"))
+    return error

@@ -1,0 +1,71 @@
+"""A pool whose nodes a real Slurm lends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from prefect.client.orchestration import PrefectClient
+
+from benchmarks._host.served import using
+from prefect_gpu.blocks import GpuSlurm, SlurmShape
+from prefect_gpu.lab.sandbox import Process, Sandbox, wait_until
+from prefect_gpu.lab.slurm_nodes import SlurmLab
+from tests.live.pool import LivePool, work_pool
+
+SMALL: dict[str, Any] = {"name": "small", "gres": "gpu:2", "time": "30", "virtual_devices": 2, "maximum": 3}
+
+
+class SlurmPool(LivePool):
+    """See :class:`LivePool`. The nodes see the test's folder and this checkout, as they are on this machine."""
+
+    def __init__(self, sandbox: Sandbox, client: PrefectClient, name: str, folder: Path, lab: SlurmLab) -> None:
+        super().__init__(sandbox, client, name, folder)
+        self.lab = lab
+
+    async def allow(self, *shapes: dict[str, Any], **more: Any) -> None:
+        """Say what Slurm may be asked for, before a worker starts."""
+        found = [SlurmShape(**SMALL | shape) for shape in shapes or ({},)]
+        settings = {"idle_seconds": 5.0, "poll_seconds": 0.5, "conf": self.lab.conf} | more
+        block = GpuSlurm(shapes=found, **settings)
+        await block.save(self.name, overwrite=True)  # type: ignore[misc]
+
+    def start_worker(self, *arguments: str, wait: bool = True, state_dir: Path | None = None, **env: Any) -> Process:
+        settings = {
+            "slurm": self.name,
+            "advertise": self.lab.gateway,
+            "channel_host": "0.0.0.0",
+        }
+        return super().start_worker(*arguments, wait=wait, state_dir=state_dir, **(settings | env))
+
+    async def node(self, run_id: UUID) -> str:
+        """The machine that a run was on: which node of the cluster."""
+        return str((await self.read(run_id)).infrastructure_pid).partition(".")[0]
+
+    def given_back(self) -> bool:
+        """Whether Slurm has no job of anybody's."""
+        return not self.lab.queue()
+
+
+@pytest_asyncio.fixture
+async def slurm_pool(
+    slurm: SlurmLab, wide_sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[SlurmPool]:
+    """A gpu pool without a worker yet. After the test, nothing may be left in Slurm: all was given back."""
+    with using(wide_sandbox):
+        async with work_pool("slurm", request.node.nodeid) as (client, name):
+            live = SlurmPool(wide_sandbox, client, name, tmp_path, slurm)
+            try:
+                yield live
+                (tmp_path / "go").touch()
+                await asyncio.to_thread(wait_until, live.given_back, what="the allocations to be given back")
+            finally:
+                await asyncio.to_thread(live.stop_workers)
+                if left := slurm.queue():
+                    slurm.command("scancel", *left)
+                    await asyncio.to_thread(wait_until, live.given_back, what="the allocations to end")

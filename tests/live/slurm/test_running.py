@@ -1,0 +1,47 @@
+"""Flow runs on nodes that Slurm lends: what users see of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.live.pool import LivePool
+from tests.live.slurm.conftest import SlurmPool
+from tests.live.test_preemption import result_of, undisturbed
+
+
+async def test_the_same_flow_runs_here_and_on_a_node_of_slurm(slurm_pool: SlurmPool, tmp_path: Path) -> None:
+    """And the node, which was asked for as the run came, is given back when nobody needs it any more."""
+    await slurm_pool.allow()
+    assert slurm_pool.given_back()
+    slurm_pool.start_worker()
+    there, many = tmp_path / "there", tmp_path / "many"
+    too_large = await slurm_pool.submit("train", job_variables={"gpus": 3})
+    run_id = await slurm_pool.submit("carries_on", trace=str(there), steps=40)
+    warm = [await slurm_pool.submit("carries_on", trace=f"{many}{number}", steps=10) for number in range(6)]
+    state = await slurm_pool.until(too_large)
+    assert "no shape of the block gpu-slurm holds that (small: 2 devices of 8.0 GiB" in (state.message or ""), state
+    state = await slurm_pool.until(run_id)
+    assert state.is_completed(), state
+    assert await slurm_pool.node(run_id) in slurm_pool.lab.nodes
+    for one in warm:
+        assert (await slurm_pool.until(one)).is_completed()
+    [row] = await slurm_pool.rows([run_id])
+    assert row.outcome == "completed" and row.node and row.trained_s is not None
+    assert any(row.warm_start for row in await slurm_pool.rows(warm))
+    await asyncio.to_thread(slurm_pool.stop_workers)
+    here = tmp_path / "here"
+    LivePool.start_worker(slurm_pool, state_dir=tmp_path / "own", virtual_devices="1")
+    same = await slurm_pool.submit("carries_on", trace=str(here), steps=40)
+    assert (await slurm_pool.until(same)).is_completed()
+    assert result_of(here) == result_of(there) == undisturbed(40)
+
+
+async def test_a_cancelled_run_ends_as_cancelled(slurm_pool: SlurmPool, tmp_path: Path) -> None:
+    await slurm_pool.allow()
+    slurm_pool.start_worker(cancel_grace_seconds="5")
+    run_id = await slurm_pool.submit("train", hold=str(tmp_path / "never"))
+    await slurm_pool.until(run_id, "Training")
+    await slurm_pool.cancel(run_id)
+    assert (await slurm_pool.until(run_id, "Cancelled")).is_cancelled()
+    assert "Crashed" not in await slurm_pool.names(run_id)

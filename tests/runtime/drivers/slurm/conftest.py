@@ -1,0 +1,70 @@
+"""A pool's allocations on the real Slurm."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect_gpu.lab.slurm_nodes import SlurmLab
+from prefect_gpu.runtime.drivers.base import Demand
+from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
+from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
+from prefect_gpu.scheduling.model.cluster import Node
+
+LOGGER = logging.getLogger("test.driver")
+SHAPE = Shape("small", minutes=30, gres="gpu:2", cpus=1, virtual_devices=2, python=sys.executable)
+
+
+def make(lab: SlurmLab, folder: Path, shapes: Sequence[Shape] = (SHAPE,), **more: Any) -> SlurmDriver:
+    """A driver of a pool, whose allocations are kept in a folder."""
+    plan = Plan(tuple(shapes), idle_s=more.pop("idle_s", 600.0), poll_s=0.5)
+    settings: dict[str, Any] = {"warm": False, "alone_s": 600.0, "python": sys.executable}
+    settings |= {name: more.pop(name) for name in list(more) if name in ("warm", "preload", "alone_s")}
+    more = {"echo": lambda label, line: None, "comes_back_s": 5.0, "logger": LOGGER} | more
+    return SlurmDriver(
+        SlurmClient(lab.conf, patience_s=2.0),
+        plan,
+        folder,
+        f"prefect-gpu-test-{folder.name}-",
+        agents=words.Settings(url="", **settings),
+        host=lab.gateway,
+        **more,
+    )
+
+
+class Watched:
+    """A driver as the controller has it: with the demand that a test says, and the nodes that it tells of."""
+
+    def __init__(self, driver: SlurmDriver) -> None:
+        self.driver = driver
+        self.demand = Demand()
+        self.nodes: Sequence[Node] = ()
+        driver.demand = lambda: self.demand
+
+    def _tell(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        while not condition():  # noqa: ASYNC110 -- it is Slurm that changes
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def watched(driver: SlurmDriver) -> AsyncIterator[Watched]:
+    """Start the driver and let it have allocations as the demand says; at the end they go on without it."""
+    one = Watched(driver)
+    await driver.start()
+    watching = asyncio.create_task(driver.watch_nodes(one._tell))
+    try:
+        yield one
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await driver.close()

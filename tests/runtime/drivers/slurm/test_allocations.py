@@ -1,0 +1,171 @@
+"""Allocations of a real Slurm: they come as they are needed, are found again, and are given back, whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prefect_gpu.lab.slurm_nodes import SlurmLab
+from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Wanted
+from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
+from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
+from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
+from prefect_gpu.scheduling.model.jobs import Request
+from tests.runtime.drivers.slurm.conftest import LOGGER, SHAPE, Watched, make, watched
+
+ONE = Demand(waiting=(Wanted(Request(gpus=1)),))
+WAITS = "import time; open('ready', 'w').close(); time.sleep(600)"
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> MakeSpec:
+    return probes(tmp_path)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path, slurm: SlurmLab) -> AsyncIterator[Path]:
+    """Of the allocations of a pool. After the test, nothing may be left of them."""
+    yield tmp_path / f"allocations-{os.getpid()}"
+    await empty(slurm)
+
+
+async def running(pool: Watched, spec: LaunchSpec) -> RunHandle:
+    """A run on a node that came for it."""
+    pool.demand = ONE
+    await pool.until(lambda: pool.nodes)
+    pool.demand = Demand(busy=frozenset(node.id for node in pool.nodes))
+    handle = await pool.driver.launch(dataclasses.replace(spec, node=pool.nodes[0].id))
+    await until((spec.cwd / "ready").exists)
+    return handle
+
+
+def process_of(handle: RunHandle) -> int:
+    return int(str(handle.pid).rpartition(":")[2])
+
+
+async def empty(slurm: SlurmLab) -> None:
+    await until(lambda: not slurm.queue())
+
+
+async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(slurm: SlurmLab, folder: Path) -> None:
+    async with watched(make(slurm, folder, idle_s=1.0)) as pool:
+        assert not slurm.queue()
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        [node] = pool.nodes
+        host, _, job = node.id.partition(".")
+        assert host in slurm.nodes and [job] == slurm.queue()
+        assert [device.id for device in node.devices] == [f"{node.id}/virtual-0", f"{node.id}/virtual-1"]
+        assert node.ends_at is not None and job in node.ends_why
+        pool.demand = Demand()
+        await pool.until(lambda: not pool.nodes)
+        await empty(slurm)
+        await until(lambda: [path.name for path in folder.glob("*.json")] == ["agents.json"])
+
+
+async def test_an_allocation_that_is_cancelled_takes_its_run_along_and_says_so(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+) -> None:
+    async with watched(make(slurm, folder)) as pool:
+        handle = await running(pool, make_spec(WAITS))
+        slurm.command("scancel", *slurm.queue())
+        report = await handle.wait()
+        assert report.carries_on or report.returncode == -signal.SIGTERM
+        assert report.returncode is not None or "CANCELLED" in report.cause
+        await until(lambda: not alive(process_of(handle)))
+        await pool.until(lambda: not pool.nodes)
+
+
+async def test_an_agent_that_is_killed_leaves_no_run_behind(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
+    async with watched(make(slurm, folder)) as pool:
+        handle = await running(pool, make_spec(WAITS))
+        ours = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in (one.info["cmdline"] or ())]
+        [agent] = [one for one in ours if "srun" not in one.name() and one.parent() in ours]
+        agent.kill()
+        report = await handle.wait()
+        assert (report.returncode, report.lost, report.carries_on) == (None, True, True)
+        assert not alive(process_of(handle))
+
+
+async def test_runs_go_on_while_the_controller_is_away(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
+    async with watched(make(slurm, folder, idle_s=1.0)) as pool:
+        first = await running(pool, make_spec(WAITS))
+        slurm.script("controller-stop")
+        spec = dataclasses.replace(make_spec("print('ran')"), node=pool.nodes[0].id)
+        assert (await (await pool.driver.launch(spec)).wait()).tail == ("ran",)
+        assert len(pool.nodes) == 1
+        slurm.script("controller-start")
+        await first.stop(0)
+        pool.demand = Demand()
+        await empty(slurm)
+
+
+async def test_a_job_whose_number_was_never_learned_is_found_by_its_name(slurm: SlurmLab, folder: Path) -> None:
+    """The worker dies, or the answer is lost, between sbatch and the record."""
+
+    class Deaf(SlurmClient):
+        async def submit(self, *arguments: object, **more: object) -> str:
+            await super().submit(*arguments, **more)  # type: ignore[arg-type]
+            raise SlurmAway("the answer was lost")
+
+    driver = make(slurm, folder)
+    prefix = f"prefect-gpu-test-{folder.name}-"
+    async with watched(driver):
+        pass  # what agents are told is written down
+    lost = Pilots(Deaf(slurm.conf), folder, prefix, LOGGER)
+    pilot = await lost.submit(SHAPE)
+    assert pilot is not None and pilot.record.job == ""
+    [job] = slurm.queue()
+    async with watched(make(slurm, folder, idle_s=0.5)) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        assert pool.nodes[0].id.partition(".")[2] == job
+        pool.demand = Demand()
+        await empty(slurm)
+
+
+async def test_a_job_of_the_pool_that_nobody_has_written_down_is_cancelled(slurm: SlurmLab, folder: Path) -> None:
+    prefix = f"prefect-gpu-test-{folder.name}-"
+    slurm.command("sbatch", f"--job-name={prefix}00000000", "--output=/dev/null", "--wrap=sleep 600")
+    other = slurm.command("sbatch", "--parsable", "--job-name=theirs", "--output=/dev/null", "--wrap=sleep 600").strip()
+    async with watched(make(slurm, folder)):
+        await until(lambda: slurm.queue() == [other])
+    slurm.command("scancel", other)
+    await empty(slurm)
+
+
+async def test_an_agent_that_nobody_needs_gives_its_node_back_without_a_worker(slurm: SlurmLab, folder: Path) -> None:
+    async with watched(make(slurm, folder, alone_s=1.0)) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+    await empty(slurm)
+
+
+async def test_what_slurm_refuses_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:
+    shape = dataclasses.replace(SHAPE, partition="nowhere")
+    async with watched(make(slurm, folder, [shape])) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "Invalid partition" in words(pool, gpus=1))
+        assert "no shape of the block gpu-slurm holds that (small: 2 devices" in words(pool, gpus=3)
+        assert not pool.driver.coming(Wanted(Request(gpus=3))).possible  # type: ignore[union-attr]
+        assert "end after 30 minutes: make it preemptible" in words(pool, gpus=1, needs_s=1e5)
+
+
+async def test_slurms_reason_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:
+    shape = dataclasses.replace(SHAPE, flags=("--begin=now+1hour",))
+    async with watched(make(slurm, folder, [shape], idle_s=0.5)) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "waits for BeginTime" in words(pool, gpus=1))
+        pool.demand = Demand()
+        await empty(slurm)
+
+
+def words(pool: Watched, *, gpus: int, needs_s: float = 0.0) -> str:
+    said = pool.driver.coming(Wanted(Request(gpus=gpus), needs_s=needs_s))
+    return said.words if said is not None else ""
