@@ -250,6 +250,7 @@ class Scheduler:
             job.story.append((now, "submitted"))
             state.admit(job, now)
             state.learned.asked.submitted(job)
+            state.learned.demand.submitted(job, now)
             return True
         if job.status is not Status.WAITING:
             return False
@@ -261,7 +262,8 @@ class Scheduler:
                 job.hold = None  # its reason to wait, if there still is one, is a new one
             state.ask(job, event.request)
             job.queue, job.not_before = event.queue, event.not_before
-            job.submitted_at, job.estimate = event.submitted_at, event.estimate
+            job.submitted_at = event.submitted_at
+            job.expect(event.estimate)
             state.queue_of_waiting.add(job, state, now)
         job.name = event.name
         return changed

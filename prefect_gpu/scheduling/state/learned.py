@@ -10,6 +10,7 @@ from prefect_gpu.scheduling.interference.anti_affinity import AntiAffinity
 from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
 from prefect_gpu.scheduling.state.asked import Asked
+from prefect_gpu.scheduling.state.demand import Demand
 from prefect_gpu.scheduling.state.lengths import Lengths
 
 
@@ -26,6 +27,7 @@ class Learned:
         cores: How many cores jobs needed.
         lengths: How long jobs held their devices; filled by the scheduler itself.
         asked: What jobs asked for; likewise.
+        demand: What comes for each kind of device; likewise.
     """
 
     sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
@@ -34,6 +36,7 @@ class Learned:
     cores: CoreHistory = field(default_factory=CoreHistory)
     lengths: Lengths = field(default_factory=Lengths)
     asked: Asked = field(default_factory=Asked)
+    demand: Demand = field(default_factory=Demand)
 
     def copy(self) -> Learned:
         """The same knowledge, which learns on its own from now on."""
