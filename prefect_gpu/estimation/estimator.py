@@ -7,6 +7,7 @@ measured on runs that were left out (``program/calibration.py``).
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,10 +19,21 @@ from prefect_gpu.estimation.program.calibration import Calibration, reach
 from prefect_gpu.estimation.program.cross_program import CrossProgramModel
 from prefect_gpu.estimation.program.features import flatten, plain_name
 from prefect_gpu.estimation.program.gaussian_process import LEAST_RUNS, MOST_RUNS
+from prefect_gpu.estimation.program.kinds import KindRatios, Shift
 from prefect_gpu.estimation.program.memory import as_needed, least_memory, submission_key
 from prefect_gpu.estimation.program.model import Prediction, ProgramModel
 from prefect_gpu.estimation.program.shared_slopes import shared_slopes
-from prefect_gpu.estimation.runs import MEMORY_BYTES, NOTHING_KNOWN, TARGETS, FinishedRun, Interval, Known, RunEstimate
+from prefect_gpu.estimation.runs import (
+    MEMORY_BYTES,
+    NOTHING_KNOWN,
+    STEP_S,
+    TARGETS,
+    TRAINING_S,
+    FinishedRun,
+    Interval,
+    Known,
+    RunEstimate,
+)
 from prefect_gpu.estimation.scales import from_scale, is_logarithmic, to_scale
 from prefect_gpu.estimation.throughput.scaling_curve import throughput_of
 
@@ -41,6 +53,7 @@ class Estimator:
 
     Attributes:
         calibration: How far the intervals must reach, by target, measured on runs that were left out.
+        kinds: How much faster programs are on one kind of device than on another.
 
     Raises:
         ValueError: The coverage is not between 0 and 1.
@@ -78,6 +91,7 @@ class Estimator:
         self.learned_from = sum(len(of_program) for of_program in telling.values())
         self.calibration = Calibration(self.programs, usual, coverage)
         self.cross_program = CrossProgramModel(self.programs, seed)
+        self.kinds = KindRatios(self.programs)
 
     @staticmethod
     def _model(
@@ -97,11 +111,16 @@ class Estimator:
         model = self.programs.get(known.program)
         if model is None or not model.models:
             return self._of_unseen(known)
-        row, facts, warnings = model.row(known)
+        unseen, shift = self._unseen_kind(known)
+        row, facts, warnings = model.row(replace(known, device_kind=shift[0]) if shift else known)
+        if unseen and not shift:
+            warnings.append(f"no run was on {known.device_kind}, and no other flow tells how fast that is")
         few = model.completed < LEAST_RUNS
         reaches = self.calibration.few if few else self.calibration.known
         widened = 1.0 + _ODD_WIDENS * len(warnings)
         predicted = model.predict(row, facts)
+        if shift:
+            predicted = {target: _shifted(target, one, shift[1]) for target, one in predicted.items()}
         found = {target: _interval(target, one, reaches[target] * widened) for target, one in predicted.items()}
         least = self._least[known.program].get(submission_key(flatten(known)[0]))
         if least is not None:
@@ -113,8 +132,34 @@ class Estimator:
                 f"{plain_name(model.change.target)} is {model.change.factor:.2g} times what it was before"
             )
         basis = f"{model.completed} finished run{'s' if model.completed != 1 else ''} of {known.program}"
+        if shift:
+            basis += f" on {shift[0]}, and what other flows gain or lose on {known.device_kind}"
         out = least is not None
         return RunEstimate(found, model.completed, basis, self.coverage, tuple(warnings), model.pace, out)
+
+    def _unseen_kind(self, known: Known) -> tuple[bool, tuple[str, Shift] | None]:
+        """(Whether its program was seen on other kinds of devices only, what the kind changes if that is known)."""
+        seen = self.kinds.seen(known.program)
+        if not known.device_kind or not seen or known.device_kind in seen:
+            return False, None
+        return True, self.kinds.shift(known.program, known.device_kind)
+
+    def by_kind(self, known: Known, kinds: Sequence[str]) -> dict[str, Interval]:
+        """Seconds that a run trains for on each kind of device of which runs tell something; empty below two kinds.
+
+        Where the number of its steps is unknown, they are the seconds of one step.
+        """
+        told = [kind for kind in kinds if self._tells(known.program, kind)]
+        if len(told) < 2:
+            return {}
+        found = {kind: self.estimate(replace(known, device_kind=kind)).targets for kind in told}
+        for target in (TRAINING_S, STEP_S):
+            if all(target in targets for targets in found.values()):
+                return {kind: targets[target] for kind, targets in found.items()}
+        return {}
+
+    def _tells(self, program: str, kind: str) -> bool:
+        return kind in self.kinds.seen(program) or self.kinds.shift(program, kind) is not None
 
     def throughput(self, known: Known, max_gpus: int, *, apart: bool = False) -> tuple[float, ...]:
         """Steps per second on 1, 2, … GPUs (F-scheduling's f_M); empty if no run of the program has told.
@@ -157,6 +202,14 @@ def usual_spreads(programs: Sequence[Sequence[FinishedRun]]) -> dict[str, float]
 def _interval(target: str, predicted: Prediction, reach: float) -> Interval:
     away = reach * predicted.std
     return Interval(*(predicted.base + from_scale(target, predicted.mean + side * away) for side in (0, -1, 1)))
+
+
+def _shifted(target: str, one: Prediction, shift: Shift) -> Prediction:
+    """The same on another kind of device, which changes how long steps take and nothing else."""
+    if target not in (STEP_S, TRAINING_S):
+        return one
+    std = math.sqrt(one.std**2 + shift.std**2)
+    return Prediction(one.mean + shift.mean, std, one.base * math.exp(shift.mean))
 
 
 def _moment(at: float) -> str:

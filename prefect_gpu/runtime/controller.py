@@ -97,7 +97,7 @@ class Controller:
     ) -> None:
         self.scheduler = Scheduler(profile, abilities)
         self.runs: dict[str, Launch] = {}  # launched and not yet finalised
-        self.estimates = Estimates(self._done_s)
+        self.estimates = Estimates(self._done_s, lambda: self.fleet)
         self.idle = IdleTime()
         self.activity = ActivityLog()
         self.listeners: tuple[Follower, ...] = ()  # who else hears of every launch

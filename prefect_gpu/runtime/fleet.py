@@ -75,6 +75,11 @@ class Fleet:
         return tuple(device for node in self._nodes.values() for device in node.devices)
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of the devices, each once."""
+        return tuple(dict.fromkeys(device.kind for device in self.devices))
+
+    @property
     def kind(self) -> str | None:
         """The kind of the devices, where it has to be guessed before a run is placed; None: there are no devices."""
         return next((device.kind for device in self.devices), None)

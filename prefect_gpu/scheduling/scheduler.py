@@ -267,6 +267,7 @@ class Scheduler:
                 return False
             state.admit(job, now)
             state.learned.asked.submitted(job)
+            state.learned.demand.submitted(job, now)
             return True
         if job.status is not Status.WAITING:
             return False
@@ -278,7 +279,8 @@ class Scheduler:
                 job.hold = None  # its reason to wait, if there still is one, is a new one
             state.ask(job, event.request)
             job.queue, job.not_before = event.queue, event.not_before
-            job.submitted_at, job.estimate = event.submitted_at, event.estimate
+            job.submitted_at = event.submitted_at
+            job.expect(event.estimate)
             state.queue_of_waiting.add(job, state, now)
         job.name = event.name
         return changed

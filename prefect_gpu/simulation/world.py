@@ -234,6 +234,13 @@ class World:
             self._tell(ev.Progressed(((run.model.id, run.done_s / units),)))
             self._tell(ev.JobEstimated(run.model.id, replace(told, service_s=told.service_s / units)))
 
+    def _tell_kind(self, run: Run, kind: str) -> None:
+        """What is left of a job is told in seconds on this kind of device from now on, as a live run's is."""
+        told = self._told(run.model).counted_on(kind)
+        run.units = 1.0 / (self._told(run.model).slower_on(kind) or 1.0)
+        self._tell(ev.JobEstimated(run.model.id, told))
+        self._tell(ev.Progressed(((run.model.id, run.done_s / run.units),)))
+
     def _tell_submitted(self, run: Run) -> None:
         model = run.model
         told = self._told(model)
@@ -276,6 +283,8 @@ class World:
         self._learn(ev.PhaseEntered(run.model.id, Status.TRAINING))
         if run.model.request.grows and run.model.throughput and run.placement is not None:
             self._tell_units(run, run.model.speed_on(len(run.placement.all_devices)) or 1.0)
+        elif self._told(run.model).by_kind and run.placement is not None:
+            self._tell_kind(run, self.scheduler.state.device(run.placement.devices[0]).kind)
         self._changed(run)
 
     def _changed(self, run: Run) -> None:
@@ -407,7 +416,10 @@ class World:
             run.done_s = 0.0
         run.saved_s = run.done_s
         self.results.stopped(run)
-        if then is None and run.units != 1.0:
+        told = self._told(run.model)
+        if then is None and told.by_kind:
+            self._tell_kind(run, told.kind)
+        elif then is None and run.units != 1.0:
             self._tell_units(run, 1.0)
         self._tell(ev.Progressed(((run.model.id, run.done_s / run.units),)))
         if then is not None:

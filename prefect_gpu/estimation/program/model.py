@@ -85,6 +85,10 @@ class ProgramModel:
         """Completed runs it was learned from."""
         return sum(run.completed for run in self.runs)
 
+    def base(self, target: str) -> float:
+        """What every run needs of a target beside what is learned on its scale, in the target's unit."""
+        return self._base.get(target, 0.0)
+
     def rows(self, target: str) -> list[int]:
         """Which of the runs tell something about a target."""
         return [at for at, run in enumerate(self.runs) if target in run.measured]

@@ -25,6 +25,7 @@ from prefect_gpu.estimation.runs import (
 )
 from prefect_gpu.estimation.submission import declared_of, known_of
 from prefect_gpu.estimation.throughput.speeds import FIXED_APART, apart_of, assumed, both, corrected, speeds_of
+from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.launch import Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Placement
@@ -90,13 +91,17 @@ class Estimates(Follower):
     Args:
         done_s: Seconds of service that the scheduler counts of a run so far. What a launch measures of a run that
             carries on is only the rest of it, and the scheduler is to be told of the whole.
+        fleet: The pool's devices, of which it matters which kinds they are; None: unknown.
 
     Attributes:
         estimator: What was learned so far; None: nothing.
     """
 
-    def __init__(self, done_s: Callable[[str], float] = lambda _: 0.0) -> None:
+    def __init__(
+        self, done_s: Callable[[str], float] = lambda _: 0.0, fleet: Callable[[], Fleet | None] = lambda: None
+    ) -> None:
         self.estimator: Estimator | None = None
+        self._fleet = fleet
         self._done_s = done_s
         self._runs: dict[str, _Followed] = {}
         self._speeds: dict[str, dict[str, list[float]]] = {}  # of elastic runs between two launches, as records have it
@@ -171,6 +176,10 @@ class Estimates(Follower):
             return
         declared = run.record.known.get("features", {})
         followed.known = replace(followed.known, declared=declared_of(declared))
+        fleet = self._fleet()
+        devices = fleet.devices_of(run.record.placement) if fleet is not None else []
+        if devices:  # where it might go was a guess
+            followed.known = replace(followed.known, device_kind=devices[0].kind)
         # Of an elastic run, what is expected of it where it is; what it may gain elsewhere is its throughput.
         here = followed.known
         if run.record.request.is_elastic:
@@ -256,9 +265,21 @@ class Estimates(Follower):
             run.learned = self.estimator.throughput(run.known, run.max_gpus) if run.max_gpus else ()
             if run.max_gpus and run.wide:
                 run.learned_apart = self.estimator.throughput(run.known, run.max_gpus, apart=True)
-            run.told = to_plan(run.prior)
+            run.told = self._with_kinds(to_plan(run.prior), run.known)
         throughput, apart = _speeds_of(run)
         run.told = replace(run.told, throughput=throughput, apart=apart)
+
+    def _with_kinds(self, plan: Estimate, known: Known) -> Estimate:
+        """The plan, with how long the run would take on the pool's other kinds of devices, if that is known."""
+        fleet, kind = self._fleet(), known.device_kind
+        kinds = fleet.kinds if fleet is not None else ()
+        if self.estimator is None or kind is None or len(kinds) < 2:
+            return plan
+        told = self.estimator.by_kind(known, kinds)
+        if kind not in told or told[kind].median <= 0.0:
+            return plan
+        factors = tuple((one, found.median / told[kind].median) for one, found in told.items())
+        return replace(plan, kind=kind, by_kind=factors)
 
     def _estimate(self, known: Known) -> RunEstimate:
         return NOTHING_KNOWN if self.estimator is None else self.estimator.estimate(known)
@@ -266,7 +287,7 @@ class Estimates(Follower):
     def _tell(self, run: Launch, followed: _Followed, at: float) -> Iterator[ev.JobEstimated]:
         if at - followed.told_at < _EVERY_S:
             return
-        plan = _corrected(to_plan(followed.prior), followed, run, at)
+        plan = _corrected(self._with_kinds(to_plan(followed.prior), followed.known), followed, run, at)
         # Without it, the run would be elastic no more.
         throughput, apart = _weighed(followed, run)
         plan = replace(plan, throughput=throughput, apart=apart)

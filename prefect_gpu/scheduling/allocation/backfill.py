@@ -148,6 +148,8 @@ class Backfill(Action):
         code: str
         reason: str | Callable[[], str]
         code, reason = self._why(decision, line)
+        if code == "devices" and (declined := decision.placement.declines(job, state)):
+            code, reason = "faster", declined
         if code != "never":
             if reservations and decision.placement.place(job, state, decision.sharing) is not None:
                 code, reason = "reserved", f"its devices are kept for {reservations.keeper().label}"

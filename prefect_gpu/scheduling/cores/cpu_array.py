@@ -54,6 +54,14 @@ class CpuArray(PlacementPolicy):
         """See :class:`.PlacementPolicy`."""
         return self._otherwise.why(placement)
 
+    def kind_for(self, job: Job, state: State) -> str | None:
+        """See :class:`.PlacementPolicy`."""
+        return self._otherwise.kind_for(job, state)
+
+    def declines(self, job: Job, state: State) -> str:
+        """See :class:`.PlacementPolicy`."""
+        return self._otherwise.declines(job, state)
+
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """See the class."""
         there = (state.numbered[number].node for number in nodes_for(job, state)) if in_array(job) else ()

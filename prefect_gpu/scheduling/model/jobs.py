@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from prefect_gpu.scheduling.model.cluster import Device, Placement
@@ -148,6 +148,9 @@ class Estimate:
         restart_s: Seconds that a stop costs the run beside a new launch: to save its progress, and to load it again.
         service_high_s: The upper end of the interval of ``service_s``, which covers nine in ten; None: unknown.
         checkpoint_s: Seconds from when it is asked to save and leave until its process is gone; None: unknown.
+        kind: The kind of device on which all of these seconds count.
+        by_kind: (kind, its seconds of service there over those on ``kind``), of each kind of which that is known, its
+            own included; empty: nothing is known of it.
     """
 
     service_s: float | None = None
@@ -164,6 +167,27 @@ class Estimate:
     apart: tuple[float, ...] = ()
     checkpoint_s: float | None = None
     service_high_s: float | None = None
+    kind: str = ""
+    by_kind: tuple[tuple[str, float], ...] = ()
+
+    def slower_on(self, kind: str) -> float | None:
+        """Its seconds of service on a kind of device over those that are told; None: unknown."""
+        return next((factor for one, factor in self.by_kind if one == kind), None)
+
+    def counted_on(self, kind: str) -> Estimate:
+        """The same, counted in seconds on another kind of device; as it is, if nothing is known of that."""
+        factor = self.slower_on(kind)
+        if factor is None or kind == self.kind:
+            return self
+        return replace(
+            self,
+            service_s=None if self.service_s is None else self.service_s * factor,
+            service_high_s=None if self.service_high_s is None else self.service_high_s * factor,
+            throughput=tuple(speed / factor for speed in self.throughput),
+            apart=tuple(speed / factor for speed in self.apart),
+            kind=kind,
+            by_kind=tuple((one, other / factor) for one, other in self.by_kind),
+        )
 
 
 UNKNOWN = Estimate()
@@ -282,6 +306,13 @@ class Job:
     def label(self) -> str:
         """What people call the job."""
         return self.name or self.id
+
+    def expect(self, estimate: Estimate) -> None:
+        """It has this estimate from now on. What it has done is worth as much, in seconds on the kind that counts there."""
+        factor = estimate.slower_on(self.estimate.kind) if estimate.kind != self.estimate.kind else None
+        if factor:
+            self.done_s /= factor
+        self.estimate = estimate
 
     def attained(self, now: float) -> float:
         """Seconds for which the job has held devices so far (Tiresias' attained service, per device)."""

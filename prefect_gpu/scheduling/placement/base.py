@@ -27,6 +27,14 @@ class PlacementPolicy(abc.ABC):
         """
         return ""
 
+    def kind_for(self, job: Job, state: State) -> str | None:
+        """The kind of device that a waiting job is better off with, or leaves to others; None: it has no say in that."""
+        return None
+
+    def declines(self, job: Job, state: State) -> str:
+        """Why a waiting job is given none of the devices that are free and would do, in words; empty: it would be."""
+        return ""
+
     @abc.abstractmethod
     def place(self, job: Job, state: State, sharing: Sharing, kept: Container[str] = ()) -> Placement | None:
         """The place for a job, or None if nothing can hold it now. Must not change the state.

@@ -64,6 +64,7 @@ class Pool:
     def __init__(self, size: int, least_bytes: int, ends_at: float = math.inf, like: Device | None = None) -> None:
         self.size = size
         self.like = like
+        self.kind = like.kind if like is not None else ""
         self._own: dict[int, frozenset[str]] = {}  # by node: the devices that belong to it, if not all do
         self.least_bytes = least_bytes
         self.ends_at = ends_at

@@ -330,6 +330,10 @@ class WholeSet(Action):
                 if not lasts_until(job, pool.ends_at, state):
                     continue
                 left, _ = expected_left(job, now, state.learned.lengths)
+                if pool.kind and job.estimate.by_kind:
+                    if decision.placement.kind_for(job, state) not in (None, pool.kind):
+                        continue
+                    left *= job.estimate.slower_on(pool.kind) or 1.0
                 left += restart_s(job) if job.attained_s else 0.0
                 unit = Unit((job,), shape, width)
                 unit.rank = (state.queue(job.queue).priority, 0 if job.late else 2, -job.request.priority)

@@ -17,6 +17,7 @@ from prefect_gpu.scheduling.fair_share.telling import by_share
 from prefect_gpu.scheduling.interference.guard import InterferenceGuard, contention_known
 from prefect_gpu.scheduling.interference.preempt_on_slowdown import PreemptOnSlowdown
 from prefect_gpu.scheduling.order.orders import HigherFirst, LeastService
+from prefect_gpu.scheduling.placement.by_kind import ByKind
 from prefect_gpu.scheduling.placement.keep_worth import KeepWorth
 from prefect_gpu.scheduling.placement.spread import Spread
 from prefect_gpu.scheduling.preemption.make_room import MakeRoom
@@ -41,7 +42,7 @@ def adaptive() -> Profile:
     return Profile(
         "adaptive",
         HigherFirst(LeastService()),
-        placement=CpuArray(KeepWorth(Spread())),
+        placement=CpuArray(ByKind(KeepWorth(Spread()))),
         sharing=KnownCompany(),
         allocation=(
             KeepPromises(),

@@ -61,6 +61,10 @@ class DeviceBooks:
         """The device of that id. Raises KeyError if no node has ever had it."""
         return self._devices[device_id]
 
+    def all_devices(self) -> Iterator[Device]:
+        """The devices of all nodes, in order."""
+        return (device for books in self.numbered for device in books.node.devices)
+
     def occupants(self, device_id: str) -> list[Job]:
         """The jobs that hold (a part of) the device."""
         on_it = self._occupants.get(device_id)

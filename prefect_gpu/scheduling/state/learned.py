@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.interference.sensitivity import SensitivityTable
 from prefect_gpu.scheduling.promises.reach import Reach
 from prefect_gpu.scheduling.sharing.incompatible import Incompatible
 from prefect_gpu.scheduling.state.asked import Asked
+from prefect_gpu.scheduling.state.demand import Demand
 from prefect_gpu.scheduling.state.lengths import Lengths
 
 
@@ -30,6 +31,7 @@ class Learned:
         asked: What jobs asked for; likewise.
         usage: What owners have had, and were owed; likewise, where there are shares.
         reach: How promises ended; likewise.
+        demand: What comes for each kind of device; likewise.
     """
 
     sensitivity: SensitivityTable = field(default_factory=SensitivityTable)
@@ -40,6 +42,7 @@ class Learned:
     asked: Asked = field(default_factory=Asked)
     usage: Usage = field(default_factory=Usage)
     reach: Reach = field(default_factory=Reach)
+    demand: Demand = field(default_factory=Demand)
 
     def copy(self) -> Learned:
         """The same knowledge, which learns on its own from now on."""

@@ -202,6 +202,8 @@ class State(DeviceBooks):
         self._know(job)
         job.status, job.placement, job.granted_at, job.hold = status, placement, now, None
         job.behind, job.impatient, job.done_at = behind, False, None
+        if job.estimate.by_kind and placement.devices:
+            job.expect(job.estimate.counted_on(self.slowest_kind(job, placement)))
         if behind is not None:
             self._behind[behind] = job.id
         self.running[job.id] = job
@@ -213,6 +215,11 @@ class State(DeviceBooks):
         self.occupy(job)
         if self.ranking is not None:
             self.ranking.add(job)
+
+    def slowest_kind(self, job: Job, placement: Placement) -> str:
+        """Of the kinds of the devices of a placement, the one on which the job takes longest: it decides the pace."""
+        kinds = dict.fromkeys(self._devices[id_].kind for id_ in placement.all_devices if id_ in self._devices)
+        return max(kinds, key=lambda kind: job.estimate.slower_on(kind) or 0.0, default="")
 
     def accept(self, job: Job) -> None:
         """What a job does on its devices is a fact, whether we would have decided so or not."""
@@ -292,7 +299,7 @@ class State(DeviceBooks):
 
     def estimate(self, job: Job, estimate: Estimate, now: float) -> None:
         """More is known now of what a job needs."""
-        job.estimate = estimate
+        job.expect(estimate)
         if job.status is Status.WAITING:
             self.queue_of_waiting.remove(job)
             self.queue_of_waiting.add(job, self, now)
