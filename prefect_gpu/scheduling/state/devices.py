@@ -168,7 +168,8 @@ class DeviceBooks:
                     on_it.pop(job.id, None)
                 if was_free is bool(on_it):
                     self._mark(device_id, free=not on_it)
-                self._note_company(device_id, on_it)
+                if job.request.shareable or len(on_it) > (change > 0):
+                    self._note_company(device_id, on_it)
             if part.cpus:
                 self._bind(part.node, part.cpus, change)
 
