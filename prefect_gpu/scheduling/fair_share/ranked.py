@@ -26,8 +26,8 @@ _LATE, _LEFT_ALONE = 0, 1  # in the second place of a rank, as they come
 def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence[Unit]) -> None:
     """Put what the devices of each are to its owner into their ranks, behind the priority of the queue.
 
-    Each owner has its jobs in an order of its own: those that are late, those of high priority, those that are worth
-    most. As many as have room in what is guaranteed to it are that, as many more as have room in its allowance are
+    Each owner has its jobs in an order of its own: those that are left alone for a while, those that are late, those of
+    high priority, those that are worth most for each device. As many as have room in what is guaranteed to it are that, as many more as have room in its allowance are
     owed, and the others borrow. So guarantees are given back before anything else, and what an owner is owed, before
     anybody borrows. A running job that is left alone for a while makes room for what is guaranteed, and for that only.
 
@@ -68,7 +68,9 @@ def _kinds(standing: Standing, by_owner: Mapping[str, list[Unit]], running: Sequ
 
 
 def _own_order(unit: Unit) -> tuple[object, ...]:
-    return (unit.rank[0], unit.rank[1] != _LATE, -unit.job.request.priority, -unit.worth, unit.job.id)
+    # Who is left alone comes first: no other run of its owner takes its devices so soon.
+    first = 0 if unit.rank[1] == _LEFT_ALONE else 1 if unit.rank[1] == _LATE else 2
+    return (unit.rank[0], first, -unit.job.request.priority, -unit.worth / unit.width, unit.job.id)
 
 
 def _oldest_first(units: Sequence[Unit]) -> None:
