@@ -98,6 +98,12 @@ class Decision:
         firm = not request.preemptible or self.abilities.preemption is Preemption.NONE
         return standing.limit_on(request, firm=firm, more=more)
 
+    def may_have(self, job: Job, devices: int) -> bool:
+        """Whether its owner's share allows an elastic job so many devices; always, where there are no shares."""
+        standing = self.standing()
+        more = devices - (0 if job.placement is None else len(job.placement.all_devices))
+        return standing is None or more <= 0 or more <= standing.room_to_grow(job.request.owner)
+
     def can_stop(self, job: Job) -> bool:
         """Whether the job says that it may be stopped, and the outside world can do it."""
         return job.request.preemptible and not job.expired and self.abilities.preemption is not Preemption.NONE

@@ -1,4 +1,4 @@
-"""The history: one row per finished run, and one per pair of runs that slowed each other down on a network.
+"""The history: one row per finished run, per launch, and per pair of runs that slowed each other down on a network.
 
 What is learned is learned from here, and nothing else is kept.
 """
@@ -24,7 +24,7 @@ from prefect_gpu.storage.engine import (
     sqlite_path,
     writing,
 )
-from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome
+from prefect_gpu.storage.row import OUTCOMES, ContentionRow, HistoryRow, Outcome, StayRow
 from prefect_gpu.storage.schema import (
     SCHEMA_VERSION,
     NewerSchema,
@@ -33,6 +33,7 @@ from prefect_gpu.storage.schema import (
     columns_there,
     contention_table,
     runs_table,
+    stays_table,
 )
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "HistoryRow",
     "Outcome",
     "RowRefused",
+    "StayRow",
     "masked",
     "sqlite_path",
 ]
@@ -144,16 +146,25 @@ class History:
         same = (ranked.c.run_id == runs_table.c.run_id) & (ranked.c.attempt == runs_table.c.attempt)
         return self._read(select(runs_table).join(ranked, same).where(ranked.c.rank <= most).limit(limit))
 
-    def stays(self, pool: str, since: float) -> list[tuple[str, float, float, float, float]]:
-        """What runs of a pool held that ended at this time or later: owner, devices, submitted, granted, ended."""
-        table = runs_table.c
-        query = select(table.owner, table.devices, table.submitted_at, table.granted_at, table.ended_at)
-        query = query.where(table.pool == pool, table.ended_at >= since, table.granted_at.is_not(None))
+    def record_stay(self, row: StayRow) -> None:
+        """Keep what one launch held. Recording it again changes nothing."""
+        table, columns = stays_table, row.as_columns()
+        same = [column == columns[column.name] for column in table.primary_key.columns]
+
+        def write(connection: Connection) -> None:
+            if connection.execute(select(table.c.run_id).where(*same)).first() is None:
+                connection.execute(table.insert().values(columns))
+
+        self._write(write)
+
+    def stays(self, pool: str, since: float) -> list[StayRow]:
+        """What the launches of a pool held that ended at this time or later, in Unix seconds."""
+        table = stays_table
+        query = select(table).where(table.c.pool == pool, table.c.ended_at >= since).order_by(table.c.ended_at)
         with self._transaction(self._engine) as connection:
-            return [
-                (owner or "", float(len(devices or ())), granted if submitted is None else submitted, granted, ended)
-                for owner, devices, submitted, granted, ended in connection.execute(query)
-            ]
+            there = self._columns(connection, table)
+            found = connection.execute(query).mappings() if there else ()
+            return [StayRow.from_columns(dict(columns)) for columns in found]
 
     def _read(self, query: Select[Any]) -> list[HistoryRow]:
         query = query.order_by(runs_table.c.ended_at.desc(), runs_table.c.run_id, runs_table.c.attempt.desc())

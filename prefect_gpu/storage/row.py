@@ -229,7 +229,43 @@ class ContentionRow:
         return cls(**_known(cls, columns))
 
 
-def _storable_fields(row: HistoryRow | ContentionRow) -> dict[str, Any]:
+@dataclass(frozen=True)
+class StayRow:
+    """One launch of a run: how long it held how many devices. A run that is stopped for others has several.
+
+    `run_id` and `launch` name the row. Times are Unix seconds.
+
+    Attributes:
+        run_id: The flow run's id.
+        launch: Names the launch.
+        pool: The work pool's name.
+        owner: Whose the run is; empty: nobody said.
+        devices: How many it held; of those that it shared, its part.
+        submitted_at: When it began to wait.
+        granted_at: When the devices became its own.
+        ended_at: When it left them.
+    """
+
+    run_id: str
+    launch: str
+    pool: str
+    owner: str
+    devices: float
+    submitted_at: float
+    granted_at: float
+    ended_at: float
+
+    def as_columns(self) -> dict[str, Any]:
+        """Likewise."""
+        return _storable_fields(self)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> StayRow:
+        """Likewise."""
+        return cls(**_known(cls, columns))
+
+
+def _storable_fields(row: HistoryRow | ContentionRow | StayRow) -> dict[str, Any]:
     values = {item.name: getattr(row, item.name) for item in dataclasses.fields(row)}
     # A whole number that fits into no column becomes text within JSON, and is left out where a number belongs.
     return {

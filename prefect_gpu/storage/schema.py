@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from prefect_gpu.storage.migrations import REVISIONS, migrate, read_revision, revision_table
-from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, Outcome, StayRow
 
 SCHEMA_VERSION = 5
 """The revision from which on a prefect-gpu can use today's tables, if it ignores what it does not know.
@@ -74,6 +74,13 @@ contention_table = Table(
     metadata,
     *_columns(ContentionRow, ("run_id", "gpus", "nodes", "beside", "beside_gpus", "beside_nodes")),
     Index("prefect_gpu_contention_measured_at", "measured_at"),
+)
+
+stays_table = Table(
+    "prefect_gpu_stays",
+    metadata,
+    *_columns(StayRow, ("run_id", "launch")),
+    Index("prefect_gpu_stays_ended_at", "pool", "ended_at"),
 )
 
 _ADVISORY_LOCK = 0x67707568  # "gpuh": one number that all workers agree on

@@ -12,9 +12,15 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_gpu.storage.history import History, RowRefused
-from prefect_gpu.storage.row import ContentionRow, HistoryRow
+from prefect_gpu.storage.row import ContentionRow, HistoryRow, StayRow
 
-_KINDS: dict[str, type[HistoryRow] | type[ContentionRow]] = {"run": HistoryRow, "contention": ContentionRow}
+Row = HistoryRow | ContentionRow | StayRow
+
+_KINDS: dict[str, type[HistoryRow] | type[ContentionRow] | type[StayRow]] = {
+    "run": HistoryRow,
+    "contention": ContentionRow,
+    "stay": StayRow,
+}
 REFUSED = ".refused"
 """How the names of files end that no history has taken."""
 
@@ -36,9 +42,9 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._homeless: list[HistoryRow | ContentionRow] = []  # rows that this disk had no room for
+        self._homeless: list[Row] = []  # rows that this disk had no room for
 
-    def put(self, row: HistoryRow | ContentionRow) -> None:
+    def put(self, row: Row) -> None:
         """Keep a row. It outlives this process and a power loss; without room on the disk, only as long as it lives."""
         kind = next(name for name, one in _KINDS.items() if isinstance(row, one))
         text = json.dumps({"kind": kind, **row.as_columns()})
@@ -112,14 +118,16 @@ class Spool:
         logger.error("A row for the history %s. It is kept in %s.", why.rstrip("."), kept)
 
 
-def _read(path: Path) -> HistoryRow | ContentionRow:
+def _read(path: Path) -> Row:
     columns: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return _KINDS[columns.pop("kind")].from_columns(columns)
 
 
-def _write(history: History, row: HistoryRow | ContentionRow) -> None:
+def _write(history: History, row: Row) -> None:
     if isinstance(row, HistoryRow):
         history.record(row)
+    elif isinstance(row, StayRow):
+        history.record_stay(row)
     else:
         history.record_contention(row)
 

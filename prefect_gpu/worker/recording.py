@@ -12,8 +12,7 @@ from pathlib import Path
 from prefect_gpu.runtime.tasks import in_own_thread
 from prefect_gpu.storage.engine import HistoryError, open_engine
 from prefect_gpu.storage.history import History
-from prefect_gpu.storage.row import ContentionRow, HistoryRow
-from prefect_gpu.storage.spool import Spool
+from prefect_gpu.storage.spool import Row, Spool
 
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # from one try to the next, while the history cannot be used
 _LAST_TRY_S = 10.0  # when the worker stops
@@ -43,7 +42,7 @@ class Recorder:
         self._opening, self._writing = threading.Lock(), threading.Lock()
         self._wake: Callable[[], object] = lambda: None
 
-    def keep(self, row: HistoryRow | ContentionRow) -> None:
+    def keep(self, row: Row) -> None:
         """Keep a row: it is on the disk when this returns (called in a thread)."""
         self._spool.put(row)
         self._wake()

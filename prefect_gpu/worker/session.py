@@ -55,7 +55,7 @@ from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
-from prefect_gpu.worker.usage_history import UsageHistory
+from prefect_gpu.worker.usage_history import StayKeeper, UsageHistory
 
 REFUSALS = (SetupError, BlockError, LaunchError, LockError)
 """Why a pool cannot be served as it is set up."""
@@ -228,7 +228,8 @@ class PoolSession:
         host.holds.on_waiting = events.waiting
         host.promising.on_risk = events.at_risk
         self.controller.cordons.on_cordon = events.cordoned
-        self.controller.listeners = (host.metrics, events)
+        stays = (StayKeeper(self._recorder.keep, self._tasks),) if self._settings.quota else ()
+        self.controller.listeners = (host.metrics, events, *stays)
 
     def _make_cleaner(self) -> Cleaner:
         pool, days = self._worker.work_pool.name, self._settings.keep_days

@@ -8,13 +8,55 @@ from collections.abc import Callable, Iterator
 
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
-from prefect_gpu.runtime.tasks import in_own_thread
+from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.tasks import Tasks, in_own_thread
 from prefect_gpu.scheduling.fair_share.replay import HALF_LIVES, Stay, replay
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.shares import Shares
 from prefect_gpu.storage.history import History
+from prefect_gpu.storage.row import StayRow
+from prefect_gpu.training import protocol
 
 _AGAIN_S = 10.0
+
+
+class StayKeeper(Follower):
+    """Keeps what each launch held, as soon as it is over.
+
+    Args:
+        keep: Called in a thread.
+    """
+
+    def __init__(self, keep: Callable[[StayRow], None], tasks: Tasks) -> None:
+        self._keep, self._tasks = keep, tasks
+
+    def ended(self, launch: Launch, at: float) -> None:
+        """See :class:`.Follower`."""
+        stay = _stay_of(launch, at)
+        if stay is None or stay.granted is None:
+            return
+        row = StayRow(
+            run_id=launch.run_id,
+            launch=launch.folder.name.rpartition("-")[2],
+            pool=launch.record.pool,
+            owner=stay.owner,
+            devices=stay.devices,
+            submitted_at=CLOCK.unix(stay.submitted),
+            granted_at=CLOCK.unix(stay.granted),
+            ended_at=CLOCK.unix(at),
+        )
+        self._tasks.start(asyncio.to_thread(self._keep, row), f"stay-{launch.folder.name}")
+
+
+def _stay_of(launch: Launch, until: float | None) -> Stay | None:
+    """What a launch has held until now; None: nothing, or nobody knows since when."""
+    record, times = launch.record, launch.record.times
+    # Prepared behind another run, it held nothing of its own before it trained.
+    granted = times.get(protocol.TRAINING) if record.gated else times.get("granted")
+    count = len(record.placement.all_devices) / (1 + len(launch.company) if record.placement.shared else 1)
+    if granted is None or not count or (until is not None and until <= granted):
+        return None
+    return Stay(record.request.owner, count, min(times.get("submitted", granted), granted), granted, until)
 
 
 class UsageHistory:
@@ -51,7 +93,11 @@ class UsageHistory:
         present, now = list(self._present()), CLOCK()
 
         def count() -> ev.UsageLearned:
-            stays = [Stay(*one) for one in self._opened().stays(self._pool, since)]
+            rows = self._opened().stays(self._pool, CLOCK.unix(since))
+            stays = [
+                Stay(row.owner, row.devices, *map(CLOCK.of, (row.submitted_at, row.granted_at, row.ended_at)))
+                for row in rows
+            ]
             usage = replay(shares, devices, [*stays, *present], now)
             return ev.UsageLearned(tuple(sorted(usage.had.items())), tuple(sorted(usage.owed.items())))
 
@@ -60,10 +106,9 @@ class UsageHistory:
     def _present(self) -> Iterator[Stay]:
         """What runs and waits now, and is in no history yet."""
         for run in self._controller.runs.values():
-            times, place = run.record.times, run.record.placement
-            granted, count = times.get("granted"), float(len(place.all_devices))
-            if granted is not None and count:
-                yield Stay(run.record.request.owner, count, times.get("submitted", granted), granted)
+            stay = _stay_of(run, None)
+            if stay is not None:
+                yield stay
         for job in self._controller.scheduler.state.waiting():
             if job.request.total_gpus and job.due_at <= CLOCK():
                 yield Stay(job.request.owner, float(job.request.total_gpus), job.not_before, None)

@@ -172,7 +172,7 @@ class Resize(Action):
         for job in sorted(by_change, key=lambda job: job.id in before, reverse=True):
             count = after[job.id]
             own = job.placement.devices if job.placement else ()
-            if count == len(own):
+            if count == len(own) or not decision.may_have(job, count):
                 continue
             new = [device.id for device in state.free_devices(plan.node.id)][: max(0, count - len(own))]
             taken = {*own[:count], *new}

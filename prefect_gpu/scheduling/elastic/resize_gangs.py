@@ -239,6 +239,8 @@ def _apply(decision: Decision, outcome: Outcome) -> None:
             words = f"with {len(place.parts)} of its {len(own.parts)} workers it is faster"
         decision.move(job, place, words)
     for job, place in outcome.starts:
+        if not decision.may_have(job, len(place.all_devices)):
+            continue
         on = names(place.all_devices)
         if is_growing(job):
             words = f"with {len(place.parts)} of at most {job.request.max_workers} workers it makes the most of {on}"
@@ -249,4 +251,6 @@ def _apply(decision: Decision, outcome: Outcome) -> None:
         decision.launch(job, place, words)
     for job, place in outcome.grows:
         assert job.placement is not None
+        if not decision.may_have(job, len(place.all_devices)):
+            continue
         decision.move(job, place, f"{len(place.parts)} workers make it faster than {len(job.placement.parts)}")

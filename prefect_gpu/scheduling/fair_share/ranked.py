@@ -26,22 +26,23 @@ _LATE, _LEFT_ALONE = 0, 1  # in the second place of a rank, as they come
 def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence[Unit]) -> None:
     """Put what the devices of each are to its owner into their ranks, behind the priority of the queue.
 
-    Each owner has its jobs in an order of its own: those that are late, those of high priority, those that are worth
-    most. As many as have room in what is guaranteed to it are that, as many more as have room in its allowance are
+    Each owner has its jobs in an order of its own: those that are left alone for a while, those that are late, those of
+    high priority, those that are worth most for each device. As many as have room in what is guaranteed to it are that, as many more as have room in its allowance are
     owed, and the others borrow. So guarantees are given back before anything else, and what an owner is owed, before
     anybody borrows. A running job that is left alone for a while makes room for what is guaranteed, and for that only.
 
-    While something must be given back, those that run are not ranked by their worth among their like but by the time of
-    their grants: who borrowed last gives back first.
+    Who borrowed last gives back first: an owner that holds too much while others are owed something keeps the devices
+    of its oldest runs, unless it has one waiting that it would rather run.
     """
     by_owner: dict[str, list[Unit]] = {}
     for unit in (*running, *waiting):
         by_owner.setdefault(unit.job.request.owner, []).append(unit)
     kinds = _kinds(standing, by_owner, running)
-    if any(kinds[id(unit)] != BORROWED for unit in waiting) and any(kinds[id(unit)] == BORROWED for unit in running):
-        for units in by_owner.values():
-            _oldest_first([unit for unit in units if unit.job.active])
-        kinds = _kinds(standing, by_owner, running)
+    claims = {unit.job.request.owner for unit in waiting if kinds[id(unit)] != BORROWED}
+    for owner, units in by_owner.items():
+        if claims and owner not in claims:
+            _oldest_keep(units, kinds)
+    if claims:
         _oldest_first([unit for unit in running if kinds[id(unit)] == BORROWED])
     for unit in (*running, *waiting):
         kind = kinds[id(unit)]
@@ -68,7 +69,21 @@ def _kinds(standing: Standing, by_owner: Mapping[str, list[Unit]], running: Sequ
 
 
 def _own_order(unit: Unit) -> tuple[object, ...]:
-    return (unit.rank[0], unit.rank[1] != _LATE, -unit.job.request.priority, -unit.worth, unit.job.id)
+    # Who is left alone comes first: no other run of its owner takes its devices so soon.
+    first = 0 if unit.rank[1] == _LEFT_ALONE else 1 if unit.rank[1] == _LATE else 2
+    return (unit.rank[0], first, -unit.job.request.priority, -unit.worth / unit.width, unit.job.id)
+
+
+def _oldest_keep(units: Sequence[Unit], kinds: dict[int, int]) -> None:
+    """Of one owner's running jobs of one width, those that have had their devices for longest are no borrowers."""
+    alike: dict[tuple[int, int], list[Unit]] = {}
+    for unit in units:
+        if unit.job.active:
+            alike.setdefault((unit.rank[0], unit.width), []).append(unit)
+    for some in alike.values():
+        found = sorted(kinds[id(unit)] for unit in some)
+        for unit, kind in zip(sorted(some, key=_since), found, strict=True):
+            kinds[id(unit)] = kind
 
 
 def _oldest_first(units: Sequence[Unit]) -> None:
@@ -78,6 +93,9 @@ def _oldest_first(units: Sequence[Unit]) -> None:
         alike.setdefault((unit.width, unit.rank), []).append(unit)
     for some in alike.values():
         worths = sorted((unit.worth for unit in some), reverse=True)
-        by_time = sorted(some, key=lambda unit: (unit.job.granted_at or 0.0, unit.job.id))
-        for unit, worth in zip(by_time, worths, strict=True):
+        for unit, worth in zip(sorted(some, key=_since), worths, strict=True):
             unit.worth = worth
+
+
+def _since(unit: Unit) -> tuple[float, str]:
+    return unit.job.granted_at or 0.0, unit.job.id

@@ -12,7 +12,7 @@ from prefect_gpu.scheduling.fair_share.usage import Usage
 from prefect_gpu.scheduling.model.jobs import Job, Request
 from prefect_gpu.scheduling.model.shares import Shares
 
-GUARANTEED, LEFT_ALONE, OWED, BORROWED = range(4)
+GUARANTEED, LEFT_ALONE, BEHIND, OWED, BORROWED = range(5)
 """What a job's devices are to its owner. The first comes first; the second is :func:`.ranked`'s, for running jobs."""
 
 MADE_UP_IN = 1 / 8
@@ -20,6 +20,9 @@ MADE_UP_IN = 1 / 8
 
 LOOKS = 16.0
 """So many times in that time it is looked whose turn it is, though nothing happens."""
+
+TOLERATED = 0.03
+"""Of all that owners have had: by so little may what one has had differ from what it was owed."""
 
 _EVEN = 1e-6  # devices: sums of parts are not exact
 
@@ -85,14 +88,24 @@ class Standing:
 
     def allowance(self, owner: str) -> float:
         """Devices that an owner is to have now: what it is owed, and what makes up for what it has had."""
+        return self._allowed(owner, self.tolerated)
+
+    def _allowed(self, owner: str, more: float) -> float:
         leaf = self.tree.leaf[owner]
-        made_up = self.usage.behind(owner) / (MADE_UP_IN * self.shares.half_life_s)
+        made_up = (self.usage.behind(owner) + more) / (MADE_UP_IN * self.shares.half_life_s)
         return min(self._most[leaf], max(self.floor[leaf], self.owed[leaf] + made_up))
+
+    @cached_property
+    def tolerated(self) -> float:
+        """Device-seconds by which what an owner has had may differ from what it was owed."""
+        return TOLERATED * sum(self.usage.had.values())
 
     def kind_of(self, owner: str, devices: float) -> int:
         """What the last of so many devices are to their owner: guaranteed, owed, or borrowed."""
         if devices <= self.guaranteed_to(owner) + _EVEN:
             return GUARANTEED
+        if self.usage.behind(owner) > self.tolerated and devices <= self._allowed(owner, -self.tolerated) + _EVEN:
+            return BEHIND
         return OWED if devices <= self.allowance(owner) + _EVEN else BORROWED
 
     def part_had(self, owner: str) -> float:

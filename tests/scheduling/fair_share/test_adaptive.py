@@ -56,6 +56,16 @@ def test_what_is_guaranteed_is_lent_and_given_back_at_once_last_borrowed_first()
     assert held(world, "ada") == 2 and held(world, "bob") == 2
 
 
+def test_who_borrowed_last_gives_back_first_though_it_has_just_begun_and_others_have_not() -> None:
+    world = pool(Share("ada", guaranteed=1), devices=2)
+    for number in range(2):
+        world.submit(f"bob{number}", request=run("bob"))  # nobody knows for how long
+        world.train(f"bob{number}")
+        world.wait(30.0 * (1 - number))
+    starts(world, "ada", 1)
+    assert world.stopped == ["bob1"]
+
+
 def test_who_has_just_begun_makes_room_for_what_is_guaranteed() -> None:
     world = pool(Share("ada", guaranteed=4))
     starts(world, "bob", 4)
