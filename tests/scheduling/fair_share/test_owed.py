@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_what_is_counted_anew_from_the_history_is_what_was_counted_live() -> Non
     stays = [Stay("ada", 2.0, 0.0, 100.0, 900.0), Stay("bob", 1.0, 50.0, 50.0), Stay("bob", 1.0, 300.0, None)]
     live = Usage()
     times = [0.0, 50.0, 100.0, 300.0, 900.0, 1200.0]
-    for start, end in zip(times, times[1:], strict=False):
+    for start, end in itertools.pairwise(times):
         live.pass_time({}, {}, start, 1000.0)
         holds = {"ada": 2.0 * (100 <= start < 900), "bob": 1.0 * (start >= 50)}
         asks = {"ada": 2.0 * (start < 900), "bob": 1.0 * (start >= 50) + 1.0 * (start >= 300)}
