@@ -94,11 +94,6 @@ def test_no_run_held_a_device(run_cli: InProcess, state: Path) -> None:
         ([], "Say what to change: --profile NAME, --gpus +2, or both."),
         (["--profile", "best"], "profile='best' is not known: choose one of "),
         (["--gpus", "+1", "--present", "best"], "profile='best' is not known"),
-        (
-            ["--profile", "drf"],
-            "profile='drf' orders runs by their owner, which a run of a work pool",
-        ),
-        (["--gpus", "+1", "--present", "priority"], "profile='priority' orders runs by their priority"),
         (["--gpus", "2"], "--gpus 2 is no change: write +2 for two more devices, or -1 for one less."),
         (["--gpus", "-1"], "--gpus -1 leaves none of the 1 devices"),
         (["--profile", "sjf", "--knowledge", "all"], "--knowledge all is none of exact, learned, none."),
