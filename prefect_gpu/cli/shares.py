@@ -9,6 +9,8 @@ import typer
 from prefect_gpu.cli import common
 from prefect_gpu.cli.status import ask, fail_without
 
+_WIDE = 120  # columns of a terminal
+
 
 def shares(
     pool: Annotated[str | None, typer.Option(help="Only this pool's worker.")] = None,
@@ -34,38 +36,37 @@ def shares(
         )
     screen = common.console()
     for one in divided:
-        screen.print(_table(one))
+        screen.print(_table(one, wide=screen.width >= _WIDE))
 
 
-def _table(told: dict[str, Any]) -> Any:
-    from prefect_gpu.reporting.tables import FIGURES, WORDS, each, plain_table
+def _table(told: dict[str, Any], *, wide: bool) -> Any:
+    """Of one pool; what is lent and borrowed only where there is room."""
+    from prefect_gpu.reporting.tables import FIGURES, WHOLE, WORDS, each, plain_table
     from prefect_gpu.units import format_seconds
 
     divided = told["shares"]
     counts_half = format_seconds(divided["half_life_s"])
     table = plain_table(
-        ("Owner", WORDS),
-        *each(FIGURES, "Guaranteed", "Limit", "Weight", "Holds", "Waits for", "Owed now", "Has had", "Was owed"),
-        ("Lent", FIGURES),
-        ("Borrowed", FIGURES),
+        ("Owner", WHOLE),
+        *each(FIGURES, "Guaran-\nteed", "Limit", "Weight", "Holds", "Waits\nfor", "Owed\nnow", "Had of\nowed"),
+        *each(FIGURES, *(("Lent", "Bor-\nrowed") if wide else ())),
         ("What it may expect", WORDS),
         title=f"\nPool {told['pool']}: {divided['devices']} devices, half-life {counts_half}",
         title_justify="left",
         title_style="bold",
     )
     for row in divided["rows"]:
+        lent = [_number(row["lent"]), _number(row["borrowed"])] if wide else []
         table.add_row(
             "  " * row["depth"] + row["name"] + (":" if row["is_group"] else ""),
             _number(row["guaranteed"]),
-            "–" if row["limit"] is None else _number(row["limit"]),
+            "–" if row["limit"] is None else f"{row['limit']}",
             _number(row["weight"]),
             _number(row["holds"]),
             _number(row["waits"]),
             _number(row["owed"]),
-            f"{row['had_part']:.0%}",
-            f"{row['owed_part']:.0%}",
-            _number(row["lent"]),
-            _number(row["borrowed"]),
+            f"{row['had_part']:.0%} of {row['owed_part']:.0%}",
+            *lent,
             row["expects"],
         )
     return table

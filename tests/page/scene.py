@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from typing import Any
+
+from prefect_gpu.scheduling.fair_share.table import table
+from prefect_gpu.scheduling.model.shares import Share
+from tests.scheduling.fair_share.test_adaptive import pool, starts
 
 DEVICES = ("virtual-0", "virtual-1", "virtual-2", "virtual-3")
 
@@ -84,6 +89,7 @@ class Scene:
         self.nodes = nodes or [a_node("desk")]
         self.version = 1
         self.unwell: list[str] = []
+        self.shares: dict[str, Any] | None = None
         self.changed = {run["n"]: 1 for run in runs}
         self.asked_since: list[int] = []
 
@@ -103,7 +109,7 @@ class Scene:
                 for name in (DEVICES if len(self.nodes) == 1 else devices_of(node["id"]))
             ],
             "runs": [run for run in self.runs if self.changed[run["n"]] > since],
-            "queue": self.queue, "queued": len(self.queue),
+            "queue": self.queue, "queued": len(self.queue), "shares": self.shares,
         }  # fmt: skip
 
     def details(self, number: int) -> dict[str, Any] | None:
@@ -119,6 +125,22 @@ class Scene:
         self.version += 1
         self.changed[n] = self.version
         next(run for run in self.runs if run["n"] == n).update(what)
+
+
+def divided() -> dict[str, Any]:
+    """Two groups and an owner, as a real scheduler tells of them."""
+    world = pool(
+        Share("vision", guaranteed=4, weight=2.0), Share("ada", "vision", guaranteed=2), Share("bob", "vision"),
+        Share("nlp", limit=6), devices=8,
+    )  # fmt: skip
+    starts(world, "nlp", 8)
+    world.train(*world.places)
+    world.wait(3600.0)
+    starts(world, "ada", 3)
+    starts(world, "zoe", 2)
+    standing = world.scheduler.standing()
+    assert standing is not None
+    return {"devices": 8, "half_life_s": 86_400.0, "rows": [asdict(row) for row in table(standing)]}
 
 
 def waiting(position: int, now: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 
 from prefect_gpu.page.server import PageServer
 from tests.page.conftest import Serve
-from tests.page.scene import Scene, a_run, crowd, three_nodes, waiting
+from tests.page.scene import Scene, a_run, crowd, divided, three_nodes, waiting
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +51,22 @@ async def test_it_shows_who_trains_who_waits_and_what_has_finished(
     await expect(page.locator("#queue tbody td").nth(3)).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
     await expect(page.locator("#finished tbody tr")).to_contain_text("early-bird")
     await expect(page.locator("#numbers")).to_contain_text("1waiting")
+    assert complaints == []
+
+
+async def test_how_a_pool_is_divided(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    now = time.time()
+    scene = Scene(now, [])
+    page = await visit(browser, await serve(scene), complaints)
+    await expect(page.locator("#shares-panel")).to_be_hidden()
+    scene.shares = divided()
+    names = page.locator("#shares tbody td.name")
+    await expect(names).to_have_text(["nlp", "vision:", "ada", "bob", "zoe"])
+    await expect(page.locator("#shares tbody tr").nth(2)).to_contain_text("has all that it asks for")
+    await expect(page.locator("#shares")).to_contain_text("counts half after 24 h")
+    for width in (1280, 390):
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), width
     assert complaints == []
 
 

@@ -15,6 +15,7 @@ from tests.scheduling.kinds import KINDS
 from tests.scheduling.world import World, node
 from tests.support import examples
 
+
 def starts(name: str, requests: list[Request]) -> list[str]:
     """The jobs in the order in which they start when all of them have come while the two devices were in use."""
     world = World(node("n", 8, 8), profile=get_profile(name))

@@ -72,7 +72,7 @@ def table(standing: Standing) -> list[ShareRow]:
             owed=standing.owed[node],
             had_part=had[node],
             owed_part=owed[node],
-            lent=max(0.0, lacks - free),
+            lent=max(0.0, min(lacks - free, in_use - holds[node])),
             borrowed=max(0.0, holds[node] - standing.owed[node]),
             expects=_expects(standing, node, holds[node], waits[node]),
         )

@@ -1,0 +1,47 @@
+"""How owners stand, in rows and in words."""
+
+from __future__ import annotations
+
+from prefect_gpu.scheduling.fair_share.table import ShareRow, table
+from prefect_gpu.scheduling.model.shares import Share
+from tests.scheduling.fair_share.test_adaptive import pool, starts
+from tests.scheduling.world import World
+
+
+def rows(world: World) -> dict[str, ShareRow]:
+    standing = world.scheduler.standing()
+    assert standing is not None
+    return {row.name: row for row in table(standing)}
+
+
+def test_groups_stand_before_their_members_with_all_that_these_have() -> None:
+    world = pool(Share("team", guaranteed=2, limit=3), Share("ada", "team"), Share("eve", "team"), devices=4)
+    starts(world, "ada", 4)
+    world.wait(100.0)
+    found = rows(world)
+    assert [(row.name, row.depth, row.is_group) for row in found.values()] == [
+        ("team", 0, True), ("ada", 1, False), ("eve", 1, False),
+    ]  # fmt: skip
+    assert (found["team"].holds, found["ada"].holds, found["ada"].waits) == (3.0, 3.0, 1.0)
+    assert found["team"].had_part == found["ada"].had_part == 1.0
+    assert found["team"].expects == "nothing more: its limit of 3 is reached"
+
+
+def test_what_is_lent_and_borrowed_and_what_may_be_expected() -> None:
+    world = pool(Share("ada", guaranteed=2), devices=4)
+    starts(world, "bob", 3, preemptible=False)
+    starts(world, "bob", 2, first=3)
+    found = rows(world)
+    assert found["bob"].holds == 4.0 and found["bob"].borrowed == 0.0, "nobody asks for what it uses"
+    assert found["ada"].lent == 2.0 and found["ada"].expects == ""
+    world.wait(100.0)
+    starts(world, "ada", 3)
+    found = rows(world)
+    assert found["ada"].holds == 2.0 and found["ada"].lent == 0.0
+    assert found["ada"].expects == "holds its share; more when others leave some"
+
+
+def test_everything_is_finite_before_anything_has_happened() -> None:
+    world = pool(Share("ada", guaranteed=9), devices=4)
+    row = rows(world)["ada"]
+    assert (row.had_part, row.owed_part, row.holds, row.lent) == (0.0, 0.0, 0.0, 0.0)
