@@ -45,7 +45,8 @@ from prefect_gpu.simulation.conformance import (
 )
 
 ORDERS = [orders.Fifo, Priority, orders.Sjf, orders.Srtf, Srsf, orders.Las, orders.DiscretizedLas,
-          orders.LeastService, Drf, MostServed, LeastComplete, lambda: orders.HigherFirst(orders.LeastService())]  # fmt: skip
+          orders.LeastService, Drf, MostServed, LeastComplete,
+          lambda: orders.HigherFirst(orders.LeastService())]  # fmt: skip
 PLACEMENTS = {
     **{one.__name__: one for one in (BestFit, RoundRobin, Spread, FreeCores, EvenSpread)},
     "CpuArray": lambda: CpuArray(BestFit()),

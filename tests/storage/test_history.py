@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, select, text
 from prefect_gpu.storage import schema
 from prefect_gpu.storage.engine import parse_url
 from prefect_gpu.storage.history import History, HistoryError, HistoryRow
-from prefect_gpu.storage.row import ContentionRow, Part
+from prefect_gpu.storage.row import ContentionRow, Part, StayRow
 from prefect_gpu.storage.schema import runs_table
 
 
@@ -252,6 +252,20 @@ def test_what_runs_on_several_nodes_did_to_each_other_is_kept_once_a_pair_the_ne
         assert [(one.run_id, one.slowdown) for one in history.contention()] == [("run-2", 2.0), ("run-1", 2.5)]
         assert history.contention(flow_name="bert") == [contended(slowdown=2.5, measured_at=20.0)]
         assert len(history.contention(limit=1)) == 1
+        assert history.count() == 0, "these are no finished runs"
+
+
+def stayed(launch: str = "one", **more: Any) -> StayRow:
+    values: dict[str, Any] = {"pool": "gpus", "owner": "ada", "devices": 2.0, "submitted_at": 1.0, "granted_at": 5.0}
+    return StayRow("run-1", launch, **({**values, "ended_at": 9.0} | more))
+
+
+def test_what_each_launch_held_is_kept_once_and_found_by_its_pool_and_its_end(history_url: str) -> None:
+    with History(history_url) as history:
+        for one in (stayed(), stayed(devices=9.0), stayed("two", ended_at=20.0), stayed("three", pool="other")):
+            history.record_stay(one)
+        assert history.stays("gpus", 0.0) == [stayed(), stayed("two", ended_at=20.0)]
+        assert history.stays("gpus", 9.5) == [stayed("two", ended_at=20.0)]
         assert history.count() == 0, "these are no finished runs"
 
 

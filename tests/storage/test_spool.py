@@ -11,7 +11,7 @@ import pytest
 from prefect_gpu.storage.history import History, HistoryError
 from prefect_gpu.storage.row import Part
 from prefect_gpu.storage.spool import Spool
-from tests.storage.test_history import FULL, contended, row
+from tests.storage.test_history import FULL, contended, row, stayed
 
 GANG = row("gang", parts=(Part(node="n1", devices=("a", "b"), role="worker"),), devices=("a", "b"), granted_at=5.5)
 
@@ -21,13 +21,14 @@ def names(folder: Path) -> list[str]:
 
 
 def test_rows_come_out_of_the_spool_as_they_went_in_after_a_restart_too(history_url: str, tmp_path: Path) -> None:
-    for one in (FULL, contended(), GANG):
+    for one in (FULL, contended(), GANG, stayed()):
         Spool(tmp_path / "spool").put(one)
     spool = Spool(tmp_path / "spool")
     with History(history_url) as history:
-        assert (len(spool), spool.write_to(history), len(spool)) == (3, 3, 0)
+        assert (len(spool), spool.write_to(history), len(spool)) == (4, 4, 0)
         assert sorted(history.rows(), key=lambda found: found.ended_at) == [GANG, FULL]
         assert history.contention() == [contended()]
+        assert history.stays("gpus", 0.0) == [stayed()]
     assert names(tmp_path / "spool") == []
 
 

@@ -27,9 +27,10 @@ def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence
     """Put what the devices of each are to its owner into their ranks, behind the priority of the queue.
 
     Each owner has its jobs in an order of its own: those that are left alone for a while, those that are late, those of
-    high priority, those that are worth most for each device. As many as have room in what is guaranteed to it are that, as many more as have room in its allowance are
-    owed, and the others borrow. So guarantees are given back before anything else, and what an owner is owed, before
-    anybody borrows. A running job that is left alone for a while makes room for what is guaranteed, and for that only.
+    high priority, those that are worth most for each device. As many as have room in what is guaranteed to it are that,
+    as many more as have room in its allowance are owed, and the others borrow. So guarantees are given back before
+    anything else, and what an owner is owed, before anybody borrows. A running job that is left alone for a while makes
+    room for what is guaranteed, and for that only.
 
     Who borrowed last gives back first: an owner that holds too much while others are owed something keeps the devices
     of its oldest runs, unless it has one waiting that it would rather run.
