@@ -36,6 +36,7 @@ from prefect_gpu.scheduling.model.cluster import Node
 
 _MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
 _CLUSTER = "cluster"  # a file: which one it is, for a time when nobody could say so
+_LAUNCH_S = 60.0  # then the run is started elsewhere
 _UNHEARD_S = 15.0  # a node whose agent is cut off for so long takes no more work
 
 
@@ -161,7 +162,7 @@ class SlurmDriver(Driver):
             except SlurmError as error:  # what there is goes on
                 if self._trouble != str(error):
                     self._trouble = str(error)
-                    self._logger.warning("Slurm does not answer: %s What runs goes on.", error)
+                    self._logger.warning("Slurm does not answer: %s. What runs goes on.", error)
             if self.may_start():
                 known = await self._balance(tell, known)
             self._changed.clear()
@@ -177,19 +178,14 @@ class SlurmDriver(Driver):
         nothing else happens.
         """
         decision = decide(self._plan, self.demand().waiting, self._held())
-        given_back = [self._pilots.all[name] for name in decision.give_back]
-        for pilot in given_back:
-            pilot.given_back = True
+        for name in decision.give_back:
+            self._pilots.all[name].given_back = True
         nodes = await self.nodes()
         if (nodes, self.closed_nodes) != known:
             known = nodes, self.closed_nodes
             tell(nodes)
         try:
-            again = [pilot for pilot in self._pilots.all.values() if pilot.given_back and pilot not in given_back]
-            if given_back:
-                numbers = ", ".join(pilot.record.job for pilot in given_back)
-                self._logger.info("Nobody needs Slurm's jobs %s any more: they are given back.", numbers)
-                await self._pilots.give_back(given_back + again)
+            await self._pilots.give_back()
             for shape in self._plan.shapes:
                 for _ in range(decision.submit.get(shape.name, 0)):
                     asked = await self._pilots.submit(shape)
@@ -197,7 +193,7 @@ class SlurmDriver(Driver):
                         break
                     self._admit(asked)
         except SlurmError as error:
-            self._logger.warning("Slurm was not told: %s It is told again.", error)
+            self._logger.debug("Slurm was not told: %s. It is told again.", error)
         return known
 
     def _held(self) -> list[Held]:
@@ -313,8 +309,15 @@ class SlurmDriver(Driver):
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
         words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))
+        asking = asyncio.ensure_future(self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir)))
         try:
-            return await self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir))
+            done, _ = await asyncio.wait((asking,), timeout=_LAUNCH_S)
+            if not done and await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True}):
+                asking.cancel()
+                failed = LaunchError(f"the agent of node {lent.node.id} has not answered for {_LAUNCH_S:.0f} s")
+                failed.away = True  # and it will never start there now
+                raise failed
+            return await asking
         finally:
             (run_dir / words.SPEC).unlink(missing_ok=True)
 
