@@ -96,7 +96,7 @@ class Pilots:
         try:
             number = await self._client.submit(script, options)
         except SlurmAway as error:  # it may have been submitted all the same: its name will tell
-            self._say(f"Slurm does not answer: {error}")
+            self._logger.warning("Slurm may not have heard of an allocation that it was asked for: %s.", error)
             return pilot
         except SlurmError as error:
             self._say(f"Slurm refuses an allocation of the shape {shape.name!r}: {error}")
