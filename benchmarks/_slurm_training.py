@@ -1,7 +1,7 @@
 """A short real training: as a script, one task of a Slurm job array; as a flow, a run of the pool. The same work.
 
-``python benchmarks/_slurm_training.py ROUNDS NOTES`` trains for so many rounds, and adds ``node begin end loss`` to the
-notes. Of several numbers with commas between them, it takes the one of its task.
+``python benchmarks/_slurm_training.py ROUNDS NOTES`` trains for so many rounds, and adds a line to the notes: number,
+node, begin, end and loss. Of several ROUNDS with commas between them, it takes those of its task.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ def fit(rounds: int, ready: Callable[[], object], each: Callable[[float], object
     return loss
 
 
-def note(path: str, begin: float, end: float, loss: float) -> None:
-    """Add a line, in one write."""
+def note(path: str, number: int, begin: float, end: float, loss: float) -> None:
+    """Add a line of a training, in one write."""
     with open(path, "a") as notes:
-        notes.write(f"{socket.gethostname()} {begin} {end} {loss!r}\n")
+        notes.write(f"{number} {socket.gethostname()} {begin} {end} {loss!r}\n")
 
 
 def main() -> None:
     """One task of the array: as people do today, without Prefect."""
-    rounds, notes = int(sys.argv[1].split(",")[int(os.environ.get("SLURM_ARRAY_TASK_ID", 0))]), sys.argv[2]
+    number, notes = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)), sys.argv[2]
+    rounds = int(sys.argv[1].split(",")[number])
     begun: list[float] = []
     loss = fit(rounds, lambda: begun.append(time.time()), lambda loss: None)
-    note(notes, begun[0], time.time(), loss)
+    note(notes, number, begun[0], time.time(), loss)
 
 
 if __name__ == "__main__":
@@ -66,7 +67,7 @@ else:
     from prefect_gpu import training_run
 
     @flow
-    def boost(rounds: int, notes: str) -> float:
+    def boost(number: int, rounds: int, notes: str) -> float:
         """The same in the pool. It reports, and waits at the gate while the run before it trains."""
         begun: list[float] = []
         with training_run(steps=rounds) as run:
@@ -77,5 +78,5 @@ else:
 
             loss = fit(rounds, ready, lambda loss: run.report(loss=loss))
             end = time.time()
-        note(notes, begun[0], end, loss)
+        note(notes, number, begun[0], end, loss)
         return loss

@@ -82,7 +82,7 @@ def side_of(notes: Path, begin: float, lab: SlurmLab, before: set[str]) -> Side:
     """
     lines = [line.split() for line in notes.read_text().splitlines()]
     spans: dict[str, list[tuple[float, float]]] = {}
-    for node, first, last, _ in lines:
+    for _, node, first, last, _ in lines:
         spans.setdefault(node, []).append((float(first), float(last)))
     idle = sum(
         max(0.0, after[0] - one[1]) for some in spans.values() for one, after in itertools.pairwise(sorted(some))
@@ -136,9 +136,12 @@ async def pool(lab: SlurmLab, sandbox: Sandbox, rounds: list[int], folder: Path)
         async with get_client() as client:
             deployment = await deploy(Path(training.__file__), "boost", POOL)
             begin, ids = time.time(), []
-            for one in rounds:
-                parameters = {"rounds": one, "notes": str(notes)}
-                run = await client.create_flow_run_from_deployment(deployment, parameters=parameters)
+            for number, one in enumerate(rounds):
+                run = await client.create_flow_run_from_deployment(
+                    deployment,
+                    parameters={"number": number, "rounds": one, "notes": str(notes)},
+                    idempotency_key=f"training {number}",  # a busy server may be asked twice
+                )
                 ids.append(run.id)
             await completed(client, worker, ids, deadline_s=_DEADLINE_S, every_s=1.0)
         await asyncio.to_thread(wait_until, lambda: all_over(lab), what="the nodes to be given back")
@@ -149,9 +152,9 @@ async def pool(lab: SlurmLab, sandbox: Sandbox, rounds: list[int], folder: Path)
 
 
 def _must_have(notes: Path, count: int) -> None:
-    found = len(notes.read_text().splitlines()) if notes.exists() else 0
-    if found != count:
-        raise SandboxError(f"{found} of {count} trainings have noted their end in {notes}")
+    ended = sorted(int(line.split()[0]) for line in notes.read_text().splitlines()) if notes.exists() else []
+    if ended != list(range(count)):
+        raise SandboxError(f"Each of {count} trainings was to run once; in {notes} there are {ended}")
 
 
 def claims_of(ours: Side, theirs: Side) -> list[Claim]:
@@ -166,7 +169,7 @@ def claims_of(ours: Side, theirs: Side) -> list[Claim]:
 def same_results(folder: Path) -> bool:
     """Whether both sides have come to the same losses, to the last bit."""
     mine, others = (
-        sorted(line.split()[3] for line in (folder / name).read_text().splitlines()) for name in ("pool", "array")
+        sorted(line.split()[-1] for line in (folder / name).read_text().splitlines()) for name in ("pool", "array")
     )
     return mine == others
 

@@ -11,9 +11,8 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.output import tail_lines
 from prefect_gpu.runtime.drivers.slurm import words
-from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient, SlurmError
-from prefect_gpu.runtime.drivers.slurm.demand import Held, decide
+from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
 from prefect_gpu.runtime.drivers.slurm.handle import EndedHandle, SlurmHandle, ended_with, lost
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
 from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_of
@@ -32,10 +30,13 @@ from prefect_gpu.runtime.drivers.slurm.outlook import coming
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.place import facts_of, take, taken_by
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
+from prefect_gpu.runtime.drivers.slurm.supply import Supply
 from prefect_gpu.scheduling.model.cluster import Node
 
 _MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
 _CLUSTER = "cluster"  # a file: which one it is, for a time when nobody could say so
+_BALANCE_S = 1.0  # from one decision on allocations to the next, if nothing happens
+_LAUNCH_S = 60.0  # then the run is started elsewhere
 _UNHEARD_S = 15.0  # a node whose agent is cut off for so long takes no more work
 
 
@@ -78,15 +79,14 @@ class SlurmDriver(Driver):
         self._settings = agents
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
-        self._pilots = Pilots(client, self._folder, prefix, logger)
+        self._supply = Supply(client, plan, Pilots(client, self._folder, prefix, logger), logger)
+        self._pilots = self._supply.pilots
         self._hub = AgentHub(self._heard, host=host, port=port, advertise=advertise, logger=logger)
         self._lent: dict[str, Lent] = {}  # by agent
         self._describing: dict[str, asyncio.Task[None]] = {}
         self._handles: dict[str, SlurmHandle] = {}  # by the launch's folder
-        self._unneeded_since: dict[str, float] = {}  # by allocation
         self._changed = asyncio.Event()
         self._comes_back_s = comes_back_s
-        self._trouble = ""
 
     # -- life -----------------------------------------------------------------------------------------------------
 
@@ -96,7 +96,6 @@ class SlurmDriver(Driver):
         While slurmctld is away, nothing is asked for, and what runs is taken over all the same.
 
         Raises:
-            SlurmError: Slurm's commands are missing, or it refuses us.
             OSError: The address for agents is in use, or is not this machine's.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -105,11 +104,7 @@ class SlurmDriver(Driver):
         await self._hub.start()
         settings = dataclasses.replace(self._settings, url=self._hub.url)
         words.write_secret(self._folder / words.AGENTS, dataclasses.asdict(settings))
-        try:
-            await self._look()
-        except SlurmAway as error:
-            self._logger.warning("Slurm does not answer: %s. It is asked again.", error)
-            self._admit_all()
+        await self._look()
         self._hub.open()
         with contextlib.suppress(asyncio.TimeoutError):  # who is cut off is a node later
             await asyncio.wait_for(self._all_described(), self._comes_back_s)
@@ -149,84 +144,38 @@ class SlurmDriver(Driver):
         return tuple(open_nodes)
 
     async def watch_nodes(self, tell: Callable[[Sequence[Node]], None]) -> None:
-        """See :meth:`.Driver.watch_nodes`. Allocations are asked for, and given back, as the queue needs them."""
-        known: tuple[Sequence[Node], Sequence[Node]] | None = None
-        looked_at = -self._plan.poll_s
-        while True:
-            try:
-                if time.monotonic() - looked_at >= self._plan.poll_s:
-                    looked_at = time.monotonic()
-                    await self._look()
-                    self._trouble = ""
-            except SlurmError as error:  # what there is goes on
-                if self._trouble != str(error):
-                    self._trouble = str(error)
-                    self._logger.warning("Slurm does not answer: %s What runs goes on.", error)
-            if self.may_start():
-                known = await self._balance(tell, known)
-            self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(1.0, self._plan.poll_s))
+        """See :meth:`.Driver.watch_nodes`. Allocations are asked for, and given back, as the queue needs them.
 
-    async def _balance(
-        self, tell: Callable[[Sequence[Node]], None], known: tuple[Sequence[Node], Sequence[Node]] | None
-    ) -> tuple[Sequence[Node], Sequence[Node]]:
-        """Have as many allocations as the queue is worth, and say which nodes there are.
-
-        Whoever is given back takes no work from this moment on: between the decision and the word to the scheduler,
+        Whoever is given back takes no work from that moment on: between the decision and the word to the scheduler,
         nothing else happens.
         """
-        decision = decide(self._plan, self.demand().waiting, self._held())
-        given_back = [self._pilots.all[name] for name in decision.give_back]
-        for pilot in given_back:
-            pilot.given_back = True
-        nodes = await self.nodes()
-        if (nodes, self.closed_nodes) != known:
-            known = nodes, self.closed_nodes
-            tell(nodes)
-        try:
-            again = [pilot for pilot in self._pilots.all.values() if pilot.given_back and pilot not in given_back]
-            if given_back:
-                numbers = ", ".join(pilot.record.job for pilot in given_back)
-                self._logger.info("Nobody needs Slurm's jobs %s any more: they are given back.", numbers)
-                await self._pilots.give_back(given_back + again)
-            for shape in self._plan.shapes:
-                for _ in range(decision.submit.get(shape.name, 0)):
-                    asked = await self._pilots.submit(shape)
-                    if asked is None:
-                        break
-                    self._admit(asked)
-        except SlurmError as error:
-            self._logger.warning("Slurm was not told: %s It is told again.", error)
-        return known
-
-    def _held(self) -> list[Held]:
-        """All allocations, for the decision."""
-        demand, now = self.demand(), time.monotonic()
-        busy_nodes = demand.busy | {handle.node for handle in self._handles.values()}
-        wanted = {shape.name for run in demand.waiting if (shape := self._plan.shape_for(run)) is not None}
-        held = []
-        for pilot in self._pilots.all.values():
-            if pilot.given_back:
-                continue
-            busy = any(lent.pilot is pilot and lent.node.id in busy_nodes for lent in self._lent.values())
-            if busy or pilot.record.shape in wanted:
-                self._unneeded_since.pop(pilot.name, None)
-            since = self._unneeded_since.setdefault(pilot.name, now)
-            ends_at = pilot.job.ends_at if pilot.job is not None and pilot.job.runs else None
-            left_s = math.inf if ends_at is None else ends_at - time.time()
-            held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s))
-        return held
+        known: tuple[Sequence[Node], Sequence[Node]] | None = None
+        while True:
+            await self._look()
+            if self.may_start():
+                decision = self._supply.decide(self.demand(), self._is_busy)
+                nodes = await self.nodes()
+                if (nodes, self.closed_nodes) != known:
+                    known = nodes, self.closed_nodes
+                    tell(nodes)
+                await self._supply.carry_out(decision)
+                self._admit_all()
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), _BALANCE_S)
 
     def coming(self, run: Wanted) -> Coming | None:
-        """See :meth:`.Driver.coming`."""
-        trouble = self._pilots.trouble or self._trouble
-        return coming(run, self._plan, self._pilots.all.values(), trouble, bool(self._describing))
+        return coming(run, self._supply, bool(self._describing))
+
+    def _is_busy(self, pilot: Pilot, busy: Collection[str]) -> bool:
+        """Whether something runs in an allocation, or is about to, of which these nodes have something."""
+        nodes = {lent.node.id for lent in self._lent.values() if lent.pilot is pilot}
+        return not nodes.isdisjoint(busy) or any(handle.node in nodes for handle in self._handles.values())
 
     # -- allocations ----------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        for pilot, why in await self._pilots.look():
+        for pilot, why in await self._supply.look():
             self._lose(pilot, why)
         self._admit_all()
 
@@ -273,7 +222,6 @@ class SlurmDriver(Driver):
 
     def _lose(self, pilot: Pilot, why: str) -> None:
         """An allocation is over, and so is whatever ran in it."""
-        self._unneeded_since.pop(pilot.name, None)
         agents = {words.agent_id(pilot.name, rank) for rank in range(pilot.record.nodes)}
         for agent in agents:
             self._hub.drop(agent)
@@ -313,8 +261,15 @@ class SlurmDriver(Driver):
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
         words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))
+        asking = asyncio.ensure_future(self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir)))
         try:
-            return await self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir))
+            done, _ = await asyncio.wait((asking,), timeout=_LAUNCH_S)
+            if not done and await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True}):
+                asking.cancel()
+                failed = LaunchError(f"the agent of node {lent.node.id} has not answered for {_LAUNCH_S:.0f} s")
+                failed.away = True  # and it will never start there now
+                raise failed
+            return await asking
         finally:
             (run_dir / words.SPEC).unlink(missing_ok=True)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from prefect_gpu.runtime.drivers.base import Coming, Wanted
-from prefect_gpu.runtime.drivers.slurm.pilots import Pilot
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
+from prefect_gpu.runtime.drivers.slurm.supply import Supply
 
 
-def coming(run: Wanted, plan: Plan, pilots: Collection[Pilot], trouble: str, connecting: bool) -> Coming | None:
+def coming(run: Wanted, supply: Supply, connecting: bool) -> Coming | None:
     """See :meth:`.Driver.coming`.
 
     Args:
-        trouble: What Slurm complains of, or that it does not answer; empty: nothing.
         connecting: Whether agents are expected to connect.
     """
+    plan, pilots = supply.plan, supply.pilots.all.values()
     shape = plan.shape_for(run)
     if shape is None:
         return _fits_none(run, plan)
-    if trouble:
-        return Coming(trouble.rstrip("."))
+    if supply.pilots.trouble:
+        return Coming(supply.pilots.trouble.rstrip("."))
+    if supply.trouble:
+        return Coming(f"Slurm does not answer: {supply.trouble}".rstrip("."))
     ours = [one for one in pilots if one.record.shape == shape.name and not one.given_back]
     waiting = [pilot.job for pilot in ours if pilot.job is not None and pilot.job.waits]
     if waiting:

@@ -8,10 +8,10 @@ written down is cancelled, and an entry that no job has is removed.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import secrets
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -25,6 +25,7 @@ from prefect_gpu.runtime.drivers.slurm.shapes import Shape
 UNSEEN_S = 120.0
 """A job that was submitted, and that Slurm has not shown for so long, is none: the answer had been lost."""
 _LOG_KEPT_S = 3600.0
+_REFUSED_S = 30.0  # from a refusal to the next try
 
 
 @dataclass
@@ -36,7 +37,8 @@ class Pilot:
         record: What is written down of it.
         job: What Slurm showed of it last; None: nothing yet.
         asked_at: When it was submitted, monotonic seconds; of one that was found, when that was.
-        given_back: Whether it is being cancelled: it takes no work any more.
+        given_back: Whether it is to be cancelled: it takes no work any more.
+        cancelled: Whether Slurm has been told so.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Pilot:
     job: SlurmJob | None = None
     asked_at: float = dataclasses.field(default_factory=time.monotonic)
     given_back: bool = False
+    cancelled: bool = False
 
 
 class Pilots:
@@ -58,6 +61,7 @@ class Pilots:
     def __init__(self, client: SlurmClient, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any]) -> None:
         self._client, self._folder, self._prefix, self._logger = client, folder, prefix, logger
         self.all: dict[str, Pilot] = {}
+        self._refused_until = -math.inf
         self.trouble = ""  # what Slurm said last of why it refused a job; empty: it did not
 
     def load(self) -> None:
@@ -73,7 +77,9 @@ class Pilots:
                 self.all[path.stem] = Pilot(path.stem, record)
 
     async def submit(self, shape: Shape) -> Pilot | None:
-        """Ask Slurm for one more allocation; None if it refuses, which :attr:`trouble` tells."""
+        """Ask Slurm for one more allocation; None if it refuses, which :attr:`trouble` tells, or has just refused."""
+        if time.monotonic() < self._refused_until:
+            return None
         name = secrets.token_hex(4)
         record = words.Record(
             token=secrets.token_urlsafe(32),
@@ -90,11 +96,12 @@ class Pilots:
         try:
             number = await self._client.submit(script, options)
         except SlurmAway as error:  # it may have been submitted all the same: its name will tell
-            self._say(f"Slurm does not answer: {error}")
+            self._logger.warning("Slurm may not have heard of an allocation that it was asked for: %s.", error)
             return pilot
         except SlurmError as error:
             self._say(f"Slurm refuses an allocation of the shape {shape.name!r}: {error}")
             self._forget(pilot)
+            self._refused_until = time.monotonic() + _REFUSED_S
             return None
         self.trouble = ""
         pilot.record = dataclasses.replace(record, job=number)
@@ -133,16 +140,20 @@ class Pilots:
             await self._client.cancel(numbers)
         return over
 
-    async def give_back(self, pilots: Iterable[Pilot]) -> None:
-        """Cancel allocations. What is not heard of by Slurm now is said again at the next look.
+    async def give_back(self) -> None:
+        """Cancel the allocations that are to be given back; each once, and as soon as its number is known.
 
         Raises:
-            SlurmError: Slurm cannot be told.
+            SlurmError: Slurm cannot be told. It is to be tried again.
         """
-        chosen = list(pilots)
+        chosen = [one for one in self.all.values() if one.given_back and not one.cancelled and one.record.job]
+        if not chosen:
+            return
+        numbers = [pilot.record.job for pilot in chosen]
+        await self._client.cancel(numbers)
+        self._logger.info("Nobody needs Slurm's jobs %s any more: they are given back.", ", ".join(numbers))
         for pilot in chosen:
-            pilot.given_back = True
-        await self._client.cancel(pilot.record.job for pilot in chosen if pilot.record.job)
+            pilot.cancelled = True
 
     def _write(self, pilot: Pilot) -> None:
         words.write_secret(self._folder / f"{pilot.name}.json", dataclasses.asdict(pilot.record))

@@ -1,0 +1,95 @@
+"""The supply of allocations: Slurm's queue is watched, and as many are asked for and given back as was decided."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection
+from logging import Logger, LoggerAdapter
+from typing import Any
+
+from prefect_gpu.runtime.drivers.base import Demand
+from prefect_gpu.runtime.drivers.slurm.client import SlurmClient, SlurmError
+from prefect_gpu.runtime.drivers.slurm.demand import Decision, Held, decide
+from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
+from prefect_gpu.runtime.drivers.slurm.shapes import Plan
+
+IsBusy = Callable[[Pilot, Collection[str]], bool]
+
+
+class Supply:
+    """See the module.
+
+    Args:
+        client: Slurm.
+        plan: What the operator allows.
+        pilots: The allocations that there are.
+
+    Attributes:
+        trouble: Why Slurm cannot be asked now; empty: it can.
+    """
+
+    def __init__(self, client: SlurmClient, plan: Plan, pilots: Pilots, logger: Logger | LoggerAdapter[Any]) -> None:
+        self.plan, self.pilots = plan, pilots
+        self.trouble = ""
+        self._client, self._logger = client, logger
+        self._looked_at = -math.inf
+        self._unneeded_since: dict[str, float] = {}  # by allocation
+
+    async def look(self) -> list[tuple[Pilot, str]]:
+        """Look at Slurm's queue, if it is time. What there is goes on while Slurm does not answer.
+
+        Returns:
+            Allocations that are over, each with why.
+        """
+        if time.monotonic() - self._looked_at < self.plan.poll_s:
+            return []
+        self._looked_at = time.monotonic()
+        try:
+            over = await self.pilots.look()
+        except SlurmError as error:
+            self._complain(error)
+            return []
+        self.trouble = ""
+        for pilot, _ in over:
+            self._unneeded_since.pop(pilot.name, None)
+        return over
+
+    def decide(self, demand: Demand, is_busy: IsBusy) -> Decision:
+        """Decide how many allocations there should be. Those that are to be given back are marked so at once.
+
+        Args:
+            is_busy: Whether something runs in an allocation, given the nodes on which something does.
+        """
+        now, held = time.monotonic(), []
+        wanted = {shape.name for run in demand.waiting if (shape := self.plan.shape_for(run)) is not None}
+        for pilot in self.pilots.all.values():
+            if pilot.given_back:
+                continue
+            busy = is_busy(pilot, demand.busy)
+            if busy or pilot.record.shape in wanted:
+                self._unneeded_since.pop(pilot.name, None)
+            since = self._unneeded_since.setdefault(pilot.name, now)
+            ends_at = pilot.job.ends_at if pilot.job is not None and pilot.job.runs else None
+            left_s = math.inf if ends_at is None else ends_at - time.time()
+            held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s))
+        decision = decide(self.plan, demand.waiting, held)
+        for name in decision.give_back:
+            self.pilots.all[name].given_back = True
+        return decision
+
+    async def carry_out(self, decision: Decision) -> None:
+        """Tell Slurm. What it does not hear now is said again the next time."""
+        try:
+            await self.pilots.give_back()
+            for shape in self.plan.shapes:
+                for _ in range(decision.submit.get(shape.name, 0)):
+                    if await self.pilots.submit(shape) is None:
+                        break
+        except SlurmError as error:
+            self._complain(error)
+
+    def _complain(self, error: SlurmError) -> None:
+        if self.trouble != str(error):
+            self.trouble = str(error)
+            self._logger.warning("Slurm does not answer: %s. What runs goes on, and it is asked again.", error)
