@@ -88,6 +88,9 @@ def _add_device(
     name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
     if device.get("cordoned"):
         name.append(f"\nout of service: {device['cordoned']}", "red")
+    elif device.get("leaves"):
+        at, why = device["leaves"]
+        name.append(f"\nleaves service in {format_seconds(max(0.0, at - now))}{f': {why}' if why else ''}", "yellow")
     gaps = device["gaps"]
     idle = f"{_short(device['idle_s'] / gaps)} × {gaps}" if gaps else "–"
     if not here:

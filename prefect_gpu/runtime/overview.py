@@ -39,8 +39,9 @@ def overview(
           ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
           down or cut off).
         - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``,
-          ``cordoned`` (why it is out of service; None: it is not), ``idle_s`` and ``gaps`` (how long it stood idle
-          between two trainings, and how many such gaps there were).
+          ``cordoned`` (why it is out of service; None: it is not), ``leaves`` (when it will be, and why; None: nobody
+          knows of that), ``idle_s`` and ``gaps`` (how long it stood idle between two trainings, and how many such gaps
+          there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
           ``flow``, ``attempt``, ``queue``, ``node`` (of its first instance), ``devices`` (of all instances), ``parts``
           (of a gang, in the order of its instances: ``node``, ``devices``, ``role``, which is ``worker`` or ``server``;
@@ -101,10 +102,18 @@ def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any
         "kind": device.kind,
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,
-        "cordoned": None if cordoned is None else cordoned.reason,
+        "cordoned": cordoned.reason if cordoned is not None and controller.fleet.is_out(device.id) else None,
+        "leaves": _leaves(controller, device.id),
         "idle_s": idle_s,
         "gaps": gaps,
     }
+
+
+def _leaves(controller: Controller, device: str) -> tuple[float, str] | None:
+    """When a device leaves service, and why; None: nobody knows of an end."""
+    state = controller.scheduler.state
+    known = state.device(device) if state.has_node(device) else None
+    return None if known is None or known.ends_at is None else (known.ends_at, known.ends_why)
 
 
 def _run(controller: Controller, entry: Entry, now: float) -> dict[str, Any]:
