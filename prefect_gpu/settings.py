@@ -258,13 +258,13 @@ class GpuSettings(PrefectBaseSettings):
     )
     notice_file: Path | None = Field(
         default=None,
-        description="A file that appears when this machine is about to be taken away. It says when: a date with its time "
-        "zone, seconds from now, or TRUE.",
+        description="A file that appears when this machine is about to be taken away. It says when: a date with its "
+        "time zone, seconds from now, or TRUE.",
     )
     notice_url: str | None = Field(
         default=None,
-        description="An address that says the same, such as the one at which a cloud tells its spot machines. 404 means "
-        "that nothing was announced. It is asked once a second.",
+        description="An address that says the same, such as the one at which a cloud tells its spot machines. 404 "
+        "means that nothing was announced. It is asked once a second.",
     )
     notice_seconds: float = Field(
         default=30.0, gt=0, description="Seconds that are left where a notice only says TRUE."

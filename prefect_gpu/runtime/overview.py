@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.fair_share.table import table
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.promises.reach import Reach
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.controller import Controller
@@ -34,7 +35,8 @@ def overview(
         A dictionary that JSON can hold:
 
         - ``version``: to be handed in as ``since`` next time; ``now``; ``most_finished``: how many finished runs are
-          kept, the newest; ``profile``, ``draining``.
+          kept, the newest; ``profile``, ``draining``; ``promises``: how many deadlines were ``kept``, ``broken`` and
+          ``refused`` since the worker's start.
         - ``nodes``: those that there are or were, by name: of each ``id``, ``cores`` (those for runs), ``rack``,
           ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
           down or cut off).
@@ -67,6 +69,7 @@ def overview(
         "most_finished": activity.most,
         "nodes": [_node(node, state) for node, state in known],
         "profile": scheduler.profile.name,
+        "promises": _promises(scheduler.state.learned.reach),
         "draining": scheduler.state.draining,
         "devices": [_device(controller, node, one) for node, _ in known for one in node.devices],
         "runs": [_run(controller, entry, now) for entry in activity.since(since)],
@@ -107,6 +110,10 @@ def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any
         "idle_s": idle_s,
         "gaps": gaps,
     }
+
+
+def _promises(reach: Reach) -> dict[str, int]:
+    return {"kept": reach.kept, "broken": reach.broken, "refused": reach.refused}
 
 
 def _leaves(controller: Controller, device: str) -> tuple[float, str] | None:

@@ -1,7 +1,8 @@
 """Learns that this worker's machine is about to be taken away: from a file or an HTTP endpoint, or a date in a setting.
 
-Clouds tell a spot machine at an address of its own some seconds or minutes ahead. What they say differs; all of these are
-understood: a date, alone or as ``time`` or ``NotBefore`` in JSON at any depth, a number of seconds, or the word TRUE.
+Clouds tell a spot machine at an address of its own some seconds or minutes ahead. What they say differs; all of these
+are understood: a date, alone or as ``time`` or ``NotBefore`` in JSON at any depth, a number of seconds, or the word
+TRUE.
 """
 
 from __future__ import annotations
