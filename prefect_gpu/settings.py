@@ -6,6 +6,7 @@ Each is an environment variable ``PREFECT_INTEGRATIONS_GPU_<NAME>``, an entry of
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -254,6 +255,24 @@ class GpuSettings(PrefectBaseSettings):
     )
     page_port: int = Field(
         default=4280, ge=0, le=65535, description="Port of the page; if it is taken, the next free one. 0 takes any."
+    )
+    notice_file: Path | None = Field(
+        default=None,
+        description="A file that appears when this machine is about to be taken away. It says when: a date with its "
+        "time zone, seconds from now, or TRUE.",
+    )
+    notice_url: str | None = Field(
+        default=None,
+        description="An address that says the same, such as the one at which a cloud tells its spot machines. 404 "
+        "means that nothing was announced. It is asked once a second.",
+    )
+    notice_seconds: float = Field(
+        default=30.0, gt=0, description="Seconds that are left where a notice only says TRUE."
+    )
+    leave_by: datetime | None = Field(
+        default=None,
+        description="A date with its time zone by which this worker's devices are needed for something else. Runs have "
+        "saved by then, and none starts that would not.",
     )
     cancel_grace_seconds: float = Field(
         default=15.0, ge=0, description="Time that a cancelled run has to end by itself before it is killed."

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefect_gpu.units import format_bytes, format_seconds, parse_bytes
+from prefect_gpu.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 SIZES = {
     4096: 4096, "4096": 4096, "1b": 1, "1 B": 1, "500MB": 500 * 10**6, "500 mb": 500 * 10**6, "6GiB": 6 << 30,
@@ -55,3 +55,19 @@ DURATIONS = {0.0: "0.0 s", 0.34: "0.3 s", 42.4: "42 s", 89.4: "89 s", 190: "3 mi
 @pytest.mark.parametrize("seconds, text", DURATIONS.items())
 def test_durations(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    "text, seconds", {"90": 90.0, "2h": 7200.0, "1h 30min": 5400.0, "1.5 m": 90.0, "1d": 86_400.0, 0.5: 0.5}.items()
+)
+def test_a_length_of_time(text: str | float, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-3s", "2 h 3", "h", True, "1 fortnight", "٣h"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    if text == "2 h 3":
+        assert parse_seconds(text) == 7203.0
+        return
+    with pytest.raises(ValueError, match="time="):
+        parse_seconds(text)

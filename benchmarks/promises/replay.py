@@ -1,4 +1,4 @@
-"""Replays of real arrivals: half of the jobs want their deadlines promised, and their durations are learned on the way."""
+"""Replays of real arrivals: half of the jobs want their deadlines promised, and durations are learned on the way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from prefect_gpu.estimation.online.durations import NINE_IN_TEN, OnlineDurations
 from prefect_gpu.papers.from_trace import cluster, request
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.model.instructions import Instruction, Promise, Refuse
+from prefect_gpu.scheduling.model.instructions import Instruction, Promise
 from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.scheduling.promises.reach import INTERVAL_REACH
 from prefect_gpu.simulation.model import JobModel
@@ -115,7 +115,7 @@ def jobs_of(traces: Path, trace: Trace) -> list[TraceJob]:
     found = sorted(path for path in traces.rglob(Path(trace.file).name) if path.as_posix().endswith(trace.file))
     if not found:
         raise FileNotFoundError(f"--traces {traces} holds no {trace.file}: see --help for where it is public")
-    jobs = [job for job in read_trace(found[0]) if 0 < job.gpus and job.duration_s > 0]
+    jobs = [job for job in read_trace(found[0]) if job.gpus > 0 and job.duration_s > 0]
     return jobs[: trace.jobs]
 
 

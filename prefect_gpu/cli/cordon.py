@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prefect_gpu.cli import common
+from prefect_gpu.units import parse_seconds
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.cordons import Cordons
@@ -19,51 +21,91 @@ _Devices = Annotated[
 def cordon(
     devices: _Devices,
     reason: Annotated[str, typer.Option(help="Why, in words: it is shown wherever the device is.")] = "by hand",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="When they are needed: a time of day such as 18:00, a date such as 2026-03-01T18:00, or a length of "
+            "time such as 2h. Until then they are used by runs that are done, or have saved, in time. [default: now]"
+        ),
+    ] = None,
 ) -> None:
     """Give these devices to nobody any more. Runs that may be stopped carry on elsewhere, others end where they are.
 
+    The name of a node stands for all of its devices.
+
     It holds for all workers that use this state folder, until `prefect-gpu uncordon`.
     """
-    cordons, known = _cordons()
+    cordons, known, nodes = _cordons()
     from prefect_gpu.runtime.files import UnreadableError
 
     try:
-        chosen = [_one_of(device, known) for device in devices]
-        cordons.add(dict.fromkeys(chosen, reason))
+        chosen = [one for device in devices for one in nodes.get(device) or [_one_of(device, known)]]
+        moment = None if by is None else _moment(by, datetime.now().astimezone())
+        cordons.add(dict.fromkeys(chosen, reason), None if moment is None else moment.timestamp())
     except (UnreadableError, OSError) as error:
         common.fail(str(error))
-    common.console().print(f"Out of service: {', '.join(chosen)}. Workers heed it within a second or two.")
+    when = "" if moment is None else f" from {moment:%Y-%m-%d %H:%M:%S %Z} on"
+    common.console().print(f"Out of service{when}: {', '.join(chosen)}. Workers heed it within a second or two.")
 
 
 def uncordon(devices: _Devices) -> None:
     """Put these devices back into service."""
-    cordons, _ = _cordons()
+    cordons, _, nodes = _cordons()
     from prefect_gpu.runtime.files import UnreadableError
 
     try:
-        cordoned = sorted(cordons.read())
+        cordoned = set(cordons.read())
         if not cordoned:
             common.fail("no device is out of service.", code=2)
-        chosen = [_one_of(device, cordoned) for device in devices]
+        chosen = [
+            one
+            for device in devices
+            for one in cordoned & {*nodes.get(device, ())} or [_one_of(device, sorted(cordoned))]
+        ]
         cordons.remove(*chosen)
     except (UnreadableError, OSError) as error:
         common.fail(str(error))
     common.console().print(f"In service again: {', '.join(chosen)}.")
 
 
-def _cordons() -> tuple[Cordons, list[str]]:
-    """The state folder's, and the devices that workers serve now or that this machine has."""
+def _cordons() -> tuple[Cordons, list[str], dict[str, list[str]]]:
+    """The state folder's; the devices that workers serve now or that this machine has; and those of each node."""
     from prefect_gpu.cli.status import ask
     from prefect_gpu.runtime.cordons import Cordons
     from prefect_gpu.runtime.telemetry import take_inventory
 
     settings = common.load_settings()
     folder = settings.resolved_state_dir
-    served = [device["id"] for told in ask(folder / "pages", None) for device in told["devices"]]
+    nodes: dict[str, list[str]] = {}
+    for device in (device for told in ask(folder / "pages", None) for device in told["devices"]):
+        nodes.setdefault(device["node"], []).append(device["id"])
+    served = [device for devices in nodes.values() for device in devices]
     here = take_inventory(
         virtual_devices=settings.virtual_devices, virtual_device_memory_bytes=settings.virtual_device_memory_bytes
     )
-    return Cordons(folder), sorted({*served, *(device.id for device in here.devices)})
+    nodes.setdefault(here.hostname, [device.id for device in here.devices])
+    return Cordons(folder), sorted({*served, *(device.id for device in here.devices)}), nodes
+
+
+def _moment(by: str, now: datetime) -> datetime:
+    """The moment that is meant: the next such time of day, a date, or so much later than now; else the command ends."""
+    try:
+        at = time.fromisoformat(by)
+        found = datetime.combine(now.date(), at, at.tzinfo or now.tzinfo)
+        return found if found > now else found + timedelta(days=1)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(by.replace("Z", "+00:00"))
+        return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+    except ValueError:
+        pass
+    try:
+        return now + timedelta(seconds=parse_seconds(by))
+    except ValueError:
+        common.fail(
+            f"--by {by!r} is no moment: give a time such as 18:00, a date such as 2026-03-01T18:00, or 2h.", code=2
+        )
 
 
 def _one_of(device: str, known: list[str]) -> str:

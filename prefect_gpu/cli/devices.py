@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,7 +64,14 @@ def devices(
         screen.print(table)
         screen.print()
     for device_id, cordoned in sorted(_out_of_service(settings.resolved_state_dir).items()):
-        screen.print(f"[red]Out of service[/]: {device_id} ({cordoned.reason}). `prefect-gpu uncordon` puts it back.")
+        since = (
+            ""
+            if cordoned.is_out(time.time())
+            else f" from {datetime.fromtimestamp(cordoned.by or 0.0):%Y-%m-%d %H:%M} on"
+        )
+        screen.print(
+            f"[red]Out of service{since}[/]: {device_id} ({cordoned.reason}). `prefect-gpu uncordon` puts it back."
+        )
     common.print_findings(screen, (finding for finding in node.findings if finding.level != "ok"))
     raise typer.Exit(int(broken))
 

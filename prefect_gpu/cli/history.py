@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from prefect_gpu.cli import common
+from prefect_gpu.cli.deadline_table import show_deadlines, with_deadline
 from prefect_gpu.cli.history_sums import GROUPS, show_sums, sums
 from prefect_gpu.phases import PHASES
 from prefect_gpu.reporting.spans import REPORTED, phase_seconds
@@ -45,12 +46,17 @@ def history(
         datetime | None,
         typer.Option(formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M"], help="Only runs that ended then or later."),
     ] = None,
+    deadlines: Annotated[
+        bool, typer.Option("--deadlines", help="Show runs with deadlines, and how many promises were kept.")
+    ] = False,
     contention: Annotated[
         bool,
         typer.Option("--contention", help="Show how much runs on several nodes were slowed down, and by which runs."),
     ] = False,
 ) -> None:
     """Show finished runs, newest first: how long each waited and worked, and how it ended."""
+    if deadlines and (csv_file or by or contention):
+        common.fail("--deadlines can only be combined with --flow, --outcome, --since, --limit and --json.", code=2)
     if contention and (csv_file or outcome or by or since):
         common.fail("--contention can only be combined with --flow, --limit and --json.", code=2)
     if outcome is not None and outcome not in OUTCOMES:
@@ -62,7 +68,7 @@ def history(
     if as_json and csv_file:
         common.fail("--csv and --json exclude each other.", code=2)
     url = common.load_settings().resolved_history_url
-    in_table = not (as_json or csv_file or by)
+    in_table = not (as_json or csv_file or by or deadlines)
     chosen_limit = limit or (_TABLE_ROWS if in_table else None)
     if contention:
         measured = common.read_contention(url, limit=chosen_limit, flow_name=flow)
@@ -70,7 +76,10 @@ def history(
         return
     start = since.timestamp() if since else None
     rows, total = common.read_history(url, limit=chosen_limit, flow_name=flow, outcome=outcome, since=start)
-    if by:
+    if deadlines:
+        found = with_deadline(rows)
+        common.print_json(found) if as_json else show_deadlines(found)
+    elif by:
         summed = sums(rows, by)
         common.print_json(summed) if as_json else show_sums(summed, by, since)
     elif as_json:

@@ -34,6 +34,8 @@ def screen_of(told: dict[str, Any]) -> RenderableType:
     over = sorted((run for run in told["runs"] if run["outcome"] is not None), key=lambda run: -run["ended"])
     nodes = ", ".join(_node_words(node) for node in told["nodes"]) or "no node"
     head = Text.assemble((f"Pool {told['pool']}", "bold"), f" on {nodes}, profile {told['profile']}  ")
+    if any((promises := told.get("promises") or {}).values()):
+        head.append(", ".join(f"{count} {how}" for how, count in promises.items()) + " promises  ", "bright_black")
     head.append(told["url"], "underline")
     if told["draining"]:
         head.append("  draining: no run is started any more", "yellow")
@@ -88,6 +90,9 @@ def _add_device(
     name.append(f" {format_bytes(device['memory_bytes'])}", "bright_black")
     if device.get("cordoned"):
         name.append(f"\nout of service: {device['cordoned']}", "red")
+    elif device.get("leaves"):
+        at, why = device["leaves"]
+        name.append(f"\nleaves service in {format_seconds(max(0.0, at - now))}{f': {why}' if why else ''}", "yellow")
     gaps = device["gaps"]
     idle = f"{_short(device['idle_s'] / gaps)} × {gaps}" if gaps else "–"
     if not here:

@@ -101,7 +101,7 @@ class Controller:
         self.idle = IdleTime()
         self.activity = ActivityLog()
         self.listeners: tuple[Follower, ...] = ()  # who else hears of every launch
-        self.fleet = Fleet(nodes)
+        self.fleet = Fleet(nodes, clock)
         self.consumption = Consumption(self.fleet.named, prices, clock, cpu=CpuEnergy() if driver.local else None)
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         state = self.scheduler.state
@@ -210,7 +210,7 @@ class Controller:
     @property
     def away(self) -> Sequence[str]:
         """Names of nodes and devices that cannot be used now and may be back: see :attr:`.Driver.away`, and cordons."""
-        return [*self._driver.away, *(device for device in self.fleet.cordoned if device in self.fleet.device_ids)]
+        return [*self._driver.away, *(device for device in self.fleet.device_ids if self.fleet.is_out(device))]
 
     def coming(self, job: Job) -> Coming | None:
         """What is being done for a run that waits, where nodes come and go: see :meth:`.Driver.coming`."""

@@ -39,6 +39,8 @@ class CordonWatch:
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
         self._cordons, self._fleet, self._state, self._tell, self._logger = cordons, fleet, state, tell, logger
+        self._cleared: set[str] = set()
+        self._told = fleet.nodes
         self.on_cordon: Callable[[str, str], None] = lambda device, reason: None
 
     def heed(self) -> bool:
@@ -53,9 +55,10 @@ class CordonWatch:
         return True
 
     def clear(self, cordoned: Mapping[str, Cordoned]) -> None:
-        """These devices are out of service: who is on them is to leave."""
+        """Those of these devices that are out of service by now: who is on them is to leave."""
         for device, one in cordoned.items():
-            if device in self._fleet.device_ids:
+            if device in self._fleet.device_ids and self._fleet.is_out(device) and device not in self._cleared:
+                self._cleared.add(device)
                 self._logger.warning("Device %s is out of service: %s", device, one.reason)
                 self.on_cordon(device, one.reason)
                 for job in self._state.occupants(device):
@@ -65,9 +68,10 @@ class CordonWatch:
         """Look for ever."""
         while True:
             await asyncio.sleep(EVERY_S)
-            before, nodes = self._fleet.cordoned, self._fleet.nodes
-            if not self.heed():
-                continue
-            if self._fleet.nodes != nodes:
-                self._tell(ev.NodesChanged(self._fleet.nodes))
-            self.clear({device: one for device, one in self._fleet.cordoned.items() if device not in before})
+            self.heed()
+            self._cleared &= self._fleet.cordoned.keys()
+            nodes = self._fleet.nodes
+            if nodes != self._told:
+                self._told = nodes
+                self._tell(ev.NodesChanged(nodes))
+            self.clear(self._fleet.cordoned)

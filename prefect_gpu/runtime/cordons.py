@@ -22,10 +22,17 @@ class Cordoned:
     Attributes:
         reason: In words.
         since: Unix seconds.
+        by: From when on it is, in Unix seconds: until then it is in service for whoever is done or has saved in time.
+            None: at once.
     """
 
     reason: str
     since: float
+    by: float | None = None
+
+    def is_out(self, now: float) -> bool:
+        """Whether it is out of service, at a time in Unix seconds."""
+        return self.by is None or self.by <= now
 
 
 class Cordons:
@@ -62,8 +69,11 @@ class Cordons:
         changed, self._seen = now != self._seen, now
         return changed
 
-    def add(self, devices: Mapping[str, str]) -> None:
+    def add(self, devices: Mapping[str, str], by: float | None = None) -> None:
         """Take devices out of service, each for its reason. One that is out already gets the new reason.
+
+        Args:
+            by: When, in Unix seconds; None: now.
 
         Raises:
             UnreadableError: See :meth:`read`.
@@ -71,7 +81,7 @@ class Cordons:
         """
         before, now = self.read(), time.time()
         since = {device: before[device].since if device in before else now for device in devices}
-        self._write(before | {device: Cordoned(why, since[device]) for device, why in devices.items()})
+        self._write(before | {device: Cordoned(why, since[device], by) for device, why in devices.items()})
 
     def remove(self, *devices: str) -> None:
         """Put devices back into service. Raises as :meth:`add` does."""
@@ -79,7 +89,13 @@ class Cordons:
 
     def _write(self, cordoned: Mapping[str, Cordoned]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({device: {"reason": one.reason, "since": one.since} for device, one in cordoned.items()})
+        text = json.dumps({device: _told(one) for device, one in cordoned.items()})
         made = self._file.with_suffix(f".{os.getpid()}.tmp")
         made.write_text(text)
         made.replace(self._file)
+
+
+def _told(one: Cordoned) -> dict[str, object]:
+    """As the file has it; workers of an older version read what has no date."""
+    told: dict[str, object] = {"reason": one.reason, "since": one.since}
+    return told if one.by is None else told | {"by": one.by}

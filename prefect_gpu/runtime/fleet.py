@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from prefect_gpu.runtime.clock import CLOCK, Clock
 from prefect_gpu.runtime.cordons import Cordoned
 from prefect_gpu.scheduling.model.cluster import Device, Node, Placement
 
 UP, CLOSED, GONE = "up", "closed", "gone"
 """What a node is: it takes work; it is there and takes none, and what runs there goes on; it is down or cut off."""
 
+_CLOCK_SET_S = 0.5  # from which difference on a clock was set, and not read a moment later
 _GONE_KEPT = 20  # nodes that are gone are shown, but a cluster whose machines come and go must not pile them up
 
 
@@ -23,14 +25,18 @@ class Fleet:
         nodes: Those that there are at first.
 
     Attributes:
-        cordoned: Devices that are out of service, and why. Their nodes take work without them.
+        cordoned: Devices that are out of service, or will be, and why. Their nodes take work without those that are.
+        leaving: When nodes leave service, by id, or all of them, under "": Unix seconds, and why.
     """
 
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, nodes: Iterable[Node] = (), clock: Clock = CLOCK) -> None:
+        self._clock = clock
         self._nodes: dict[str, Node] = {}
         self._others: dict[str, tuple[Node, str]] = {}  # with the state; who has been there longest first
         self._devices: dict[str, Device] = {}
         self.cordoned: Mapping[str, Cordoned] = {}
+        self.leaving: dict[str, tuple[float, str]] = {}
+        self._moments: dict[float, float] = {}
         self.change(nodes)
 
     def change(self, nodes: Iterable[Node], closed: Iterable[Node] = ()) -> None:
@@ -54,9 +60,36 @@ class Fleet:
         return tuple(map(self._in_service, self._nodes.values()))
 
     def _in_service(self, node: Node) -> Node:
+        known = [self.leaving[name] for name in ("", node.id) if name in self.leaving]
+        if known:
+            at, why = min(known)
+            end = self._moment(at)
+            if node.ends_at is None or end < node.ends_at:
+                node = replace(node, ends_at=end, ends_why=why)
         if self.cordoned.keys().isdisjoint(device.id for device in node.devices):
             return node
-        return replace(node, devices=tuple(device for device in node.devices if device.id not in self.cordoned))
+        found = (self._device_in_service(device) for device in node.devices)
+        return replace(node, devices=tuple(device for device in found if device is not None))
+
+    def _device_in_service(self, device: Device) -> Device | None:
+        cordoned = self.cordoned.get(device.id)
+        if cordoned is None:
+            return device
+        if cordoned.by is None or self.is_out(device.id):
+            return None
+        return replace(device, ends_at=self._moment(cordoned.by), ends_why=cordoned.reason)
+
+    def _moment(self, unix: float) -> float:
+        """A moment in the worker's time: the same each time it is asked for, unless the machine's clock was set."""
+        known, now = self._moments.get(unix), self._clock.of(unix)
+        if known is None or abs(known - now) > _CLOCK_SET_S:
+            self._moments[unix] = known = now
+        return known
+
+    def is_out(self, device: str) -> bool:
+        """Whether a device is out of service now."""
+        cordoned = self.cordoned.get(device)
+        return cordoned is not None and cordoned.is_out(self._clock.unix(self._clock()))
 
     @property
     def known(self) -> tuple[tuple[Node, str], ...]:

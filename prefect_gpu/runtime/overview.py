@@ -12,6 +12,7 @@ from prefect_gpu.scheduling.fair_share.table import table
 from prefect_gpu.scheduling.forecast import Outlook
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.promises.reach import Reach
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.controller import Controller
@@ -34,13 +35,15 @@ def overview(
         A dictionary that JSON can hold:
 
         - ``version``: to be handed in as ``since`` next time; ``now``; ``most_finished``: how many finished runs are
-          kept, the newest; ``profile``, ``draining``.
+          kept, the newest; ``profile``, ``draining``; ``promises``: how many deadlines were ``kept``, ``broken`` and
+          ``refused`` since the worker's start.
         - ``nodes``: those that there are or were, by name: of each ``id``, ``cores`` (those for runs), ``rack``,
           ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
           down or cut off).
         - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``,
-          ``cordoned`` (why it is out of service; None: it is not), ``idle_s`` and ``gaps`` (how long it stood idle
-          between two trainings, and how many such gaps there were).
+          ``cordoned`` (why it is out of service; None: it is not), ``leaves`` (when it will be, and why; None: nobody
+          knows of that), ``idle_s`` and ``gaps`` (how long it stood idle between two trainings, and how many such gaps
+          there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
           ``flow``, ``attempt``, ``queue``, ``node`` (of its first instance), ``devices`` (of all instances), ``parts``
           (of a gang, in the order of its instances: ``node``, ``devices``, ``role``, which is ``worker`` or ``server``;
@@ -66,6 +69,7 @@ def overview(
         "most_finished": activity.most,
         "nodes": [_node(node, state) for node, state in known],
         "profile": scheduler.profile.name,
+        "promises": _promises(scheduler.state.learned.reach),
         "draining": scheduler.state.draining,
         "devices": [_device(controller, node, one) for node, _ in known for one in node.devices],
         "runs": [_run(controller, entry, now) for entry in activity.since(since)],
@@ -101,10 +105,22 @@ def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any
         "kind": device.kind,
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,
-        "cordoned": None if cordoned is None else cordoned.reason,
+        "cordoned": cordoned.reason if cordoned is not None and controller.fleet.is_out(device.id) else None,
+        "leaves": _leaves(controller, device.id),
         "idle_s": idle_s,
         "gaps": gaps,
     }
+
+
+def _promises(reach: Reach) -> dict[str, int]:
+    return {"kept": reach.kept, "broken": reach.broken, "refused": reach.refused}
+
+
+def _leaves(controller: Controller, device: str) -> tuple[float, str] | None:
+    """When a device leaves service, and why; None: nobody knows of an end."""
+    state = controller.scheduler.state
+    known = state.device(device) if state.has_node(device) else None
+    return None if known is None or known.ends_at is None else (known.ends_at, known.ends_why)
 
 
 def _run(controller: Controller, entry: Entry, now: float) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class PoolMetrics(Follower, Collector):
         for node, condition in fleet.known:
             for device in node.devices:
                 held = bool(state.has_node(device.id) and state.occupants(device.id))
-                condition = "cordoned" if device.id in fleet.cordoned else condition
+                condition = "cordoned" if fleet.is_out(device.id) else condition
                 found[device.kind, "busy" if held else "free" if condition == "up" else condition] += 1
         devices = self._gauge("devices", "Devices, by kind, and free, busy, cordoned, closed or gone", "kind", "state")
         for (kind, what), count in sorted(found.items()):

@@ -47,6 +47,7 @@ from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
 from prefect_gpu.worker.leftovers import PoolOwner
 from prefect_gpu.worker.metrics import PoolMetrics
+from prefect_gpu.worker.notice import NoticeWatch
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
@@ -178,6 +179,9 @@ class PoolSession:
             "orphans": host.bury_orphans,
             "cleaner": self._make_cleaner().run,
         }
+        notice = NoticeWatch(settings, self.controller.fleet, self._logger)
+        if notice.is_needed:
+            work["notice"] = notice.run
         if role is not None:
             work["credentials"] = lambda: role.renew(self.controller)
         if settings.quota:

@@ -47,3 +47,17 @@ def test_a_worker_sees_each_change_once(tmp_path: Path) -> None:
     assert worker.changed() and not worker.changed()
     operator.remove("virtual-0")
     assert worker.changed() and worker.read() == {}
+
+
+def test_a_device_goes_out_of_service_later(run_cli: InProcess, tmp_path: Path) -> None:
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    done = run_cli("cordon", "virtual-3", "--by", "2099-01-01T12:00:00+00:00", **env)
+    assert done.exit_code == 0 and "Out of service from" in done.stdout
+    cordoned = Cordons(tmp_path).read()["virtual-3"]
+    assert cordoned.by == 4_070_952_000.0 and not cordoned.is_out(4_070_951_999.0) and cordoned.is_out(4_070_952_000.0)
+    assert "Out of service from 2099" in run_cli("devices", **env).stdout
+    for by in ("2h", "18:00"):
+        assert run_cli("cordon", "virtual-3", "--by", by, **env).exit_code == 0
+        assert (Cordons(tmp_path).read()["virtual-3"].by or 0.0) < 4_070_952_000.0
+    done = run_cli("cordon", "virtual-3", "--by", "tonight", **env)
+    assert done.exit_code == 2 and "18:00" in done.stderr

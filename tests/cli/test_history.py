@@ -186,3 +186,20 @@ def test_what_runs_on_several_nodes_did_to_each_other(run_cli: InProcess, filled
 def test_contention_of_no_history_creates_none(run_cli: InProcess, state: Path) -> None:
     assert run_cli("history", "--contention").exit_code == 0
     assert not state.exists()
+
+
+def test_deadlines_and_how_many_promises_were_kept(run_cli: InProcess, state: Path) -> None:
+    at = 1_700_000_000.0
+    ends = {"in-time": ("completed", -60.0), "late": ("completed", 80.0), "broke": ("failed", -10.0)}
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        history.record(ROWS[0])
+        for name, (outcome, after_s) in ends.items():
+            row = HistoryRow(name, "train", outcome, ended_at=at + after_s, deadline_at=at, promised=0.9)  # type: ignore[arg-type]
+            history.record(row)
+        history.record(HistoryRow("effort", "train", "completed", ended_at=at - 5.0, deadline_at=at))
+    done = run_cli("history", "--deadlines")
+    assert done.exit_code == 0 and "1 of 2 promises kept (50 of 100)." in done.stdout
+    assert "wise-crab" not in done.stdout and "-80 s" in done.stdout
+    told = json.loads(run_cli("history", "--deadlines", "--json").stdout)
+    assert {row["run_id"] for row in told} == {*ends, "effort"}
+    assert run_cli("history", "--deadlines", "--csv", "-").exit_code == 2

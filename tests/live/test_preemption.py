@@ -96,7 +96,8 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
 
 
 async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool, tmp_path: Path) -> None:
-    pool.start_worker(virtual_devices="2")
+    notice = tmp_path / "notice"
+    pool.start_worker(virtual_devices="2", notice_file=str(notice))
     trace, hurry = tmp_path / "trace", tmp_path / "hurry"
     run = await pool.submit(
         "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
@@ -113,17 +114,28 @@ async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool
         return str(at[0][0]) if at else ""
 
     device = await eventually(where, "the training")
-    assert "Out of service" in await command("cordon", device, "--reason", "its fan is loud")
+    assert "Out of service from" in await command("cordon", device, "--reason", "its fan is loud", "--by", "8s")
 
     async def elsewhere() -> bool:
         return await where() not in ("", device)
 
     await eventually(elsewhere, "the run on another device")
-    [told] = json.loads(await command("status", "--json"))
-    assert {one["id"]: one["cordoned"] for one in told["devices"]}[device] == "its fan is loud"
+    left = [state.message or "" for state in await pool.history(run)]
+    assert any(f"{device} leaves service in " in words and "its fan is loud" in words for words in left), left
+
+    async def is_out() -> bool:
+        [told] = json.loads(await command("status", "--json"))
+        return {one["id"]: one["cordoned"] for one in told["devices"]}[device] == "its fan is loud"
+
+    await eventually(is_out, "the device out of service")
     assert "its fan is loud" in await command("devices")
     waits = await pool.submit("train", job_variables={"gpus": 2})  # it is not refused, as the device may be back
     assert "out of service" in str((await pool.until(waits, "AwaitingGpu")).message)
+    notice.write_text("20")  # so many seconds are left of the machine; the run's checkpoints take less
+    await pool.until(run, "AwaitingGpu")
+    left = [state.message or "" for state in await pool.history(run)]
+    assert any("leaves service in " in words and "announced in" in words for words in left), left
+    notice.unlink()
     hurry.touch()
     assert (await pool.until(run)).is_completed() and result_of(trace) == undisturbed(STEPS)
     await command("uncordon", device)

@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -394,7 +395,12 @@ class _Host:
         self.worker.spark()
 
     def answered(self, answer: Promise | Refuse | AtRisk) -> None:
-        """See :class:`.Host`: nobody here asks for a deadline."""
+        """See :class:`.Host`."""
+        match answer:
+            case Promise(job, probability):
+                self.world.promised[job] = probability
+            case Refuse(job):
+                self.world.over[job] = "refused"
 
     def held(self, hold: Hold) -> None:
         pass
@@ -520,7 +526,8 @@ class Worker:
             controller.handle(ev.JobWithdrawn(run_id, "cancelled"))
             return
         request, queue, estimate = self.world.submitted[run_id]
-        controller.handle(ev.JobSubmitted(run_id, request, queue, 0.0, 0.0, run_id, estimate))
+        promised = self.world.promised.get(run_id)
+        controller.handle(ev.JobSubmitted(run_id, request, queue, 0.0, 0.0, run_id, estimate, promised))
 
     def call(self, function: Callable[[], Any]) -> None:
         """Let something happen in the worker, and go on until it rests."""
@@ -589,6 +596,7 @@ class World:
         self.cancelling: set[str] = set()
         self.suspended: set[str] = set()
         self.over: dict[str, str] = {}
+        self.promised: dict[str, float] = {}
         self.orders: list[tuple[str, str]] = []  # runs that are to leave, and how
         self.left: set[str] = set()  # runs that left once
         self.moved = 0
@@ -787,6 +795,16 @@ class World:
         self.suspended.discard(run_id)
         self.do(lambda: self.worker.offer(run_id))
 
+    def notice(self, in_s: float | None) -> None:
+        """The machine is to be gone in so many seconds; None: it stays after all."""
+        node = self.node = replace(self.node, ends_at=None if in_s is None else self.now + in_s)
+
+        def tell() -> None:
+            self.worker.controller.fleet.change((node,))
+            self.worker.controller.handle(ev.NodesChanged((node,)))
+
+        self.do(tell)
+
     def order(self, run_id: str, how: str) -> None:
         """A run is to leave its place: to ``"wait"``, or to ``"move"``."""
         self.orders.append((run_id, how))
@@ -816,6 +834,7 @@ class World:
         self.refusals.clear()
         self.hurry()
         self.set_quota(None)
+        self.notice(None)
         for run_id in sorted(self.suspended):
             self.resume(run_id)
         for process in self.processes.values():

@@ -35,6 +35,8 @@ REQUESTS = (
     Request(preemptible=True),
     Request(gpu_memory_bytes=3 << 30, exclusive=False),
     Request(gpus=0),
+    Request(preemptible=True, time_limit_s=30.0),
+    Request(preemptible=True, time_limit_s=60.0, deadline_at=1_000_150.0, promise=True),
 )
 MANY = 1000
 
@@ -139,6 +141,10 @@ class Faults(RuleBasedStateMachine):
         process = self.one(number)
         if process is not None:
             self.world.order(process.run_id, how)
+
+    @rule(in_s=st.sampled_from([None, 5.0, 80.0, 200.0]))
+    def the_machine_is_to_leave(self, in_s: float | None) -> None:
+        self.world.notice(in_s)
 
     @rule(number=st.integers(0, 7))
     def a_run_is_suspended(self, number: int) -> None:

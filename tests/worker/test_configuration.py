@@ -240,3 +240,20 @@ async def test_a_run_is_configured_as_prefects_own_function_does_it(
     assert ours.model_dump() == expected.model_dump()
     assert expected.env["PREFECT__WORKER_NAME"] == "w" and expected.labels["prefect.io/worker-name"] == "w"
     assert expected.name == ("train-calm-owl" if "name" in deployment else "calm-owl")
+
+
+def test_deadlines_and_limits(pool: WorkPool) -> None:
+    run = a_run(time_limit="2h", deadline="6h", deadline_kind="promise")
+    request = read_request(run, None, pool, due=1000.0)
+    assert (request.time_limit_s, request.deadline_at, request.promise) == (7200.0, 22_600.0, True)
+    request = read_request(a_run(deadline="1970-01-01T01:00:00+01:00"), None, pool)
+    assert (request.deadline_at, request.promise) == (0.0, False)
+    for wrong, words in {
+        ("deadline", "tomorrow"): "with its time zone",
+        ("deadline", "2026-03-01T18:00"): "with its time zone",
+        ("time_limit", "long"): "such as 2h",
+        ("deadline_kind", "promise"): "without a deadline",
+        ("deadline_kind", "maybe"): "best-effort",
+    }.items():
+        with pytest.raises(BadRequestError, match=words):
+            read_request(a_run(**dict([wrong])), None, pool)

@@ -179,7 +179,14 @@ export class Lanes {
       draw.fillStyle = colour("ink");
       return draw.fillText(`out of service: ${device.cordoned}`, 0, top + 32, LABEL - 12);
     }
+    if (device.leaves) {
+      const [at, why] = device.leaves;
+      draw.fillStyle = colour("ink");
+      draw.fillText(`leaves service in ${seconds(Math.max(0, at - now))}${why ? `: ${why}` : ""}`, 0, top + 47, LABEL - 12);
+      draw.fillStyle = colour("quiet");
+    }
     draw.fillText(`${device.virtual ? "virtual, not a GPU" : device.kind} · ${bytes(device.memory_bytes)}`, 0, top + 32, LABEL - 12);
+    if (device.leaves) return;
     const mean = device.gaps ? `idle ${seconds(device.idle_s / device.gaps)} per hand-over (${device.gaps})` : "no hand-over yet";
     draw.fillText(mean, 0, top + 47, LABEL - 12);
   }

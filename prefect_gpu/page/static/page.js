@@ -4,7 +4,7 @@ import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
 import { PAST, PHASES } from "./phases.js";
 import { showShares } from "./shares.js";
-import { aheadBy, bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, seconds, sentence, spent } from "./words.js";
+import { aheadBy, bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, promisesLine, seconds, sentence, spent } from "./words.js";
 
 const EVERY_MS = 1000, FINISHED_SHOWN = 25;
 const $ = (id) => document.getElementById(id);
@@ -42,7 +42,7 @@ function show() {
   document.title = `${pool.pool} · GPU pool`;
   $("pool").textContent = `Pool ${pool.pool}`;
   const cores = pool.nodes.reduce((sum, node) => sum + (node.state === "up" ? node.cores : 0), 0);
-  $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} cores · profile ${pool.profile}${pool.draining ? " · draining: no run is started any more" : ""}`;
+  $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} cores · profile ${pool.profile}${promisesLine(pool.promises)}${pool.draining ? " · draining: no run is started any more" : ""}`;
   $("unwell").hidden = !pool.unwell?.length;
   const unwell = `Not well: ${(pool.unwell ?? []).join("; ")}`;
   if ($("unwell").textContent !== unwell) $("unwell").textContent = unwell;

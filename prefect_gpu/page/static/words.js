@@ -67,6 +67,12 @@ export function place(run, several) {
 /** What a node is, beside its name. */
 export const STATES = { up: "up", closed: "closed: takes no work, its runs go on", gone: "gone: down or cut off" };
 
+/** How promises of deadlines ended, if any were asked for. */
+export function promisesLine(promises) {
+  const { kept, broken, refused } = promises ?? { kept: 0, broken: 0, refused: 0 };
+  return kept + broken + refused ? ` · promises: ${kept} kept, ${broken} broken, ${refused} refused` : "";
+}
+
 /** All nodes in a line; of many only those that do not take work by name. */
 export function nodesLine(nodes) {
   if (!nodes.length) return "no node";

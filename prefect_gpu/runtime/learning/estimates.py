@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _MOVED = 0.02  # part of the expected training time from which on the scheduler is told that it has changed
 _EVERY_S = 1.0  # and not more often than this
 _FASTER = 0.05  # likewise of its speed on some number of devices: less is not worth a new plan
+_LEAVES_S = 1.0  # beside its checkpoint: for the step that it is in, and the end of its process
+_OTHER = 0.25  # part of a time from which on a checkpoint takes another one
+_FORGETS = 0.1
 NOTHING_TOLD = Estimate(waits=False)
 """Of a program that nobody has seen run, it is not even known that it waits at its gate."""
 
@@ -104,6 +107,7 @@ class Estimates(Follower):
         self._fleet = fleet
         self._done_s = done_s
         self._runs: dict[str, _Followed] = {}
+        self._saves: dict[str, float] = {}  # by program, seconds that a checkpoint takes
         self._speeds: dict[str, dict[str, list[float]]] = {}  # of elastic runs between two launches, as records have it
 
     def submitted(
@@ -159,6 +163,26 @@ class Estimates(Follower):
             yield from self._entered(launch, at)
         elif kind == protocol.PROGRESS:
             yield from self._progressed(launch, at)
+        elif kind == protocol.CHECKPOINT:
+            yield from self._saved(launch, data.get("seconds"))
+
+    def _saved(self, run: Launch, seconds: float | None) -> Iterator[ev.JobEstimated]:
+        """A checkpoint took so long: the scheduler is told if that is another time than was thought."""
+        followed = self._runs.get(run.run_id)
+        if followed is None or seconds is None:
+            return
+        before = self._saves.get(followed.known.program)
+        # Slow ones count at once, for a run must have saved before its device is gone; quick ones little by little.
+        now = seconds if before is None else max(seconds, before + _FORGETS * (seconds - before))
+        self._saves[followed.known.program] = now
+        told = followed.told.checkpoint_s
+        if told is None or abs(now + _LEAVES_S - told) > _OTHER * told:
+            followed.told = self._with_save(followed.told, followed.known)
+            yield ev.JobEstimated(run.run_id, followed.told)
+
+    def _with_save(self, plan: Estimate, known: Known) -> Estimate:
+        saves = self._saves.get(known.program)
+        return plan if saves is None else replace(plan, checkpoint_s=saves + _LEAVES_S)
 
     def renewed(self, run_id: str) -> ev.JobEstimated | None:
         """More was learned: what is to be told of a run that still waits; None if nothing changed."""
@@ -267,7 +291,7 @@ class Estimates(Follower):
                 run.learned_apart = self.estimator.throughput(run.known, run.max_gpus, apart=True)
             run.told = self._with_kinds(to_plan(run.prior), run.known)
         throughput, apart = _speeds_of(run)
-        run.told = replace(run.told, throughput=throughput, apart=apart)
+        run.told = self._with_save(replace(run.told, throughput=throughput, apart=apart), run.known)
 
     def _with_kinds(self, plan: Estimate, known: Known) -> Estimate:
         """The plan, with how long the run would take on the pool's other kinds of devices, if that is known."""
@@ -290,7 +314,7 @@ class Estimates(Follower):
         plan = _corrected(self._with_kinds(to_plan(followed.prior), followed.known), followed, run, at)
         # Without it, the run would be elastic no more.
         throughput, apart = _weighed(followed, run)
-        plan = replace(plan, throughput=throughput, apart=apart)
+        plan = self._with_save(replace(plan, throughput=throughput, apart=apart), followed.known)
         before, after = followed.told.service_s, plan.service_s
         moved = before is None or after is None or abs(after - before) > _MOVED * before
         more = plan.memory_bytes != followed.told.memory_bytes or plan.throughput != followed.told.throughput

@@ -316,8 +316,9 @@ class Book:
         now = self._facts.now
         if self._made is None or self._made[0] != now:
             gantt = self._fixed()
-            for planned in self.plans.values():
-                gantt.take(planned)
+            for name, planned in self.plans.items():
+                if not self.jobs[name].active:  # else it has just started, and has its devices
+                    gantt.take(planned)
             self._made = now, gantt
         return self._made[1]
 

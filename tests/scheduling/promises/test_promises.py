@@ -1,0 +1,238 @@
+"""A deadline is promised or refused at once, later promises break none, and runs end when their time is over."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prefect_gpu.scheduling.model import events as ev
+from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
+from prefect_gpu.scheduling.model.instructions import AtRisk, Expire, Instruction, Promise, Refuse
+from prefect_gpu.scheduling.model.jobs import Estimate, Request
+from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
+from prefect_gpu.scheduling.promises.reach import Reach
+from prefect_gpu.simulation.model import JobModel
+from prefect_gpu.simulation.world import World as Simulated
+from tests.scheduling.world import World, node
+from tests.support import examples
+
+STOPS = Abilities(Preemption.GRACEFUL)
+MAY_STOP = Request(preemptible=True)
+
+
+def by(moment: float, gpus: int = 1, **more: object) -> Request:
+    return Request(gpus, deadline_at=moment, promise=True, **more)  # type: ignore[arg-type]
+
+
+def exactly(service_s: float) -> Estimate:
+    return Estimate(service_s=service_s, service_high_s=service_s)
+
+
+def pool(*memory_gib: float) -> World:
+    return World(node("n", *memory_gib), profile="adaptive", abilities=STOPS)
+
+
+def test_the_answer_comes_first_and_a_refused_job_leaves_nothing_behind() -> None:
+    world = pool(8)
+    [promised, *_] = world.submit("a", request=by(1200.0), estimate=exactly(100.0))
+    assert isinstance(promised, Promise) and promised.probability == 0.9
+    world.train("a")
+    [refused] = world.submit("b", request=by(1150.0), estimate=exactly(100.0))
+    assert isinstance(refused, Refuse) and "b" not in world.state.jobs
+    assert refused.earliest is not None and refused.earliest > 1150.0
+    [promised, *_] = world.submit("b", request=by(refused.earliest), estimate=exactly(100.0))
+    assert isinstance(promised, Promise), "the date that was offered is promised if it is asked for"
+
+
+def test_the_unpromised_run_until_the_devices_are_needed_and_carry_on_after() -> None:
+    world = pool(8)
+    world.submit("long", request=MAY_STOP, service_s=10_000.0)
+    world.train("long")
+    world.submit("a", request=by(1500.0), estimate=exactly(100.0))
+    assert world.places == {"long": "n0"} and world.scheduler.next_due() == 1398.0
+    world.wait(398.0)
+    assert world.stopped == ["long"] and world.places == {"a": "n0"}
+    world.handle(ev.JobStopped("long"))
+    world.train("a")
+    world.wait(100.0)
+    world.end("a")
+    assert world.places == {"long": "n0"} and world.state.learned.reach.kept == 1
+
+
+def test_a_run_that_cannot_be_stopped_waits_for_a_place_where_it_breaks_no_promise() -> None:
+    world = pool(8, 8)
+    world.submit("a", "b", request=by(1300.0), estimate=exactly(200.0))
+    world.submit("c", request=by(1600.0), estimate=exactly(350.0))
+    world.train("a", "b")
+    world.wait(200.0)
+    world.end("a", "b")
+    assert "c" in world.places, "nobody else wanted the devices"
+    world.submit("d", request=by(1900.0, gpus=1), estimate=exactly(500.0))
+    world.submit("firm", estimate=Estimate(service_s=1_000.0, service_high_s=1_000.0))
+    assert "firm" not in world.places or "d" in world.places
+
+
+def test_what_nobody_knows_is_not_promised_but_a_time_limit_will_do() -> None:
+    world = pool(8)
+    [refused] = world.submit("a", request=by(5000.0))
+    assert isinstance(refused, Refuse) and "time_limit" in refused.reason and refused.earliest is None
+    [promised, *_] = world.submit("a", request=by(5000.0, time_limit_s=600.0))
+    assert isinstance(promised, Promise)
+
+
+def test_a_profile_that_keeps_no_promises_says_so() -> None:
+    world = World(node("n", 8), profile="fifo", abilities=STOPS)
+    [refused] = world.submit("a", request=by(5000.0), estimate=exactly(1.0))
+    assert isinstance(refused, Refuse) and "adaptive" in refused.reason
+
+
+def test_best_effort_is_never_refused_and_gives_way_to_promises() -> None:
+    world = pool(8)
+    world.submit("a", request=Request(deadline_at=1110.0), estimate=exactly(100.0))
+    assert world.places == {"a": "n0"} and not any(isinstance(said, Promise | Refuse) for said in world.instructions)
+    world.submit("b", request=Request(deadline_at=1050.0), estimate=exactly(100.0))
+    assert "b" in world.state.jobs, "its deadline is impossible, and it waits all the same"
+
+
+def test_a_promise_of_an_earlier_worker_is_kept_without_a_question() -> None:
+    world = pool(8)
+    request = by(1050.0)  # which nobody would promise now
+    said = world.handle(ev.JobSubmitted("a", request, "q", 0.0, world.now, "a", exactly(100.0), promised=0.9))
+    assert not any(isinstance(one, Promise | Refuse) for one in said) and world.places == {"a": "n0"}
+    assert world.state.jobs["a"].promised == 0.9
+
+
+def test_who_is_late_is_told_once() -> None:
+    world = pool(8)
+    world.submit("a", request=by(1200.0), estimate=exactly(100.0))
+    world.train("a")
+    world.wait(150.0)
+    said = [one for _ in range(3) for one in world.wait(60.0)]
+    risks = [one for one in world.instructions if isinstance(one, AtRisk)]
+    assert [one.job for one in risks] == ["a"] and said is not None
+    world.end("a")
+    assert (world.state.learned.reach.kept, world.state.learned.reach.broken) == (0, 1)
+
+
+@pytest.mark.parametrize("profile", ["fifo", "adaptive"])
+def test_a_time_limit_counts_the_time_on_devices_alone(profile: str) -> None:
+    world = World(node("n", 8), profile=profile, abilities=STOPS)
+    world.submit("a", request=Request(preemptible=True, time_limit_s=100.0), service_s=500.0)
+    world.train("a")
+    world.wait(60.0)
+    world.handle(ev.LeaveAsked("a", "its device is dusty"))
+    world.wait(1000.0)
+    world.handle(ev.JobStopped("a"))
+    world.train("a")
+    assert world.scheduler.next_due() is not None
+    assert not any(isinstance(one, Expire) for one in world.wait(39.0))
+    said = [one for _ in range(3) for one in world.wait(1.0)]
+    assert [one.job for one in said if isinstance(one, Expire)] == ["a"], "once"
+    assert world.places == {"a": "n0"}, "it has its device until it has ended"
+
+
+def test_the_reach_finds_the_part_that_is_to_be_kept() -> None:
+    reach = Reach()
+    for number in range(2000):  # of truths that lie evenly between none and two deviations
+        reach.came_true((number * 0.618034) % 1.0 * 2.0 <= reach.deviations)
+    assert 0.87 <= reach.kept / 2000 <= 0.95 and 1.6 <= reach.deviations <= 2.0
+
+
+spans = st.tuples(st.integers(1, 50), st.integers(1, 3), st.integers(1, 200))
+
+
+@settings(max_examples=examples(1), deadline=None)
+@given(st.lists(spans, max_size=12), spans)
+def test_the_latest_plan_fits_and_starts_no_earlier_than_the_earliest(
+    taken: list[tuple[int, int, int]], wanted: tuple[int, int, int]
+) -> None:
+    gantt = Gantt({"a": 4, "b": 2}, now=0.0)
+    for lasts, devices, last in taken:
+        asked = Asked(1, devices, float(lasts), {"a": 4, "b": 2})
+        planned = gantt.latest(asked, float(last))
+        if planned is not None:
+            gantt.take(planned)
+    assert not gantt.overfull()
+    lasts, devices, last = wanted
+    asked = Asked(1, devices, float(lasts), {"a": 4, "b": 2})
+    first, latest = gantt.earliest(asked), gantt.latest(asked, float(last))
+    assert first is not None
+    assert (latest is None) == (first.end > last), "what fits at all in time is found"
+    for planned in (first, latest):
+        if planned is not None:
+            gantt.take(planned)
+            assert not gantt.overfull() and planned.start >= 0.0
+            gantt.take(planned, -1)
+    assert gantt.earliest(asked) == first
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.integers(0, 60),  # after the one before
+        st.integers(1, 120),  # how long it takes
+        st.sampled_from([1, 1, 1, 2, 4]),  # devices
+        st.floats(1.0, 4.0),  # how much time it has
+        st.sampled_from(["promise", "promise", "effort", "stops", "firm"]),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+class Noting(Simulated):
+    """Notes what is said, and looks whether plans are possible at all times."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.said: list[Instruction] = []
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        self.said.append(instruction)
+        super()._carry_out(instruction)
+
+    def _decide(self) -> None:
+        super()._decide()
+        book = self.scheduler.state.promises
+        self.scheduler.state.check_invariants()
+        assert not book._gantt().overfull(), "all plans together need no more than there is"
+        assert not any(isinstance(one, AtRisk) for one in self.said), "with true durations, no promise is at risk"
+
+
+@settings(max_examples=examples(1), deadline=None)
+@given(arrivals)
+def test_with_true_durations_all_promises_are_kept_whatever_is_promised_later(
+    jobs: list[tuple[int, int, int, float, str]],
+) -> None:
+    models, due, now = [], {}, 0.0
+    for number, (gap, lasts, gpus, slack, kind) in enumerate(jobs):
+        now += gap
+        name = f"j{number}"
+        request = Request(gpus, preemptible=kind == "stops")
+        if kind in ("promise", "effort"):
+            due[name] = now + slack * lasts + 3.0
+            request = Request(gpus, deadline_at=due[name], promise=kind == "promise")
+        models.append(JobModel(name, now, float(lasts), request, estimate=exactly(float(lasts))))
+
+    def play() -> Noting:
+        world = Noting([node("a", 8, 8, 8, 8), node("b", 8, 8)], models, "adaptive", abilities=STOPS)
+        world.run()
+        return world
+
+    world = play()
+    ends = {one.job: one.end_s for one in world.results.outcomes}
+    for said in world.said:
+        if isinstance(said, Promise):
+            end = ends[said.job]
+            assert end is not None and end <= due[said.job], f"{said.job} was promised {due[said.job]}"
+    assert not world.results.unfinished, "nobody waits for ever for the sake of promises"
+    assert play().said == world.said, "the same events, the same instructions"
+
+
+def test_a_plan_of_several_nodes_is_whole() -> None:
+    gantt = Gantt({"a": 4, "b": 4}, now=0.0)
+    gantt.take(Planned(0.0, 10.0, {"a": 4}))
+    asked = Asked(2, 4, 5.0, {"a": 4, "b": 4})
+    first = gantt.earliest(asked)
+    assert first is not None and first.start == 10.0 and first.devices == {"a": 4, "b": 4}
+    assert gantt.latest(asked, 14.0) is None and gantt.latest(asked, 15.0) == first
