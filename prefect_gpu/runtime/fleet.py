@@ -24,6 +24,7 @@ class Fleet:
 
     Attributes:
         cordoned: Devices that are out of service, and why. Their nodes take work without them.
+        unwell: What is wrong with devices that are in service nevertheless, in words.
     """
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -31,6 +32,7 @@ class Fleet:
         self._others: dict[str, tuple[Node, str]] = {}  # with the state; who has been there longest first
         self._devices: dict[str, Device] = {}
         self.cordoned: Mapping[str, Cordoned] = {}
+        self.unwell: dict[str, str] = {}
         self.change(nodes)
 
     def change(self, nodes: Iterable[Node], closed: Iterable[Node] = ()) -> None:

@@ -125,7 +125,8 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
             if each < request.gpus:
                 return (
                     f"nvlink=True with gpus={request.gpus} is more than any node has connected over NVLink "
-                    f"({each if each > 1 else 'none'}): ask for {'fewer' if each > 1 else 'gpus=1'}, or leave nvlink out"
+                    f"({each if each > 1 else 'none'}): ask for {'fewer' if each > 1 else 'gpus=1'}, or leave nvlink "
+                    "out"
                 )
         most, wanted = max(map(len, devices.values())), " of the kind that it asks for"
     if request.spans and request.gpus > state.device_count:

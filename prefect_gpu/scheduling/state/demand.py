@@ -23,8 +23,8 @@ _ROUNDS = 60
 _FULL = 0.97  # use of the devices from which on there is no steady state, and the formula says nothing
 
 MOST = 3.0
-"""Most that others wait for a second, in seconds. Where there is more work than devices, it is those who wait already that
-count: the plan has them. Found better than no bound on the workloads of ``benchmarks.kinds``."""
+"""Most that others wait for a second, in seconds. Where there is more work than devices, those count who wait already,
+and the plan has them. Found better than no bound on the workloads of ``benchmarks.kinds``."""
 
 Factors = tuple[tuple[str, float], ...]
 
