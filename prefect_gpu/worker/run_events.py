@@ -10,8 +10,8 @@ from prefect.events import RelatedResource
 from prefect.events.related import tags_as_related_resources
 
 from prefect_gpu.runtime.activity_log import LEFT
-from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.runtime.launch import Adjustment, Follower, Launch, Suspend
+from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.scheduling.model.instructions import Finish, Move, SetShare
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.related import related, related_pool

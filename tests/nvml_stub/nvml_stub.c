@@ -346,3 +346,8 @@ int nvmlEventSetFree(struct event_set *set) {
     free(set);
     return SUCCESS;
 }
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle_t instance, handle_t *gpu) {
+    *gpu = (handle_t)(((long)instance - 1) / 100 * 100 + 1);
+    return SUCCESS;
+}

@@ -7,7 +7,7 @@ starts again must not take out a GPU that its operator has put back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -136,7 +136,7 @@ class DeviceWatch:
             yield Fault(device, THERMAL, "it is too hot, and slows itself down", False)
 
 
-def _by_gpu(devices: Sequence[str]) -> Mapping[str, list[str]] | Any:
+def _by_gpu(devices: Sequence[str]) -> dict[str, list[str]]:
     """The devices by the GPU that they are, or are a part of."""
     found: dict[str, list[str]] = {}
     for device in devices:
