@@ -83,10 +83,10 @@ def gpu(
         gpus: How many GPUs the run needs; 0 for none. ``(1, 4)``: between one and four, and more or fewer of them
             while it trains, as other runs start and end: it is then stopped at a checkpoint, and continues.
         gpu_memory: Memory needed on each of them, for example ``"6GiB"``. Default: whole GPUs.
-        gpu_kind: Names of the kinds of GPU that will do, best first: ``"A100"``, ``["H100", "A100"]``. A name fits if all
-            its words are in the GPU's name. Default: any; the pool chooses by how fast the program is on each.
-        gpu_kind_choice: Which of these kinds. ``"listed"``: the first of them that is free. ``"ends-first"``: the one on
-            which the run is expected to end first, also if it has to wait for it. Default: ``"listed"``.
+        gpu_kind: Names of the kinds of GPU that will do, best first: ``"A100"``, ``["H100", "A100"]``. A name fits if
+            all its words are in the GPU's name. Default: any; the pool chooses by how fast the program is on each.
+        gpu_kind_choice: Which of these kinds. ``"listed"``: the first of them that is free. ``"ends-first"``: the one
+            on which the run is expected to end first, also if it has to wait for it. Default: ``"listed"``.
         exclude_gpu_kind: Names of the kinds that will not do.
         compute_capability: Bounds of the compute capability, such as ``">=8.0"``. Default: any.
         nvlink: Whether those GPUs of the run that are on one node must be connected over NVLink. Default: no.

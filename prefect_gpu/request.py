@@ -74,9 +74,9 @@ class GpuRequest(BaseModel):
     gpu_kind: list[str] | str | None = Field(
         default=None,
         title="Kinds of GPU",
-        description="Names of the kinds of GPU that the run may get, best first, for example H100 and A100. A name fits "
-        "if all its words are in the GPU's name. Leave empty if any will do: the pool then chooses by how fast the "
-        "program is on each.",
+        description="Names of the kinds of GPU that the run may get, best first, for example H100 and A100. A name "
+        "fits if all its words are in the GPU's name. Leave empty if any will do: the pool then chooses by how fast "
+        "the program is on each.",
         examples=[["H100", "A100"]],
     )
     gpu_kind_choice: KindChoice = Field(

@@ -15,6 +15,7 @@ from prefect.settings.base import PrefectBaseSettings, build_settings_config
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from prefect_gpu.runtime.telemetry.declared import declared
+from prefect_gpu.runtime.telemetry.faults import SLOW, THERMAL
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import check_price, parse_bytes
 
@@ -215,6 +216,11 @@ class GpuSettings(PrefectBaseSettings):
         description="Learn from the history what runs need. Without it, nothing is estimated: runs get what they "
         "declare, or whole devices.",
     )
+    cordon_also: list[str] | str = Field(
+        default_factory=list,
+        description="What takes a device out of service beside serious faults, which always do: thermal (it is too hot "
+        "and slows itself down), slow (its runs are slower than those on others of its kind). Default: these are told.",
+    )
     prescheduling: bool = Field(
         default=True,
         description="Start the next run while the one before it still trains, so that it is prepared when the device "
@@ -319,6 +325,7 @@ class GpuSettings(PrefectBaseSettings):
         "container_networks",
         "container_images",
         "owner_from",
+        "cordon_also",
         mode="after",
     )
     @classmethod
@@ -332,6 +339,13 @@ class GpuSettings(PrefectBaseSettings):
     def _known_rules(cls, value: list[str]) -> list[str]:
         if unknown := sorted(set(value) - set(OWNER_RULES)):
             raise ValueError(f"{unknown[0]!r} says no owner: choose some of {', '.join(OWNER_RULES)}")
+        return value
+
+    @field_validator("cordon_also")
+    @classmethod
+    def _valid_faults(cls, value: list[str]) -> list[str]:
+        if unknown := sorted(set(value) - {THERMAL, SLOW}):
+            raise ValueError(f"cordon_also={','.join(unknown)!r} is no such fault: give thermal, slow, or both")
         return value
 
     @field_validator("virtual_devices")

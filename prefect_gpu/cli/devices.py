@@ -57,7 +57,7 @@ def devices(
             shown = device.id if screen.width >= _WIDE else device.id[:12]
             cells = [shown, device.kind, format_bytes(device.memory_bytes)]
             if device.virtual:
-                cells[1] = "virtual (trains on the CPU)"
+                cells[1] = f"{device.kind} (trains on the CPU)"
             if real:
                 cells += _real_cells(device, samples[device.id])
             table.add_row(*cells)
@@ -72,6 +72,8 @@ def devices(
         screen.print(
             f"[red]Out of service{since}[/]: {device_id} ({cordoned.reason}). `prefect-gpu uncordon` puts it back."
         )
+    for device_id, words in _unwell(settings.resolved_state_dir):
+        screen.print(f"[yellow]Not quite well[/]: {device_id} ({words}). It stays in service.")
     common.print_findings(screen, (finding for finding in node.findings if finding.level != "ok"))
     raise typer.Exit(int(broken))
 
@@ -84,6 +86,14 @@ def _out_of_service(state_dir: Path) -> dict[str, Cordoned]:
         return Cordons(state_dir).read()
     except UnreadableError as error:
         common.fail(str(error))
+
+
+def _unwell(state_dir: Path) -> list[tuple[str, str]]:
+    """What workers here say of devices that are in service."""
+    from prefect_gpu.cli.status import ask
+
+    told = [device for one in ask(state_dir / "pages", None) for device in one["devices"]]
+    return [(device["id"], device["unwell"]) for device in told if device.get("unwell") and not device["cordoned"]]
 
 
 def _sample(device: DeviceInfo) -> DeviceSample | None:

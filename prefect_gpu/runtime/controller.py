@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from prefect_gpu.runtime.drivers.base import Coming, Demand, Driver, Wanted
 from prefect_gpu.runtime.event_log import EventLog
 from prefect_gpu.runtime.eviction import Eviction
 from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.runtime.health_watch import HealthWatch
 from prefect_gpu.runtime.host import Host
 from prefect_gpu.runtime.idle import IdleTime
 from prefect_gpu.runtime.instances import Instances
@@ -90,6 +91,7 @@ class Controller:
         pool_id: str = "",
         checkpoints: str | None = None,
         leads: Callable[[], bool] = lambda: True,
+        cordon_also: Collection[str] = (),
         credentials: Mapping[str, str] | None = None,
         prices: Prices = Prices(),  # noqa: B008 -- it is frozen
         clock: Clock = CLOCK,
@@ -105,6 +107,7 @@ class Controller:
         self.consumption = Consumption(self.fleet.named, prices, clock, cpu=CpuEnergy() if driver.local else None)
         self._logger = logger or logging.getLogger("prefect_gpu.controller")
         state = self.scheduler.state
+        self.health = HealthWatch(Cordons(state_dir), self.fleet, self._logger, cordon_also)
         self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
         self._host = host
         self._driver = driver
@@ -184,6 +187,7 @@ class Controller:
         if self._driver.local and self.fleet.nodes:
             watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
             self._tasks.keep(watch.run, "pressure")
+            self._tasks.keep(self.health.run, "health")
 
     def abandon(self) -> None:
         """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""

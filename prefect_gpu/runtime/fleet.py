@@ -26,6 +26,7 @@ class Fleet:
 
     Attributes:
         cordoned: Devices that are out of service, or will be, and why. Their nodes take work without those that are.
+        unwell: What is wrong with devices that are in service nevertheless, in words.
         leaving: When nodes leave service, by id, or all of them, under "": Unix seconds, and why.
     """
 
@@ -37,6 +38,7 @@ class Fleet:
         self.cordoned: Mapping[str, Cordoned] = {}
         self.leaving: dict[str, tuple[float, str]] = {}
         self._moments: dict[float, float] = {}
+        self.unwell: dict[str, str] = {}
         self.change(nodes)
 
     def change(self, nodes: Iterable[Node], closed: Iterable[Node] = ()) -> None:

@@ -41,9 +41,9 @@ def overview(
           ``domain``, and ``state`` (``up``; ``closed``: it takes no work, and what runs there goes on; ``gone``: it is
           down or cut off).
         - ``devices`` of all these nodes: of each ``id``, ``node``, ``kind``, ``virtual``, ``memory_bytes``,
-          ``cordoned`` (why it is out of service; None: it is not), ``leaves`` (when it will be, and why; None: nobody
-          knows of that), ``idle_s`` and ``gaps`` (how long it stood idle between two trainings, and how many such gaps
-          there were).
+          ``cordoned`` (why it is out of service; None: it is not), ``unwell`` (what is wrong with it nevertheless),
+          ``leaves`` (when it will be out of service, and why; None: nobody knows of that), ``idle_s`` and ``gaps`` (how
+          long it stood idle between two trainings, and how many such gaps there were).
         - ``runs``: launches that changed. Of each ``n`` (its number, which :func:`details` takes), ``id``, ``name``,
           ``flow``, ``attempt``, ``queue``, ``node`` (of its first instance), ``devices`` (of all instances), ``parts``
           (of a gang, in the order of its instances: ``node``, ``devices``, ``role``, which is ``worker`` or ``server``;
@@ -106,7 +106,10 @@ def _device(controller: Controller, node: Node, device: Device) -> dict[str, Any
         "virtual": device.virtual,
         "memory_bytes": device.memory_bytes,
         "cordoned": cordoned.reason if cordoned is not None and controller.fleet.is_out(device.id) else None,
+        "unwell": controller.fleet.unwell.get(device.id),
         "leaves": _leaves(controller, device.id),
+        "compute_capability": ".".join(map(str, device.capability)) if device.capability else None,
+        "nvlink": list(device.links),
         "idle_s": idle_s,
         "gaps": gaps,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from prefect_gpu.estimation import runs as r
 from prefect_gpu.estimation.interference.network import Communication
 from prefect_gpu.estimation.runs import FinishedRun, Known
+from prefect_gpu.estimation.slow_devices import StepSample
 from prefect_gpu.estimation.submission import MAX_GPUS, RESUMED_AT, SHARES, SPEEDS, declared_of
 from prefect_gpu.estimation.throughput.speeds import apart_of, speeds_of
 from prefect_gpu.scheduling.interference.sensitivity import Key
@@ -17,6 +19,18 @@ from prefect_gpu.storage.row import ContentionRow, HistoryRow
 
 _MOST_DEVICES = 1024  # of one node
 _LONGEST_S = 10 * 365 * 86_400.0
+
+
+def step_samples(rows: Iterable[HistoryRow]) -> list[StepSample]:
+    """How long the steps of runs took that had a device for themselves, in the rows' order."""
+    found = []
+    for row in rows:
+        steps, trained_s = _number(row.steps_done), _number(row.trained_s)
+        alone = len(row.devices) == 1 and not row.slowdowns and not row.features.get(SHARES)
+        if row.outcome == "completed" and alone and steps and trained_s and not _resumed_at(row.features):
+            alike = json.dumps([row.flow_name, row.parameters, row.device_kind], sort_keys=True, default=str)
+            found.append(StepSample(row.devices[0], alike, trained_s / steps))
+    return found
 
 
 def finished_run(row: HistoryRow) -> FinishedRun | None:

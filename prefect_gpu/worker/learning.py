@@ -11,14 +11,23 @@ import anyio
 
 from prefect_gpu.estimation.interference.network import remembered, traffic_of
 from prefect_gpu.estimation.runs import FinishedRun
+from prefect_gpu.estimation.slow_devices import SlowDevice, slow_devices
 from prefect_gpu.reporting.accuracy import accuracy_markdown, comparisons
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.runtime.learning.learner import MOST_OF_EACH_FLOW, MOST_ROWS, Learner
 from prefect_gpu.runtime.tasks import in_own_thread
+from prefect_gpu.runtime.telemetry.faults import SLOW, Fault
 from prefect_gpu.scheduling.interference.sensitivity import Key, Traffic
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.state.asked import MOST_COUNTED, AskedType
-from prefect_gpu.storage.finished import asked_types, communication, finished_run, measured_pairs, newest_slowdowns
+from prefect_gpu.storage.finished import (
+    asked_types,
+    communication,
+    finished_run,
+    measured_pairs,
+    newest_slowdowns,
+    step_samples,
+)
 from prefect_gpu.storage.history import History
 from prefect_gpu.worker.artifacts import PoolArtifact
 from prefect_gpu.worker.lane import Lane
@@ -57,6 +66,7 @@ class PoolLearning:
         self._learner = Learner(self._finished_runs, self._learned, logger)
         self._company: tuple[tuple[str, str, float], ...] = ()  # how much programs slow each other down
         self._traffic: tuple[tuple[str, Traffic], ...] = ()  # how programs communicate
+        self._slow: Sequence[SlowDevice] = ()
         self._accuracy = ""  # how good estimates have been, in Markdown
         self._news = asyncio.Event()
         self._grown = asyncio.Event()
@@ -108,11 +118,16 @@ class PoolLearning:
         links = [node.network_bps for node in self._controller.fleet.nodes if node.network_bps > 0]
         shown = [one for one in map(communication, rows) if one is not None]
         self._traffic = traffic_of(shown, min(links, default=None))
+        self._slow = slow_devices(step_samples(reversed(rows)))
         return [run for run in map(finished_run, rows) if run is not None]
 
     async def _learned(self, estimator: Estimator) -> None:
         """There is more to know of the runs that wait: tell the scheduler, a few of them at a time."""
         self._controller.estimates.estimator = estimator
+        self._controller.health.found(
+            Fault(one.device, SLOW, f"it takes {one.factor:.2f} times as long as others of its kind", False)
+            for one in self._slow
+        )
         if self._company:
             self._controller.handle(ev.CompanyLearned(self._company))
         if self._traffic:

@@ -11,6 +11,7 @@ from prefect.events.related import tags_as_related_resources
 
 from prefect_gpu.runtime.activity_log import LEFT
 from prefect_gpu.runtime.launch import Adjustment, Follower, Launch, Suspend
+from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.scheduling.model.instructions import Finish, Move, SetShare
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.related import related, related_pool
@@ -18,6 +19,7 @@ from prefect_gpu.worker.related import related, related_pool
 PREFIX = "prefect-gpu.run."
 CORDONED = "prefect-gpu.device.cordoned"
 AT_RISK = "prefect-gpu.promise.at-risk"
+UNWELL = "prefect-gpu.device.unwell"
 _PHASES = (protocol.PREPARING, protocol.TRAINING, protocol.SAVING)
 _LONGEST = 1000  # characters of a message
 
@@ -56,8 +58,15 @@ class RunEvents(Follower):
 
     def cordoned(self, device: str, reason: str) -> None:
         """A device is out of service."""
+        self._about_device(CORDONED, device, reason)
+
+    def unwell(self, fault: Fault) -> None:
+        """Something is wrong with a device that stays in service."""
+        self._about_device(UNWELL, fault.device, fault.words)
+
+    def _about_device(self, event: str, device: str, reason: str) -> None:
         self._emit(
-            event=CORDONED,
+            event=event,
             resource={
                 "prefect.resource.id": f"prefect-gpu.device.{device}",
                 "prefect.resource.name": device,

@@ -220,6 +220,7 @@ class PoolSession:
             prices=Prices.of(settings.device_hour_price),
             credentials=credentials,
             leads=lambda: self._leadership.held,
+            cordon_also=settings.cordon_also,
             logger=self._logger,
         )
 
@@ -232,6 +233,7 @@ class PoolSession:
         host.holds.on_waiting = events.waiting
         host.promising.on_risk = events.at_risk
         self.controller.cordons.on_cordon = events.cordoned
+        self.controller.health.on_fault = events.unwell
         stays = (StayKeeper(self._recorder.keep, self._tasks),) if self._settings.quota else ()
         self.controller.listeners = (host.metrics, events, *stays)
 

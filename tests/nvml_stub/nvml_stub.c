@@ -9,7 +9,13 @@
  *
  *     driver|init=0|count_error=0
  *     gpu|uuid=GPU-1|name=NVIDIA Test|total=1000|reserved=10|used=20|util=50|mig=1|cores=ff|mode=0
+ *     event|gpu=0|xid=79
  *     mig|slot=0|uuid=MIG-1|name=NVIDIA Test MIG 1g|total=100|reserved=0|used=0
+ *
+ * An event line is something that happens once, to a GPU by its number: an Xid, or with ecc=1 a double bit error. A gpu
+ * line may also say cc=8.0 (compute capability), links=1,2 (NVLinks to GPUs by their numbers, "s" for a switch), ecc=2
+ * (uncorrectable errors so far), pending=1 and failure=1 (remapped rows), pages=1 (pages that are to be retired), and
+ * throttle=40 (the reasons why its clocks are low, hexadecimal).
  *
  * A mig line belongs to the gpu line above it. A field <function>_error gives the code that this function returns
  * for this thing: handle_error, uuid_error, name_error, memory_error, memory2_error, util_error, affinity_error,
@@ -19,8 +25,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { TIMEOUT = 10, XID = 8, DOUBLE_BIT = 2 };
 enum { LINE = 1024, SLOTS = 7 };
 typedef void *handle_t;
 
@@ -208,5 +216,138 @@ int nvmlDeviceGetCpuAffinity(handle_t handle, unsigned words, unsigned long *out
     if (error) return error;
     memset(out, 0, words * sizeof *out);
     out[0] = (unsigned long)number(gpu, slot, "cores", 16);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(handle_t handle, int *major, int *minor) {
+    char text[LINE];
+    int gpu, slot, error = answer(handle, "cc", &gpu, &slot);
+    if (error) return error;
+    if (!text_field(gpu, -1, "cc", text)) return NOT_SUPPORTED;
+    return sscanf(text, "%d.%d", major, minor) == 2 ? SUCCESS : NOT_SUPPORTED;
+}
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+
+int nvmlDeviceGetPciInfo_v3(handle_t handle, struct pci *out) {
+    int gpu, slot, error = answer(handle, "pci", &gpu, &slot);
+    memset(out, 0, sizeof *out);
+    snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", gpu);
+    return error;
+}
+
+/* Where the link with this number leads: a GPU's number, -1 for a switch; 0 if there is no such link. */
+static int link_end(handle_t handle, unsigned link, int *end) {
+    char text[LINE], *at;
+    int gpu, slot;
+    if (answer(handle, "nvlink", &gpu, &slot) || slot >= 0 || !text_field(gpu, -1, "links", text)) return 0;
+    for (at = strtok(text, ","); at && link; link--) at = strtok(NULL, ",");
+    if (!at) return 0;
+    *end = *at == 's' ? -1 : atoi(at);
+    return 1;
+}
+
+int nvmlDeviceGetNvLinkState(handle_t handle, unsigned link, unsigned *active) {
+    int end;
+    *active = 1;
+    return link_end(handle, link, &end) ? SUCCESS : INVALID_ARGUMENT;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(handle_t handle, unsigned link, unsigned *type) {
+    int end;
+    if (!link_end(handle, link, &end)) return INVALID_ARGUMENT;
+    *type = end < 0 ? 2 : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(handle_t handle, unsigned link, struct pci *out) {
+    int end;
+    if (!link_end(handle, link, &end) || end < 0) return INVALID_ARGUMENT;
+    memset(out, 0, sizeof *out);
+    snprintf(out->bus_id, sizeof out->bus_id, "00000000:%02X:00.0", end);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEccErrors(handle_t handle, unsigned kind, unsigned counter, unsigned long long *count) {
+    char text[LINE];
+    int gpu, slot, error = answer(handle, "ecc", &gpu, &slot);
+    (void)kind, (void)counter;
+    if (error) return error;
+    if (!text_field(gpu, -1, "ecc", text)) return NOT_SUPPORTED;
+    *count = strtoull(text, NULL, 10);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRemappedRows(handle_t handle, unsigned *corrected, unsigned *not, unsigned *pending, unsigned *failed) {
+    int gpu, slot, error = answer(handle, "rows", &gpu, &slot);
+    if (error) return error;
+    *corrected = *not = 0;
+    *pending = (unsigned)number(gpu, -1, "pending", 10);
+    *failed = (unsigned)number(gpu, -1, "failure", 10);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(handle_t handle, unsigned *pending) {
+    int gpu, slot, error = answer(handle, "pages", &gpu, &slot);
+    *pending = error ? 0 : (unsigned)number(gpu, -1, "pages", 10);
+    return error;
+}
+
+int nvmlDeviceGetCurrentClocksEventReasons(handle_t handle, unsigned long long *reasons) {
+    int gpu, slot, error = answer(handle, "throttle", &gpu, &slot);
+    *reasons = error ? 0 : number(gpu, -1, "throttle", 16);
+    return error;
+}
+
+struct event { handle_t device; unsigned long long type, data; unsigned gpu_instance, compute_instance; };
+struct event_set { int seen; };
+
+int nvmlEventSetCreate(struct event_set **out) {
+    *out = calloc(1, sizeof **out);
+    return open_sessions ? SUCCESS : UNINITIALIZED;
+}
+
+int nvmlDeviceRegisterEvents(handle_t handle, unsigned long long types, struct event_set *set) {
+    int gpu, slot;
+    (void)types, (void)set;
+    return answer(handle, "register", &gpu, &slot);
+}
+
+static int next_event(struct event_set *set, struct event *out) {
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *file = fopen(path ? path : "/run/nvml-stub", "r");
+    char line[LINE], *at;
+    int seen = 0, found = 0;
+    if (!file) return 0;
+    while (!found && fgets(line, sizeof line, file)) {
+        if (strncmp(line, "event|", 6) || seen++ < set->seen) continue;
+        memset(out, 0, sizeof *out);
+        out->device = (handle_t)(long)(((at = strstr(line, "|gpu=")) ? atoi(at + 5) : 0) * 100 + 1);
+        at = strstr(line, "|xid=");
+        out->type = at ? XID : DOUBLE_BIT;
+        out->data = at ? strtoull(at + 5, NULL, 10) : 0;
+        set->seen++;
+        found = 1;
+    }
+    fclose(file);
+    return found;
+}
+
+int nvmlEventSetWait_v2(struct event_set *set, struct event *out, unsigned milliseconds) {
+    if (!open_sessions) return UNINITIALIZED;
+    for (unsigned waited = 0; ; waited += 20) {
+        if (next_event(set, out)) return SUCCESS;
+        if (waited >= milliseconds) return TIMEOUT;
+        usleep(20000);
+    }
+}
+
+int nvmlEventSetFree(struct event_set *set) {
+    free(set);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle_t instance, handle_t *gpu) {
+    *gpu = (handle_t)(((long)instance - 1) / 100 * 100 + 1);
     return SUCCESS;
 }

@@ -66,7 +66,7 @@ class KindRatios:
         known = [(count, seen) for seen, count in self.seen(program).items() if self._joined(seen, kind)]
         if not known:
             return None
-        count, base = max(known)
+        base = max(known)[1]
         at, to = self._kinds.index(base), self._kinds.index(kind)
         variance = self._covariance[at, at] + self._covariance[to, to] - 2.0 * self._covariance[at, to]
         spread = 2.0 * self._spread**2 + max(0.0, float(variance))

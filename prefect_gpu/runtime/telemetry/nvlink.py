@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pynvml
-
-if TYPE_CHECKING:
-    from prefect_gpu.runtime.telemetry.nvml import DeviceInfo
 
 _SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH: whoever has links to switches reaches all others that have
 
 
-def with_links(devices: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
-    """The devices, with whom each reaches over NVLink. MIG instances have no links; nothing that fails is an error."""
-    whole = [device for device in devices if device.parent is None]
-    if len(whole) < 2:
-        return tuple(devices)
+def links_between(uuids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Which others each of some GPUs reaches over NVLink, in their order. Nothing that fails is an error."""
+    if len(uuids) < 2:
+        return {}
     by_bus: dict[str, str] = {}
     ends: dict[str, set[str]] = {}
-    for device in whole:
+    for uuid in uuids:
         try:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(device.id)
-            by_bus[_text(pynvml.nvmlDeviceGetPciInfo(handle).busId)] = device.id
-            ends[device.id] = _ends(handle)
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            by_bus[_text(pynvml.nvmlDeviceGetPciInfo(handle).busId)] = uuid
+            ends[uuid] = _ends(handle)
         except pynvml.NVMLError:
             continue
     on_switch = {uuid for uuid, found in ends.items() if "" in found}
-    links = {
-        uuid: ({by_bus[bus] for bus in found if bus in by_bus} | (on_switch if uuid in on_switch else set())) - {uuid}
+    reached = {
+        uuid: {by_bus[bus] for bus in found if bus in by_bus} | (on_switch if uuid in on_switch else set())
         for uuid, found in ends.items()
     }
-    order = [device.id for device in whole]
-    return tuple(
-        replace(device, links=tuple(uuid for uuid in order if uuid in links[device.id]))
-        if links.get(device.id)
-        else device
-        for device in devices
-    )
+    return {uuid: tuple(one for one in uuids if one in found and one != uuid) for uuid, found in reached.items()}
 
 
 def _ends(handle: Any) -> set[str]:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
@@ -115,7 +115,9 @@ def list_devices(*, host_memory_bytes: int, about: Collection[int] | None = None
         # Nobody wants to hear that a GPU fails which they have hidden for that very reason.
         if about is None or index in about:
             findings += complaints
-    return Listing(devices=nvlink.with_links(devices), findings=tuple(findings))
+    links = nvlink.links_between([device.id for device in devices if device.parent is None])  # MIG instances have none
+    devices = [replace(device, links=links.get(device.id, ())) for device in devices]
+    return Listing(devices=tuple(devices), findings=tuple(findings))
 
 
 def sample_device(device_id: str) -> DeviceSample:
@@ -276,6 +278,7 @@ def _if_told(ask: Callable[[], Any]) -> Any:
 
 
 def open_session() -> None:
+    """Open the session with the driver, if this process has none. Raises pynvml.NVMLError."""
     global _session_pid
     with _session_lock:
         if _session_pid != os.getpid():

@@ -308,7 +308,7 @@ class Job:
         return self.name or self.id
 
     def expect(self, estimate: Estimate) -> None:
-        """It has this estimate from now on. What it has done is worth as much, in seconds on the kind that counts there."""
+        """It has this estimate from now on. What it has done is worth as much, in seconds on the kind of that."""
         factor = estimate.slower_on(self.estimate.kind) if estimate.kind != self.estimate.kind else None
         if factor:
             self.done_s /= factor

@@ -28,7 +28,7 @@ class PlacementPolicy(abc.ABC):
         return ""
 
     def kind_for(self, job: Job, state: State) -> str | None:
-        """The kind of device that a waiting job is better off with, or leaves to others; None: it has no say in that."""
+        """The kind of device that a waiting job is to go to, for the good of all; None: any."""
         return None
 
     def declines(self, job: Job, state: State) -> str:

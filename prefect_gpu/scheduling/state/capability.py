@@ -110,7 +110,7 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
         )
     devices = {node.id: list(node.devices) for node in state.nodes.values()}
     most = max(map(len, devices.values()), default=0)
-    wanted = ""
+    of_kind = ""
     if most == 0:
         return (
             f"gpus={request.gpus}, but this worker has no device: install the NVIDIA driver, or declare virtual "
@@ -125,14 +125,15 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
             if each < request.gpus:
                 return (
                     f"nvlink=True with gpus={request.gpus} is more than any node has connected over NVLink "
-                    f"({each if each > 1 else 'none'}): ask for {'fewer' if each > 1 else 'gpus=1'}, or leave nvlink out"
+                    f"({each if each > 1 else 'none'}): ask for {'fewer' if each > 1 else 'gpus=1'}, or leave nvlink "
+                    "out"
                 )
-        most, wanted = max(map(len, devices.values())), " of the kind that it asks for"
+        most, of_kind = max(map(len, devices.values())), " of the kind that it asks for"
     if request.spans and request.gpus > state.device_count:
         return f"gpus={request.gpus} is more than all nodes have together ({state.device_count}): ask for fewer"
     if request.gpus > most and not request.spans:
         return (
-            f"gpus={request.gpus} is more than the {most}{wanted} that a node of this worker has: ask for {most} or "
+            f"gpus={request.gpus} is more than the {most}{of_kind} that a node of this worker has: ask for {most} or "
             "fewer"
         )
     # On each node, the devices of a gang can have at most what the smallest of its largest devices has.

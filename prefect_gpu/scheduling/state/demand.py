@@ -20,7 +20,11 @@ ENOUGH = 10
 _FADES = 0.98  # what a job counts after the next one has come
 _MOST_PROGRAMS = 64
 _ROUNDS = 60
-_FULL = 0.97  # use of the devices from which on a queue is taken to grow evenly: it is no steady state any more
+_FULL = 0.97  # use of the devices from which on there is no steady state, and the formula says nothing
+
+MOST = 3.0
+"""Most that others wait for a second, in seconds. Where there is more work than devices, those count who wait already,
+and the plan has them. Found better than no bound on the workloads of ``benchmarks.kinds``."""
 
 Factors = tuple[tuple[str, float], ...]
 
@@ -87,4 +91,5 @@ def _waits_for_each(load: np.ndarray, servers: np.ndarray) -> np.ndarray:
     """By how many the jobs that wait grow with each device more that is in use: the slope of Sakasegawa's formula."""
     power = np.sqrt(2.0 * (servers + 1.0))
     use = np.minimum(load / servers, _FULL)
-    return use ** (power - 1.0) * (power * (1.0 - use) + use) / (1.0 - use) ** 2 / servers
+    slope = use ** (power - 1.0) * (power * (1.0 - use) + use) / (1.0 - use) ** 2 / servers
+    return np.minimum(slope, MOST)

@@ -63,7 +63,7 @@ def test_gpus_are_named_by_uuid_and_have_what_the_driver_does_not_keep(nvml: Nvm
     assert ids(taken) == ["GPU-0000", "GPU-0001"]
     assert taken["devices"][0] == {
         "id": "GPU-0000", "kind": "NVIDIA Test 40GB", "memory_bytes": 39_500, "virtual": False,
-        "index": 0, "cores": [0], "parent": None,
+        "index": 0, "cores": [0], "parent": None, "capability": None, "links": [],
     }  # fmt: skip
     assert text(taken, "devices").startswith("2 × NVIDIA Test 40GB")
     assert levels(taken)["devices"] == "ok"

@@ -1,6 +1,6 @@
 """Give each row a column of its own so that the costs add up to least. Numbers only; pure.
 
-The shortest augmenting paths of Jonker and Volgenant (Computing 38, 1987), with the columns of a step looked at at once.
+The shortest augmenting paths of Jonker and Volgenant (Computing 38, 1987), all columns of a step at once.
 """
 
 from __future__ import annotations
