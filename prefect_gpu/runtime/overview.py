@@ -49,6 +49,7 @@ def overview(
           ``ending``; None once it is over); ``spans`` ([phase, start, end], the last without end while it lasts);
           ``weights`` and ``cores`` ([since, value] at each change); ``behind`` (name of the run that it was prepared
           behind), ``gated`` (its gate is shut), ``gate_opened``, ``finishing`` (why it was asked to end early),
+          ``wasting`` (what was seen, if it holds its devices without using them; else empty),
           ``idle_before_s`` (idle time of its devices before it trained), ``neighbours`` (names), ``step``, ``steps``,
           ``steps_per_s``, ``loss``, ``best_loss``, ``warm``, ``outcome``, ``message``. Runs that are not over also have
           ``losses`` ([step, loss], at most 100) and ``expected_end``.

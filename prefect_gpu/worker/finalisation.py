@@ -110,6 +110,7 @@ class Finalisation:
             return "cancelled", state.message or ""
         if state.type is StateType.CANCELLING or (run.cancelling and state.type is not StateType.COMPLETED):
             message = f"Cancelled while {within(run.phase)}; its process and all that it started have ended."
+            message = f"{run.stop_reason} {message}".strip()
             await self._force(flow_run, Cancelled(message=message))
             return "cancelled", message
         if isinstance(run.eviction, Expire) and (state.type in _UNDECIDED or state.type is StateType.CRASHED):

@@ -15,6 +15,7 @@ import httpx
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.logging.loggers import PrefectLogAdapter
+from prefect.states import Cancelling
 from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.clock import CLOCK
@@ -276,6 +277,17 @@ class PrefectHost:
             await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
 
         self.tasks.keep(stop, f"cancel-{run.run_id}")
+
+    def stop_wasting(self, run: Launch, reason: str) -> None:
+        """Cancel a run that holds devices for nothing, as the operator has set. Returns at once."""
+        run.stop_reason = reason
+
+        async def stop() -> None:
+            with suppress(httpx.HTTPError, ObjectNotFound):  # the signal alone must do
+                await self._client.set_flow_run_state(UUID(run.run_id), Cancelling(message=reason))
+            await self.cancel(run)
+
+        self.tasks.start(stop(), f"waste-{run.run_id}")
 
     def suspend(self, run: Launch, flow_run: FlowRun) -> None:
         """Let a run save and leave its devices, as its user has suspended it; or let it go on, and say why."""

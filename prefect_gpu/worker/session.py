@@ -213,6 +213,7 @@ class PoolSession:
             advertise=settings.advertise,
             pool_id=str(self._worker.work_pool.id),
             checkpoints=settings.checkpoints,
+            waste=settings.waste_rule,
             prices=Prices.of(settings.device_hour_price),
             credentials=credentials,
             leads=lambda: self._leadership.held,
@@ -228,6 +229,7 @@ class PoolSession:
         host.holds.on_waiting = events.waiting
         host.promising.on_risk = events.at_risk
         self.controller.cordons.on_cordon = events.cordoned
+        self.controller.waste.on_stop = host.stop_wasting
         stays = (StayKeeper(self._recorder.keep, self._tasks),) if self._settings.quota else ()
         self.controller.listeners = (host.metrics, events, *stays)
 
