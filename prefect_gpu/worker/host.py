@@ -48,6 +48,7 @@ from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.quota import QuotaReader
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
+from prefect_gpu.worker.run_spans import RunSpans
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
 
@@ -84,6 +85,7 @@ class PrefectHost:
         controller, stream, metrics: Set by the session, which makes them know each other.
         asking: How Prefect is asked what must be known.
         page_url: Of the pool's page; empty: there is none.
+        spans: Makes OpenTelemetry's spans; None: Prefect makes none either.
     """
 
     worker: BaseWorker[Any, Any, Any]
@@ -101,6 +103,7 @@ class PrefectHost:
     tasks: Tasks
     logger: logging.Logger
     page_url: str = ""
+    spans: RunSpans | None = None
     asking: Asking = field(init=False)
     controller: Controller = field(init=False)
     stream: PoolStream = field(init=False)
@@ -181,6 +184,9 @@ class PrefectHost:
         run.attach(_Prepared(self.stream.breaks))
         await self.leadership.must_hold()
         with self.lane.urgent():
+            if self.spans is not None and (label := self.spans.label(run.run_id)):
+                with suppress(httpx.HTTPError, ObjectNotFound):
+                    await self._client.update_flow_run_labels(UUID(run.run_id), label)
             return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:

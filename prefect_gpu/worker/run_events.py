@@ -34,8 +34,8 @@ class RunEvents(Follower):
     An event is named ``prefect-gpu.run.<what>``, where that is ``waiting``, ``granted``, ``preparing``, ``training``,
     ``saving``, ``demoted``, ``converged``, ``wasting``, ``preempted``, ``suspended``, ``moved``, ``resized`` or
     ``ended``. Its resource is ``prefect-gpu.run.<flow run's id>``, with the labels ``prefect-gpu.pool`` and, once the
-    run has ended, ``prefect-gpu.outcome``. The flow run, its flow, deployment, queue, pool and tags are related resources. Its payload
-    says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``stage``,
+    run has ended, ``prefect-gpu.outcome``. The flow run, its flow, deployment, queue, pool and tags are related
+    resources. Its payload says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``stage``,
     ``outcome``, ``message``.
     """
 

@@ -53,6 +53,7 @@ from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents
+from prefect_gpu.worker.run_spans import RunSpans, prefect_traces
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.usage_history import StayKeeper, UsageHistory
@@ -232,6 +233,9 @@ class PoolSession:
         self.controller.waste.on_stop = host.stop_wasting
         stays = (StayKeeper(self._recorder.keep, self._tasks),) if self._settings.quota else ()
         self.controller.listeners = (host.metrics, events, *stays)
+        if prefect_traces():
+            host.spans = RunSpans(pool.name, host.intake.flow_run)
+            self.controller.listeners += (host.spans,)
 
     def _make_cleaner(self) -> Cleaner:
         pool, days = self._worker.work_pool.name, self._settings.keep_days
