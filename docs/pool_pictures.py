@@ -93,7 +93,7 @@ class Sweep(KitPool):
         """See the base class. It writes no marks."""
         return (sys.executable, str(self.program), str(job.parameters["lr"]), str(job.parameters["epochs"]))
 
-    def overview(self, since: int) -> dict[str, Any]:
+    def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """See Source."""
         now = time.time()
         told = overview(self.controller, now, since=since, expected=self._outlooks.get)

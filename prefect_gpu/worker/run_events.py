@@ -35,8 +35,8 @@ class RunEvents(Follower):
     ``saving``, ``demoted``, ``converged``, ``wasting``, ``preempted``, ``suspended``, ``moved``, ``resized`` or
     ``ended``. Its resource is ``prefect-gpu.run.<flow run's id>``, with the labels ``prefect-gpu.pool`` and, once the
     run has ended, ``prefect-gpu.outcome``. The flow run, its flow, deployment, queue, pool and tags are related
-    resources. Its payload says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``stage``,
-    ``outcome``, ``message``.
+    resources. Its payload says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``,
+    ``weight``, ``stage``, ``outcome``, ``message``.
     """
 
     def __init__(
