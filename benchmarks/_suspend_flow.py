@@ -22,6 +22,7 @@ def fit(megabytes: int, steps: int, least_step_s: float, marks: str) -> str:
     Times are written down in Unix seconds, a line each. Returns the SHA-256 of all that was trained.
     """
     import numpy as np
+    from threadpoolctl import threadpool_limits
 
     noted = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -47,6 +48,8 @@ def fit(megabytes: int, steps: int, least_step_s: float, marks: str) -> str:
 
         for step in run.steps():
             begin = time.time()
+            # The pool may give it another core, and more threads would change the last bits of sums.
+            threadpool_limits(1)
             inputs = np.random.default_rng(step).standard_normal((_BATCH, width)).astype(np.float32)
             hidden = [inputs]
             for layer in weights:

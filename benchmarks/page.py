@@ -99,10 +99,10 @@ class Pool:
             run.progressed({"step": self.step, "loss": 1.0 / self.step})
             self.controller.activity.reported(run, protocol.PROGRESS, time.time(), {})
 
-    def overview(self, since: int) -> dict[str, Any]:
+    def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """See :class:`prefect_gpu.page.app.Source`."""
         began = time.perf_counter()
-        told = {"pool": "gpus", **overview(self.controller, time.time(), since=since)}
+        told = {"pool": "gpus", **overview(self.controller, time.time(), since=since, queue_from=queue_from)}
         self.took_s.append(time.perf_counter() - began)
         return told
 

@@ -6,10 +6,10 @@ Prefect's own function (``suspend_flow_run``, what its UI and ``prefect flow-run
     python -m benchmarks.suspend [--json] [--quick] [--repeats N] [--megabytes MB]
 
 *Held*: from the moment before Prefect's API is asked until the scheduler has the device back (``JobEnded`` in the
-worker's log of events): the run's process, and all that it started, is gone. *Save*: the ``report()`` that saves, inside
-that training: writing, hashing, flushing to the disk. The claim is about what is left of *held* without *save*:
-Prefect's change of state, its event to the worker, the rest of the step (0.1 s at least), and the end of the process. A second run
-waits for the device meanwhile, and has to get it: else nobody would know that it was free.
+worker's log of events): the run's process, and all that it started, is gone. *Save*: the ``report()`` that saves,
+inside that training: writing, hashing, flushing to the disk. The claim is about what is left of *held* without *save*:
+Prefect's change of state, its event to the worker, the rest of the step (0.1 s at least), and the end of the process.
+A second run waits for the device meanwhile, and has to get it: else nobody would know that it was free.
 
 Limits: what is left of a step counts against us; a training with longer steps holds its device for up to one more.
 Checkpoints are on the local disk.
@@ -29,6 +29,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
 
 from benchmarks._claims import Claim, at_most, command_line, report
@@ -51,6 +52,7 @@ class Suspended:
     Attributes:
         held_s: From the question to Prefect until the device was free.
         answered_s: Until Prefect had answered.
+        known_s: Until the worker knew, and asked the training to save.
         begins_to_save_s: Until the training began to save.
         save_s: The report that saved.
         stop_s: From then until the device was free.
@@ -60,6 +62,7 @@ class Suspended:
 
     held_s: float
     answered_s: float
+    known_s: float
     begins_to_save_s: float
     save_s: float
     stop_s: float
@@ -116,6 +119,7 @@ class Bench:
         return Suspended(
             held_s=free - asked,
             answered_s=answered - asked,
+            known_s=await self._known_at(run) - asked,
             begins_to_save_s=begins - asked,
             save_s=saved - begins,
             stop_s=free - saved,
@@ -137,6 +141,15 @@ class Bench:
 
     async def _complete(self, run: UUID) -> None:
         await completed(self._client, self._worker, [run], deadline_s=_DEADLINE_S, every_s=0.2)
+
+    async def _known_at(self, run: UUID) -> float:
+        """When the worker wrote into the run's log that it suspends it."""
+        chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
+        while True:  # logs are sent now and then
+            for line in await self._client.read_logs(chosen):
+                if line.message.startswith("Suspending run"):
+                    return line.timestamp.timestamp()
+            await asyncio.sleep(0.2)
 
     def _ended_at(self, run: UUID) -> float | None:
         """When the scheduler heard that the run's process is gone and its devices are free."""
@@ -169,7 +182,8 @@ async def measure(folder: Path, worker: Process, events: Path, repeats: int, meg
             found.append(one)
             print(
                 f"held {one.held_s:.2f} s, of which save {one.save_s:.2f}: beyond it {one.beyond_s:.2f} (Prefect's "
-                f"answer {one.answered_s:.2f}, until it saves {one.begins_to_save_s:.2f}, the end {one.stop_s:.2f})",
+                f"answer {one.answered_s:.2f}, the worker knows {one.known_s:.2f}, until it saves "
+                f"{one.begins_to_save_s:.2f}, the end {one.stop_s:.2f})",
                 file=sys.stderr,
             )
     return found
@@ -203,7 +217,7 @@ def main() -> int:
         except BaseException:
             print(worker.output[-4000:], file=sys.stderr)
             raise
-    names = ("held_s", "answered_s", "begins_to_save_s", "save_s", "stop_s")
+    names = ("held_s", "answered_s", "known_s", "begins_to_save_s", "save_s", "stop_s")
     details = {
         "median": {name: round(statistics.median(getattr(one, name) for one in found), 3) for name in names},
         "load_of_the_machine": os.getloadavg()[0],

@@ -3,6 +3,8 @@
 A controller with two virtual devices runs real trainings as processes; a list of jobs is in the place of Prefect.
 It learns from a few runs, and the pictures are taken while a sweep of the same training goes on: some runs share a
 device, others are prepared while the run before them still trains. Needs playwright and a Chromium.
+
+The large pool of two of the pictures is made up.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.scheduling.forecast import Outlook, forecast
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Request
+from tests.page.scene import large_pool
 
 IMAGES = Path(__file__).resolve().parent / "images"
 
@@ -93,7 +96,7 @@ class Sweep(KitPool):
         """See the base class. It writes no marks."""
         return (sys.executable, str(self.program), str(job.parameters["lr"]), str(job.parameters["epochs"]))
 
-    def overview(self, since: int) -> dict[str, Any]:
+    def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """See Source."""
         now = time.time()
         told = overview(self.controller, now, since=since, expected=self._outlooks.get)
@@ -162,6 +165,25 @@ async def take(chromium: str) -> None:
             await server.close()
 
 
+async def take_large(chromium: str) -> None:
+    """The page of a large pool, which is made up: on a desk and on a telephone."""
+    with tempfile.TemporaryDirectory() as name:
+        note = Path(name) / "gpus.json"
+        server = PageServer(large_pool(time.time()), host="127.0.0.1", port=0, note=note, pool="gpus")
+        await server.start()
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            for picture, width, height in (("page-large", 1280, 1240), ("page-small", 390, 1240)):
+                scheme: Any = "dark" if width < 600 else "light"
+                page = await browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                await page.goto(server.url)
+                await page.locator("#live.on").wait_for()
+                await page.evaluate("poolPage.refresh()")
+                await page.screenshot(path=IMAGES / f"{picture}.png")
+            await browser.close()
+        await server.close()
+
+
 async def _terminal(browser: Browser, told: dict[str, Any]) -> None:
     with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230
         console = Console(record=True, width=122, file=nowhere, force_terminal=True, highlight=False)
@@ -176,7 +198,11 @@ def main() -> None:
     """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chromium", default=str(CHROMIUM))
-    asyncio.run(take(parser.parse_args().chromium))
+    parser.add_argument("--only-large", action="store_true", help="only the pictures of the large pool")
+    chosen = parser.parse_args()
+    asyncio.run(take_large(chosen.chromium))
+    if not chosen.only_large:
+        asyncio.run(take(chosen.chromium))
 
 
 if __name__ == "__main__":

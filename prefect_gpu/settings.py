@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.runtime.telemetry.faults import SLOW, THERMAL
+from prefect_gpu.scheduling.waste.rule import WasteRule
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import check_price, parse_bytes
 
@@ -238,6 +239,22 @@ class GpuSettings(PrefectBaseSettings):
         "is slowed down more is stopped at a checkpoint, and continues elsewhere. Only the profile deepshare does "
         "this; its default is 1.67.",
     )
+    waste: Literal["off", "tell", "share", "stop"] = Field(
+        default="tell",
+        description="What happens to a run that holds devices without using them (see waste_below_percent). `tell`: "
+        "its story, the page and an event say so. `share`: after as long again, others may also share its devices. "
+        "`stop`: after as long once more, it is cancelled. `off`: nobody looks.",
+    )
+    waste_below_percent: float = Field(
+        default=5.0,
+        gt=0,
+        le=100,
+        description="A run wastes its devices if it uses less of them than this; of a virtual device, less of its "
+        "cores. A run that never reports a step, and whose use is not known, does so too.",
+    )
+    waste_minutes: float = Field(
+        default=30.0, gt=0, description="For so long it must have been so, since it began to train."
+    )
     device_hour_price: float | dict[str, float] | None = Field(
         default=None,
         description="What an hour of one device costs, in your currency, for example 2.5; or by kind, where a part of "
@@ -384,6 +401,12 @@ class GpuSettings(PrefectBaseSettings):
     def virtual_device_memory_bytes(self) -> int:
         """Memory of one virtual device, in bytes."""
         return parse_bytes(self.virtual_device_memory, field="virtual_device_memory")
+
+    @property
+    def waste_rule(self) -> WasteRule:
+        """When a run holds devices for nothing, and what follows."""
+        up_to = None if self.waste == "off" else self.waste
+        return WasteRule(self.waste_below_percent / 100, 60 * self.waste_minutes, up_to)
 
     @property
     def container_memory_max_bytes(self) -> int | None:

@@ -43,7 +43,7 @@ HEADERS = {
 class Source(Protocol):
     """Whoever knows what the page shows. Both are called on the event loop that serves it."""
 
-    def overview(self, since: int) -> dict[str, Any]:
+    def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """The pool now; see :func:`prefect_gpu.runtime.overview.overview`."""
 
     def details(self, number: int) -> dict[str, Any] | None:
@@ -70,7 +70,9 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metr
     async def overview(request: Request) -> Response:
         since = request.query_params.get("since", "")
         same = request.query_params.get("epoch") == epoch
-        return _json({"epoch": epoch, **source.overview(int(since) if same and since.isdecimal() else 0)})
+        queue = request.query_params.get("queue", "")
+        queue_from = int(queue[:9]) if queue.isdecimal() and queue.isascii() else None
+        return _json({"epoch": epoch, **source.overview(int(since) if same and since.isdecimal() else 0, queue_from)})
 
     async def details(request: Request) -> Response:
         found = source.details(request.path_params["number"])

@@ -115,6 +115,7 @@ class Entry:
             "loss": progress.get("loss"),
             "best_loss": self.run.best_loss,
             "warm": record.warm,
+            "wasting": self.run.wasting if self.outcome is None else "",
             "ended": self.ended,
             "outcome": self.outcome,
             "message": self.message,
@@ -186,6 +187,11 @@ class ActivityLog(Follower):
             case Finish(_, reason):
                 entry.finishing = reason
         self._changed(entry)
+
+    def wasted(self, launch: Launch, stage: str, at: float) -> None:
+        """See :class:`.Follower`."""
+        if (entry := self._active.get(launch.run_id)) is not None:
+            self._changed(entry)
 
     def held(self, hold: Hold) -> None:
         """The run waits, for a reason."""

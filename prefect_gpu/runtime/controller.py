@@ -39,6 +39,7 @@ from prefect_gpu.runtime.reports import Measurements, Phases
 from prefect_gpu.runtime.slowdown import SlowdownMeter
 from prefect_gpu.runtime.tasks import Failing, Tasks
 from prefect_gpu.runtime.telemetry.energy import CpuEnergy
+from prefect_gpu.runtime.waste_watch import WasteFinder
 from prefect_gpu.scheduling import Scheduler, SchedulingError
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model import instructions as do
@@ -46,6 +47,7 @@ from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.endings import needs_s
+from prefect_gpu.scheduling.waste.rule import WasteRule
 from prefect_gpu.storage.row import ContentionRow
 from prefect_gpu.training import protocol
 
@@ -71,6 +73,7 @@ class Controller:
         checkpoints: Where checkpoints are kept, a folder or ``s3://bucket/prefix``; None: in the state folder.
         leads: Whether this worker may decide now. One that may not any more does nothing; its runs go on.
         credentials: ``AWS_...`` variables for that place, which runs get from the host; None: the environment's.
+        waste: When a run holds devices for nothing, and what follows.
         prices: What an hour of a device costs.
         clock: The worker's time; tests may replace it.
     """
@@ -93,6 +96,7 @@ class Controller:
         leads: Callable[[], bool] = lambda: True,
         cordon_also: Collection[str] = (),
         credentials: Mapping[str, str] | None = None,
+        waste: WasteRule = WasteRule(),  # noqa: B008 -- it is frozen
         prices: Prices = Prices(),  # noqa: B008 -- it is frozen
         clock: Clock = CLOCK,
         logger: logging.Logger | None = None,
@@ -127,6 +131,9 @@ class Controller:
             advertise=advertise,
             clock=clock,
         )
+        self.waste = WasteFinder(
+            waste, self.runs, self.fleet.named, self.handle, state, self._save, clock, self._logger
+        )
         self._adjuster = Adjuster(self._channel, self.fleet, self.runs, self._save, clock)
         self._eviction = Eviction(self._channel, self._save, self._logger)
         self._instances = Instances(
@@ -158,7 +165,7 @@ class Controller:
         """What is attached to a launch. Phases are told early on: until the scheduler knows, a device may be idle."""
         meter = SlowdownMeter(self.runs.values(), self._keep)
         first = self.idle, self.consumption, Phases(), self._adjuster, self.estimates
-        return (*first, Measurements(), meter, self._eviction, self.activity, *self.listeners)
+        return (*first, Measurements(), meter, self._eviction, self.waste, self.activity, *self.listeners)
 
     def _done_s(self, run_id: str) -> float:
         job = self.scheduler.state.jobs.get(run_id)
@@ -184,6 +191,8 @@ class Controller:
         self._tasks.keep(lambda: self._driver.watch_nodes(self._change_nodes), "nodes")
         self._tasks.keep(self.cordons.run, "cordons")
         self._tasks.keep(self.consumption.run, "consumption")
+        if self.waste.looks:
+            self._tasks.keep(self.waste.run, "waste")
         if self._driver.local and self.fleet.nodes:
             watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
             self._tasks.keep(watch.run, "pressure")

@@ -84,6 +84,10 @@ class Follower:
     def adjusted(self, launch: Launch, change: Adjustment, at: float) -> None:
         """A change of it was begun, and its record is up to date."""
 
+    def wasted(self, launch: Launch, stage: str, at: float) -> None:
+        """It holds its devices without using them: it is told (``tell``), others may share them (``share``), or it is
+        stopped (``stop``). Empty: it uses them again. What was seen is its :attr:`Launch.wasting`."""
+
     def ended(self, launch: Launch, at: float) -> None:
         """Its process is gone; how it ended is not known yet."""
 
@@ -128,6 +132,8 @@ class Launch:
     device_idle_s: float | None = None
     exhausted: bool = False  # it has run out of the memory that it was granted of a device that it shared
     damaged: bool = False  # its record could not be read, and is left as it is: another version may read it
+    stop_reason: str = ""  # why its pool cancels it, if that is nobody's wish
+    wasting: str = ""  # what was seen of it, if it holds its devices without using them
     followers: list[Follower] = field(default_factory=list, repr=False, compare=False)
     saving_share: float | None = None  # of the processor, if it was given one to save with
     slowdowns: dict[str, float] = field(default_factory=dict)  # by flow of a neighbour

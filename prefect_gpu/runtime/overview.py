@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from itertools import islice
@@ -18,10 +19,16 @@ if TYPE_CHECKING:
     from prefect_gpu.runtime.controller import Controller
 
 MOST_QUEUED = 200  # waiting runs that are listed; of the others only the number is told
+QUEUE_PAGE = 50  # of whoever asks for a part of the queue
 
 
 def overview(
-    controller: Controller, now: float, *, since: int = 0, expected: Callable[[str], Outlook | None] = lambda _: None
+    controller: Controller,
+    now: float,
+    *,
+    since: int = 0,
+    queue_from: int | None = None,
+    expected: Callable[[str], Outlook | None] = lambda _: None,
 ) -> dict[str, Any]:
     """What the worker's devices do, who runs, and who waits. Times are the worker's, sizes bytes.
 
@@ -29,6 +36,8 @@ def overview(
         controller: Whose runs. Call this on its event loop.
         now: The present, by the controller's clock.
         since: A ``version`` that the caller has seen: only runs that changed after it are listed.
+        queue_from: How many waiting runs to leave out; :data:`QUEUE_PAGE` are listed from there. None: the first
+            :data:`MOST_QUEUED` are listed.
         expected: What is expected of a waiting run; None: nothing is known.
 
     Returns:
@@ -52,17 +61,22 @@ def overview(
           ``ending``; None once it is over); ``spans`` ([phase, start, end], the last without end while it lasts);
           ``weights`` and ``cores`` ([since, value] at each change); ``behind`` (name of the run that it was prepared
           behind), ``gated`` (its gate is shut), ``gate_opened``, ``finishing`` (why it was asked to end early),
+          ``wasting`` (what was seen, if it holds its devices without using them; else empty),
           ``idle_before_s`` (idle time of its devices before it trained), ``neighbours`` (names), ``step``, ``steps``,
           ``steps_per_s``, ``loss``, ``best_loss``, ``warm``, ``outcome``, ``message``. Runs that are not over also have
           ``losses`` ([step, loss], at most 100) and ``expected_end``.
         - ``queue``: the first waiting runs in order: ``id``, ``name``, ``submitted``, ``due``, ``code``, ``reason``,
-          ``expected_start``, ``expected_end``; ``queued``: how many wait in all.
+          ``expected_start``, ``expected_end``; ``queue_from``: how many were left out before them;
+          ``queued``: how many wait in all; ``queue_groups``: why they wait, of each ``code`` how many ``runs``, and the
+          ``reason`` of most of them, most runs first.
         - ``shares``: how the pool is divided among owners: ``devices``, ``half_life_s``, and ``rows``, each as
           :class:`.ShareRow`; None: it is not.
     """
     activity, scheduler = controller.activity, controller.scheduler
     waiting, known = scheduler.state.waiting(), controller.fleet.known
     activity.forget_holds({job.id for job in waiting})
+    first, most = (0, MOST_QUEUED) if queue_from is None else (max(0, min(queue_from, len(waiting) - 1)), QUEUE_PAGE)
+    queue = _in_order(controller, first + most)[first:]
     return {
         "version": activity.version,
         "now": now,
@@ -73,7 +87,9 @@ def overview(
         "draining": scheduler.state.draining,
         "devices": [_device(controller, node, one) for node, _ in known for one in node.devices],
         "runs": [_run(controller, entry, now) for entry in activity.since(since)],
-        "queue": [_queued(controller, job, expected(job.id)) for job in _in_order(controller, waiting)],
+        "queue": [_queued(controller, job, expected(job.id)) for job in queue],
+        "queue_from": first,
+        "queue_groups": _groups(controller, waiting),
         "queued": len(waiting),
         "shares": _shares(controller),
     }
@@ -134,12 +150,24 @@ def _run(controller: Controller, entry: Entry, now: float) -> dict[str, Any]:
     return {**entry.as_row(), "losses": entry.losses, "expected_end": end}
 
 
-def _in_order(controller: Controller, waiting: list[Job]) -> list[Job]:
+def _in_order(controller: Controller, most: int) -> list[Job]:
     """The first of the waiting jobs: those that are due in the order of the queue, then the others."""
     line = controller.scheduler.state.queue_of_waiting
-    first = [job for _, job in islice(line.in_order(), MOST_QUEUED)]
+    first = [job for _, job in islice(line.in_order(), most)]
     later = sorted(line.not_due(), key=lambda job: job.due_at)
-    return [*first, *later][:MOST_QUEUED]
+    return [*first, *later][:most]
+
+
+def _groups(controller: Controller, waiting: list[Job]) -> list[dict[str, Any]]:
+    """Why jobs wait: the kinds of reason, and of each the words that most of them were told."""
+    reasons: dict[str, Counter[str]] = {}
+    for job in waiting:
+        hold = controller.activity.hold_of(job.id)
+        reasons.setdefault(hold.code if hold else "", Counter())[hold.reason if hold else ""] += 1
+    groups = [
+        {"code": code, "runs": told.total(), "reason": told.most_common(1)[0][0]} for code, told in reasons.items()
+    ]
+    return sorted(groups, key=lambda group: -group["runs"])
 
 
 def _shares(controller: Controller) -> dict[str, Any] | None:

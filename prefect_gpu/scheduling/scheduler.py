@@ -236,6 +236,17 @@ class Scheduler:
                 job.story.append((now, "ran out of the memory that it was granted: it needs its devices alone"))
                 state.take_alone(job)
                 return True, True
+            case ev.WasteNoticed(job_id, reason, share_bytes):
+                return self._waste(job_id, reason, share_bytes, now)
+            case ev.WasteEnded(job_id):
+                job = state.running.get(job_id)
+                if job is None:
+                    return False, False
+                job.story.append((now, "uses its devices again"))
+                if job.opened:
+                    job.opened = False
+                    state.take_alone(job)
+                return True, False
             case (
                 ev.LossReported(job_id)
                 | ev.UtilisationMeasured(job_id)
@@ -254,6 +265,20 @@ class Scheduler:
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")
+
+    def _waste(self, job_id: str, reason: str, share_bytes: int | None, now: float) -> tuple[bool, bool]:
+        """Tell a run that it wastes its devices, and let others join it if that was decided."""
+        job = self.state.running.get(job_id)
+        if job is None or job.placement is None:
+            return False, False
+        job.story.append((now, f"wastes its devices: {reason}"))
+        alone = job.request.exclusive and not job.request.is_gang and not job.placement.others
+        if share_bytes is None or not alone or self.state.successor(job_id) is not None:
+            return True, False
+        self.state.open_to_others(job, share_bytes)
+        job.opened = True
+        job.story.append((now, "others may share its devices from now on"))
+        return True, True
 
     def _submit(self, event: ev.JobSubmitted, decision: Decision) -> bool:
         state, now = self.state, decision.now

@@ -107,9 +107,12 @@ class Finalisation:
         state = flow_run.state
         assert state is not None
         if state.type is StateType.CANCELLED:
-            return "cancelled", state.message or ""
+            if run.stop_reason and run.stop_reason not in (state.message or ""):  # its engine does not know why
+                await self._force(flow_run, Cancelled(message=run.stop_reason))
+            return "cancelled", run.stop_reason or state.message or ""
         if state.type is StateType.CANCELLING or (run.cancelling and state.type is not StateType.COMPLETED):
             message = f"Cancelled while {within(run.phase)}; its process and all that it started have ended."
+            message = f"{run.stop_reason} {message}".strip()
             await self._force(flow_run, Cancelled(message=message))
             return "cancelled", message
         if isinstance(run.eviction, Expire) and (state.type in _UNDECIDED or state.type is StateType.CRASHED):

@@ -15,6 +15,7 @@ import httpx
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.logging.loggers import PrefectLogAdapter
+from prefect.states import Cancelling
 from prefect.workers.base import BaseWorker
 
 from prefect_gpu.runtime.clock import CLOCK
@@ -47,6 +48,7 @@ from prefect_gpu.worker.queue_sync import QueueSync
 from prefect_gpu.worker.quota import QuotaReader
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import RunCredentials
+from prefect_gpu.worker.run_spans import RunSpans
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
 
@@ -83,6 +85,7 @@ class PrefectHost:
         controller, stream, metrics: Set by the session, which makes them know each other.
         asking: How Prefect is asked what must be known.
         page_url: Of the pool's page; empty: there is none.
+        spans: Makes OpenTelemetry's spans; None: Prefect makes none either.
     """
 
     worker: BaseWorker[Any, Any, Any]
@@ -100,6 +103,7 @@ class PrefectHost:
     tasks: Tasks
     logger: logging.Logger
     page_url: str = ""
+    spans: RunSpans | None = None
     asking: Asking = field(init=False)
     controller: Controller = field(init=False)
     stream: PoolStream = field(init=False)
@@ -180,6 +184,9 @@ class PrefectHost:
         run.attach(_Prepared(self.stream.breaks))
         await self.leadership.must_hold()
         with self.lane.urgent():
+            if self.spans is not None and (label := self.spans.label(run.run_id)):
+                with suppress(httpx.HTTPError, ObjectNotFound):
+                    await self._client.update_flow_run_labels(UUID(run.run_id), label)
             return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:
@@ -276,6 +283,17 @@ class PrefectHost:
             await self.controller.stop(run.run_id, self.settings.cancel_grace_seconds)
 
         self.tasks.keep(stop, f"cancel-{run.run_id}")
+
+    def stop_wasting(self, run: Launch, reason: str) -> None:
+        """Cancel a run that holds devices for nothing, as the operator has set. Returns at once."""
+        run.stop_reason = reason
+
+        async def stop() -> None:
+            with suppress(httpx.HTTPError, ObjectNotFound):  # the signal alone must do
+                await self._client.set_flow_run_state(UUID(run.run_id), Cancelling(message=reason))
+            await self.cancel(run)
+
+        self.tasks.start(stop(), f"waste-{run.run_id}")
 
     def suspend(self, run: Launch, flow_run: FlowRun) -> None:
         """Let a run save and leave its devices, as its user has suspended it; or let it go on, and say why."""

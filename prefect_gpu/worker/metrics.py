@@ -109,6 +109,7 @@ class PoolMetrics(Follower, Collector):
         yield self._devices()
         yield from self._of_devices()
         yield self._runs()
+        yield self._wasting()
         yield from self._queue()
         yield from self._taken()
         yield self._promises()
@@ -157,6 +158,11 @@ class PoolMetrics(Follower, Collector):
         for outcome, count in (("kept", reach.kept), ("broken", reach.broken), ("refused", reach.refused)):
             promises.add_metric((self._pool, outcome), count)
         return promises
+
+    def _wasting(self) -> Metric:
+        wasting = self._gauge("wasting_runs", "Launched runs that hold devices without using them")
+        wasting.add_metric((self._pool,), sum(bool(launch.wasting) for launch in self._controller.runs.values()))
+        return wasting
 
     def _queue(self) -> Iterator[Metric]:
         state, now = self._controller.scheduler.state, CLOCK()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from prefect.utilities.urls import url_for
 
@@ -40,19 +41,27 @@ class PoolSource:
     ) -> None:
         self._controller, self._pool, self._expected, self._unwell = controller, pool, expected, unwell
 
-    def overview(self, since: int) -> dict[str, Any]:
-        """See :func:`prefect_gpu.runtime.overview.overview`; with the ``pool``, ``ahead_s`` and ``unwell``.
+    def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
+        """See :func:`prefect_gpu.runtime.overview.overview`; with the ``pool``, ``ahead_s``, ``unwell``, ``prefect``.
 
         The first is its name. The second is how far all times are ahead of the machine's clock, in seconds: it may have
-        been set. The third are sentences on what is not well.
+        been set. The third are sentences on what is not well. The last is what in Prefect's UI leads to the ``pool``, and
+        to a ``run``, whose id stands for ``{id}``; None: it is not known where that is.
         """
-        told = overview(self._controller, CLOCK(), since=since, expected=self._expected)
-        return {"pool": self._pool, "ahead_s": CLOCK.ahead_s, "unwell": self._unwell(), **told}
+        told = overview(self._controller, CLOCK(), since=since, queue_from=queue_from, expected=self._expected)
+        links = {"pool": url_for("work-pool", obj_id=self._pool), "run": _link_of_runs()}
+        return {"pool": self._pool, "ahead_s": CLOCK.ahead_s, "unwell": self._unwell(), "prefect": links, **told}
 
     def details(self, number: int) -> dict[str, Any] | None:
         """See :func:`prefect_gpu.runtime.overview.details`; with the run's page in Prefect, if there is one."""
         told = details(self._controller, number, CLOCK())
         return None if told is None else {**told, "prefect": url_for("flow-run", obj_id=told["id"])}
+
+
+def _link_of_runs() -> str | None:
+    nobody = UUID(int=0)
+    link = url_for("flow-run", obj_id=nobody)
+    return link.replace(str(nobody), "{id}") if link else None
 
 
 async def open_page(

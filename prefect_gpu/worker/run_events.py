@@ -34,11 +34,11 @@ class RunEvents(Follower):
         happened: Told of each event as well, by the last part of its name.
 
     An event is named ``prefect-gpu.run.<what>``, where that is ``waiting``, ``granted``, ``preparing``, ``training``,
-    ``saving``, ``demoted``, ``converged``, ``preempted``, ``suspended``, ``moved``, ``resized`` or ``ended``. Its
-    resource is ``prefect-gpu.run.<flow run's id>``, with the labels ``prefect-gpu.pool`` and, once the run has ended,
-    ``prefect-gpu.outcome``. The flow run, its flow, deployment, queue, pool and tags are related resources. Its payload
-    says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``, ``weight``, ``outcome``,
-    ``message``.
+    ``saving``, ``demoted``, ``converged``, ``wasting``, ``preempted``, ``suspended``, ``moved``, ``resized`` or
+    ``ended``. Its resource is ``prefect-gpu.run.<flow run's id>``, with the labels ``prefect-gpu.pool`` and, once the
+    run has ended, ``prefect-gpu.outcome``. The flow run, its flow, deployment, queue, pool and tags are related
+    resources. Its payload says what there is to say: ``devices``, ``nodes``, ``step``, ``reason``, ``waited_s``,
+    ``weight``, ``stage``, ``outcome``, ``message``.
     """
 
     def __init__(
@@ -116,6 +116,11 @@ class RunEvents(Follower):
                 self._demoted.discard(launch.run_id)
             case Finish(_, reason):
                 self._tell("converged", launch, reason=reason)
+
+    def wasted(self, launch: Launch, stage: str, at: float) -> None:
+        """See :class:`.Follower`."""
+        if stage:
+            self._tell("wasting", launch, stage=stage, reason=launch.wasting)
 
     def over(self, launch: Launch, at: float, outcome: str | None, message: str) -> None:
         """See :class:`.Follower`."""

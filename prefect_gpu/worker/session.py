@@ -54,6 +54,7 @@ from prefect_gpu.worker.pool_page import PoolSource, open_page
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents
+from prefect_gpu.worker.run_spans import RunSpans, prefect_traces
 from prefect_gpu.worker.server_clock import ServerClock
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.usage_history import StayKeeper, UsageHistory
@@ -217,6 +218,7 @@ class PoolSession:
             advertise=settings.advertise,
             pool_id=str(self._worker.work_pool.id),
             checkpoints=settings.checkpoints,
+            waste=settings.waste_rule,
             prices=Prices.of(settings.device_hour_price),
             credentials=credentials,
             leads=lambda: self._leadership.held,
@@ -234,8 +236,12 @@ class PoolSession:
         host.promising.on_risk = events.at_risk
         self.controller.cordons.on_cordon = events.cordoned
         self.controller.health.on_fault = events.unwell
+        self.controller.waste.on_stop = host.stop_wasting
         stays = (StayKeeper(self._recorder.keep, self._tasks),) if self._settings.quota else ()
         self.controller.listeners = (host.metrics, events, *stays)
+        if prefect_traces():
+            host.spans = RunSpans(pool.name, host.intake.flow_run)
+            self.controller.listeners += (host.spans,)
 
     def _make_cleaner(self) -> Cleaner:
         pool, days = self._worker.work_pool.name, self._settings.keep_days

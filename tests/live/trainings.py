@@ -52,6 +52,18 @@ def train(
     return 1.0 / steps
 
 
+@flow
+def computes(until: str) -> None:
+    """Keeps a core busy until that file exists."""
+    with training_run() as run:
+        run.ready()
+        while not Path(until).exists():
+            end = time.monotonic() + 0.2
+            while time.monotonic() < end:
+                sum(range(1000))
+            run.report(loss=1.0)
+
+
 @flow(retries=9, retry_delay_seconds=0)
 def carries_on(trace: str, steps: int = 60, step_s: float = 0.05, fails_at: int = -1, hurry: str = "") -> None:
     """A deterministic training that saves every few steps, and carries on from its last checkpoint.

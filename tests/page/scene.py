@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from prefect_gpu.runtime.overview import QUEUE_PAGE
 from prefect_gpu.scheduling.fair_share.table import table
 from prefect_gpu.scheduling.model.shares import Share
 from tests.scheduling.fair_share.test_adaptive import pool, starts
@@ -31,7 +33,8 @@ def a_run(
         "queue": "default", "node": "desk", "devices": [device], "parts": [], "shared": False,
         "memory_bytes": None, "submitted": start - 5.0, "granted": start,
         "phase": None if over else "training", "spans": spans, "weights": [], "cores": [[start, 1]],
-        "behind": "slow-cat", "gated": False, "gate_opened": start + 3.0, "finishing": None, "idle_before_s": 0.02,
+        "behind": "slow-cat", "gated": False, "gate_opened": start + 3.0, "finishing": None, "wasting": "",
+        "idle_before_s": 0.02,
         "neighbours": [], "step": 40 if over else 20, "steps": 40, "steps_per_s": 4.0, "loss": 0.5, "best_loss": 0.4,
         "warm": True, "ended": start + 14.0 if over else None, "outcome": "completed" if over else None, "message": "",
     }  # fmt: skip
@@ -45,9 +48,9 @@ def a_node(name: str, rack: str = "", state: str = "up") -> dict[str, Any]:
     return {"id": name, "cores": 2, "rack": rack, "domain": "", "state": state}
 
 
-def devices_of(node: str) -> list[str]:
-    """The two devices of one of several nodes."""
-    return [f"{node}/virtual-0", f"{node}/virtual-1"]
+def devices_of(node: str, count: int = 2) -> list[str]:
+    """The devices of one of several nodes."""
+    return [f"{node}/virtual-{number}" for number in range(count)]
 
 
 def a_gang(n: int, start: float, *places: tuple[str, str], **more: Any) -> dict[str, Any]:
@@ -87,14 +90,16 @@ class Scene:
     ) -> None:
         self.now, self.runs, self.queue = now, runs, queue or []
         self.nodes = nodes or [a_node("desk")]
-        self.version = 1
+        self.version, self.per_node = 1, 2
         self.unwell: list[str] = []
         self.shares: dict[str, Any] | None = None
         self.changed = {run["n"]: 1 for run in runs}
         self.asked_since: list[int] = []
 
-    def overview(self, since: int) -> dict[str, Any]:
+    def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """See Source."""
+        first = queue_from or 0
+        groups = Counter((run["code"], run["reason"]) for run in self.queue)
         self.asked_since.append(since)
         return {
             "pool": "gpus", "version": self.version, "now": self.now, "most_finished": 1000,
@@ -106,10 +111,15 @@ class Scene:
                     "idle_s": 0.5, "gaps": 10,
                 }
                 for node in self.nodes
-                for name in (DEVICES if len(self.nodes) == 1 else devices_of(node["id"]))
+                for name in (DEVICES if len(self.nodes) == 1 else devices_of(node["id"], self.per_node))
             ],
             "runs": [run for run in self.runs if self.changed[run["n"]] > since],
-            "queue": self.queue, "queued": len(self.queue), "shares": self.shares,
+            "queue": self.queue[first : first + QUEUE_PAGE], "queue_from": first, "queued": len(self.queue),
+            "queue_groups": [
+                {"code": code, "reason": reason, "runs": runs} for (code, reason), runs in groups.most_common()
+            ],
+            "prefect": {"pool": "http://prefect.example/pool", "run": "http://prefect.example/runs/{id}"},
+            "shares": self.shares,
         }  # fmt: skip
 
     def details(self, number: int) -> dict[str, Any] | None:
@@ -141,6 +151,42 @@ def divided() -> dict[str, Any]:
     standing = world.scheduler.standing()
     assert standing is not None
     return {"devices": 8, "half_life_s": 86_400.0, "rows": [asdict(row) for row in table(standing)]}
+
+
+def large_pool(now: float, *, queued: int = 500) -> Scene:
+    """Eight nodes of eight devices, all of which have had runs; some run, one wastes its device, and many wait."""
+    draw, runs = random.Random(5), []
+    nodes = [a_node(f"node-{number}", f"r{number // 4}") for number in range(1, 9)]
+    for node in nodes:
+        for device in devices_of(node["id"], 8):
+            start = now - 290.0
+            while start < now - 6:
+                length = draw.uniform(25.0, 120.0)
+                over = start + length < now
+                run = a_run(len(runs) + 1, start, node=node["id"], device=device, over=over, name="")
+                if over:
+                    run["spans"][3:] = [
+                        ["training", start + 3, start + length - 1],
+                        ["saving", start + length - 1, start + length],
+                    ]
+                    run["ended"] = start + length
+                    if draw.random() < 0.06:
+                        run |= {"outcome": "failed", "message": "ValueError: no"}
+                else:
+                    run["expected_end"] = start + length
+                runs.append(run)
+                start += length + draw.uniform(0.1, 12.0)
+    running = [run for run in runs if not run["outcome"]]
+    running[3]["wasting"] = "it has used less than 5 % of its devices for 42 min, 0 % at last"
+    reasons = (("devices", "64 of 64 devices are in use"), ("limit", "Queue small has reached its limit of 8 runs"),
+               ("order", "Others come first: ana has had less than she is owed"))  # fmt: skip
+    queue = []
+    for position in range(1, queued + 1):
+        code, reason = reasons[0 if position % 9 else 1 if position % 2 else 2]
+        queue.append(waiting(position, now) | {"code": code, "reason": reason})
+    scene = Scene(now, runs, queue, nodes)
+    scene.per_node = 8
+    return scene
 
 
 def waiting(position: int, now: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 
 from prefect_gpu.page.server import PageServer
 from tests.page.conftest import Serve
-from tests.page.scene import Scene, a_run, crowd, divided, three_nodes, waiting
+from tests.page.scene import Scene, a_run, crowd, divided, large_pool, three_nodes, waiting
 
 pytestmark = pytest.mark.slow
 
@@ -207,4 +207,54 @@ async def test_a_click_on_any_instance_tells_of_all_and_leads_to_the_flow_run(
     scene.change(5, prefect="javascript:alert(1)")
     await page.evaluate("poolPage.refresh()")
     await expect(dialog.locator("a")).to_be_hidden()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_64_devices_and_500_waiting_runs_are_readable(
+    serve: Serve, browser: Browser, complaints: list[str], width: int, scheme: Any
+) -> None:
+    page = await visit(browser, await serve(large_pool(time.time())), complaints, color_scheme=scheme)
+    await page.set_viewport_size({"width": width, "height": 900})
+    await page.evaluate("poolPage.refresh()")
+    wide, tall = await page.evaluate(
+        "[document.documentElement.scrollWidth, document.querySelector('#lanes canvas').clientHeight]"
+    )
+    assert wide <= width, "nothing sticks out to the side"
+    assert tall < 700, "all devices are seen at once"
+    await expect(page.locator("#queue .groups li")).to_have_count(3)
+    await expect(page.locator("#queue .groups li").nth(0)).to_have_text(
+        re.compile(r"^445\s*64 of 64 devices are in use")
+    )
+    await expect(page.locator("#queue tbody tr")).to_have_count(50)
+    await page.locator("#queue").get_by_role("button", name="Later ones").click()
+    await expect(page.locator("#queue tbody tr").nth(0)).to_contain_text("51patient-ox-51")
+    await expect(page.locator("#queue .pager")).to_contain_text("51–100 of 500")
+    link = page.locator("#queue tbody a").nth(0)
+    await expect(link).to_have_attribute("href", "http://prefect.example/runs/waiting-51")
+    await expect(page.locator("#running .run")).to_have_count(12)
+    await expect(page.locator("#running .run").nth(0)).to_contain_text("wastes its device")
+    await expect(page.locator("#numbers")).to_contain_text("1waste their devices")
+    await expect(page.locator("#pool-link")).to_have_attribute("href", "http://prefect.example/pool")
+    await page.locator("#lanes canvas").click(position={"x": 60, "y": 12})
+    taller = await page.evaluate("document.querySelector('#lanes canvas').clientHeight")
+    assert taller > tall + 200, "a click on a node's name opens it"
+    assert complaints == []
+
+
+async def test_a_run_has_an_address_of_its_own(serve: Serve, browser: Browser, complaints: list[str]) -> None:
+    now = time.time()
+    scene = Scene(now, [a_run(1, now - 60), a_run(2, now - 30, name="other", over=False, wasting="it sleeps")])
+    page = await visit(browser, await serve(scene), complaints)
+    await page.locator("#running [data-launch='2']").click()
+    await expect(page).to_have_url(re.compile(f"#run={a_run(2, 0.0)['id']}$"))
+    await expect(page.locator("dialog .warning")).to_have_text("It wastes its device: it sleeps.")
+    await expect(page.locator("dialog .phases i")).to_have_count(4)
+    await page.reload()
+    await expect(page.locator("dialog h2")).to_have_text("other")
+    await page.keyboard.press("Escape")
+    await expect(page).to_have_url(re.compile(r"^[^#]*$"))
+    await page.evaluate("poolPage.refresh()")
+    await expect(page.locator("dialog")).to_be_hidden()
     assert complaints == []

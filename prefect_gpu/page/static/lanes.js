@@ -1,8 +1,10 @@
 // The devices as lanes over time. A bar is a run; its height while training is its share of the device.
+// With many devices, those of a node are thin lanes below its name, until somebody opens it by a click.
 
 import { bytes, called, instances, seconds, STATES } from "./words.js";
 
-const LABEL = 190, TRACK = 24, GAP = 4, HEAD = 13, AXIS = 24, AHEAD = 0.12, NODE = 26;
+const TRACK = 24, GAP = 4, HEAD = 13, AXIS = 24, AHEAD = 0.12, NODE = 26, THIN = 5, MANY = 16;
+let LABEL = 190; // less where there is little room
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 43200, 86400];
 
 /** Runs by device, in tracks that do not overlap; with several nodes, what is of one node together below its name. */
@@ -31,7 +33,7 @@ function arranged(pool, from) {
   for (const [at, lane] of without) at.lanes.push(lane);
   const all = [];
   for (const { node, lanes: own, runs } of groups.values()) {
-    if (node) all.push({ node });
+    if (node) all.push({ node, lanes: own });
     if (node?.state !== "gone" || runs) all.push(...own);
   }
   for (const lane of all) {
@@ -78,12 +80,24 @@ export class Lanes {
   constructor(canvas) {
     this.canvas = canvas;
     this.seconds = 300;
+    this.nodes = []; // where the names of nodes are, for the pointer
+    this.turned = new Set(); // nodes that somebody has opened, or closed where all are open
     this.boxes = []; // what is where, for the pointer
   }
 
   /** What is at a place of the canvas, in CSS pixels: a run, and which of its instances; or null. */
   at(x, y) {
     return this.boxes.findLast((box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h) ?? null;
+  }
+
+  /** The node whose name is at a place of the canvas; null if there is none that can be opened or closed. */
+  nodeAt(y) {
+    return this.nodes.find((one) => y >= one.y && y < one.y + NODE)?.id ?? null;
+  }
+
+  /** Open or close a node. */
+  turn(id) {
+    if (!this.turned.delete(id)) this.turned.add(id);
   }
 
   draw(pool, now) {
@@ -94,7 +108,11 @@ export class Lanes {
     const from = now - span, to = now + span * AHEAD;
     const lanes = arranged(pool, from);
     const width = this.canvas.parentElement.clientWidth;
-    const heights = lanes.map((lane) => lane.node ? NODE : HEAD + lane.tracks * TRACK + GAP * 2 + (lane.device && lane.tracks === 1 ? 18 : 8));
+    const many = pool.nodes.length > 1 && pool.devices.length > MANY;
+    const thin = (id) => many !== this.turned.has(id);
+    LABEL = width < 560 ? 96 : 190;
+    for (const lane of lanes) lane.thin = !lane.node && Boolean(lane.group.node) && thin(lane.group.node.id);
+    const heights = lanes.map((lane) => lane.node ? NODE : lane.thin ? THIN : HEAD + lane.tracks * TRACK + GAP * 2 + (lane.device && lane.tracks === 1 ? 18 : 8));
     const height = heights.reduce((sum, one) => sum + one, AXIS);
     const scale = globalThis.devicePixelRatio || 1;
     if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
@@ -108,11 +126,20 @@ export class Lanes {
     const x = (moment) => LABEL + ((moment - from) / (to - from)) * (width - LABEL);
     const inside = (moment) => Math.max(LABEL, Math.min(width, x(moment)));
     this.boxes = [];
+    this.nodes = [];
     this.#axis(draw, colour, { from, to, width, height, x });
     let top = 0;
     lanes.forEach((lane, index) => {
       if (lane.node) {
-        this.#node(draw, colour, lane.node, top, width);
+        this.nodes.push({ id: lane.node.id, y: top });
+        this.#node(draw, colour, lane, thin(lane.node.id), top, width);
+        top += heights[index];
+        return;
+      }
+      if (lane.thin) {
+        draw.fillStyle = colour(lane.device?.cordoned ? "gone" : "track");
+        draw.fillRect(LABEL, top, width - LABEL, THIN - 1);
+        for (const { run, rank } of lane.placed) this.#bar(draw, colour, run, rank, top, THIN - 1, inside, now);
         top += heights[index];
         return;
       }
@@ -150,7 +177,7 @@ export class Lanes {
   }
 
   /** A node's name, place and state, above its lanes. */
-  #node(draw, colour, node, top, width) {
+  #node(draw, colour, { node, lanes }, closed, top, width) {
     draw.fillStyle = colour("paper");
     draw.fillRect(0, top, width, NODE - 2);
     draw.fillStyle = colour(node.state);
@@ -159,9 +186,12 @@ export class Lanes {
     draw.fill();
     draw.fillStyle = colour("ink");
     draw.font = "650 13px system-ui, 'Liberation Sans', sans-serif";
-    draw.fillText(node.id, 20, top + 16);
-    const after = 20 + draw.measureText(node.id).width + 10;
-    const said = [STATES[node.state], node.rack && `rack ${node.rack}`, node.domain && `domain ${node.domain}`, `${node.cores} cores`];
+    const title = `${closed ? "▸" : "▾"} ${node.id}`;
+    draw.fillText(title, 20, top + 16);
+    const after = 20 + draw.measureText(title).width + 10;
+    const devices = lanes.filter((lane) => lane.device);
+    const busy = devices.filter((lane) => lane.runs.some(({ run }) => !run.outcome)).length;
+    const said = [devices.length && `${busy} of ${devices.length} devices in use`, node.state !== "up" && STATES[node.state], node.rack && `rack ${node.rack}`, node.domain && `domain ${node.domain}`, `${node.cores} cores`];
     draw.fillStyle = colour(node.state === "up" ? "quiet" : "ink");
     draw.font = "12px system-ui, 'Liberation Sans', sans-serif";
     draw.fillText(said.filter(Boolean).join(" · "), after, top + 16);
@@ -238,7 +268,7 @@ export class Lanes {
   }
 
   #name(draw, colour, run, rank, left, right, y, h) {
-    if (right - left < 46) return;
+    if (right - left < 46 || h < 12) return;
     draw.save();
     draw.beginPath();
     draw.rect(left, y, right - left - 4, h);

@@ -2,15 +2,18 @@
 
 import { curve } from "./curve.js";
 import { Lanes } from "./lanes.js";
+import { pager } from "./pager.js";
 import { PAST, PHASES } from "./phases.js";
+import { showQueue } from "./queue.js";
 import { showShares } from "./shares.js";
 import { aheadBy, bytes, called, clock, doing, element, instances, lower, newest, nodesLine, number, place, promisesLine, seconds, sentence, spent } from "./words.js";
 
-const EVERY_MS = 1000, FINISHED_SHOWN = 25;
+const EVERY_MS = 1000, FINISHED_SHOWN = 25, RUNNING_SHOWN = 12, QUEUE_SHOWN = 50;
 const $ = (id) => document.getElementById(id);
 
-const pool = { runs: new Map(), version: 0, epoch: "", nodes: [], devices: [], queue: [], queued: 0 };
+const pool = { runs: new Map(), version: 0, epoch: "", nodes: [], devices: [], queue: [], queued: 0, queue_from: 0, prefect: {} };
 const lanes = new Lanes(document.querySelector("#lanes canvas"));
+let runningFrom = 0, queueFrom = 0;
 let skew = 0, opened = null, drawn = "", drawnQueue = "", drawnShares = "";
 const now = () => Date.now() / 1000 + skew;
 
@@ -22,13 +25,14 @@ async function ask(path) {
 
 /** Take in what has changed. */
 async function learn() {
-  const told = await ask(`api/overview?since=${pool.version}&epoch=${pool.epoch}`);
+  const told = await ask(`api/overview?since=${pool.version}&epoch=${pool.epoch}&queue=${queueFrom}`);
   if (told.epoch !== pool.epoch) pool.runs.clear();
   for (const run of told.runs) pool.runs.set(run.n, run);
   const { runs: _, ...rest } = told;
   Object.assign(pool, rest);
   skew = told.now - Date.now() / 1000;
   aheadBy(told.ahead_s ?? 0);
+  queueFrom = pool.queue_from ?? 0; // the queue may have become shorter
   const over = [...pool.runs.values()].filter((run) => run.outcome);
   if (over.length > pool.most_finished) {
     over.sort((one, other) => one.ended - other.ended);
@@ -41,6 +45,9 @@ function show() {
   const over = all.filter((run) => run.outcome).sort((one, other) => other.ended - one.ended);
   document.title = `${pool.pool} · GPU pool`;
   $("pool").textContent = `Pool ${pool.pool}`;
+  const home = safe(pool.prefect?.pool);
+  $("pool-link").hidden = !home;
+  if (home) $("pool-link").href = home;
   const cores = pool.nodes.reduce((sum, node) => sum + (node.state === "up" ? node.cores : 0), 0);
   $("where").textContent = `${nodesLine(pool.nodes)} · ${cores} cores · profile ${pool.profile}${promisesLine(pool.promises)}${pool.draining ? " · draining: no run is started any more" : ""}`;
   $("unwell").hidden = !pool.unwell?.length;
@@ -51,17 +58,33 @@ function show() {
   // Much text that seldom changes: written anew only when it did.
   const newestOver = `${pool.epoch} ${over.length} ${over[0]?.n}`;
   if (newestOver !== drawn) { drawn = newestOver; showFinished(over); }
-  const queued = JSON.stringify([pool.queue, pool.queued]);
-  if (queued !== drawnQueue) { drawnQueue = queued; showQueue(); }
+  const queued = JSON.stringify([pool.queue, pool.queued, pool.queue_groups]);
+  if (queued !== drawnQueue) { drawnQueue = queued; showQueue(pool, $("queue"), table, { page: QUEUE_SHOWN, now: now(), link: inPrefect, go: turnQueue }); }
   const divided = JSON.stringify(pool.shares ?? null);
   if (divided !== drawnShares) { drawnShares = divided; showShares($("shares-panel"), $("shares"), pool.shares, table); }
   lanes.draw(pool, now());
+}
+
+/** An address that may be followed; null: it is none. */
+function safe(address) {
+  return /^https?:/.test(address ?? "") ? address : null;
+}
+
+/** A run's page in Prefect. */
+function inPrefect(id) {
+  return safe(pool.prefect?.run)?.replace("{id}", encodeURIComponent(id)) ?? null;
+}
+
+function turnQueue(from) {
+  queueFrom = from;
+  refresh();
 }
 
 function showNumbers(active, over) {
   const count = (phase) => active.filter((run) => run.phase === phase).length;
   const gaps = pool.devices.reduce((sum, device) => sum + device.gaps, 0);
   const idle = pool.devices.reduce((sum, device) => sum + device.idle_s, 0);
+  const wasting = active.filter((run) => run.wasting).length;
   const failed = over.filter((run) => ["failed", "crashed"].includes(run.outcome)).length;
   const told = [
     [count("training"), lower("training")],
@@ -71,6 +94,7 @@ function showNumbers(active, over) {
     [pool.queued, "waiting"],
     [over.filter((run) => run.outcome === "completed").length, "completed"],
     [failed, "failed"],
+    ...(wasting ? [[wasting, "waste their devices"]] : []),
     [gaps ? seconds(idle / gaps) : "–", `device idle per hand-over${gaps ? ` (${gaps})` : ""}`],
   ];
   $("numbers").replaceChildren(...told.map(([value, name]) => element("div", { class: "number" }, element("b", {}, String(value)), element("span", {}, name))));
@@ -78,16 +102,19 @@ function showNumbers(active, over) {
 
 function showRunning(active) {
   const order = ["training", "gate", "preparing", "launching", "saving", "ending"];
-  active.sort((one, other) => order.indexOf(one.phase) - order.indexOf(other.phase) || one.n - other.n);
-  const cards = active.slice(0, 64).map((run) => {
+  active.sort((one, other) => Boolean(other.wasting) - Boolean(one.wasting) || order.indexOf(one.phase) - order.indexOf(other.phase) || one.n - other.n);
+  if (runningFrom >= active.length) runningFrom = 0;
+  const cards = active.slice(runningFrom, runningFrom + RUNNING_SHOWN).map((run) => {
     const weight = newest(run.weights, 1);
     const title = element("div", { class: "name" }, run.name, element("span", { class: `chip ${run.phase}` }, PHASES[run.phase] ?? run.phase));
     if (weight === 0) title.append(element("span", { class: "chip plain" }, "paused"));
     else if (weight < 1) title.append(element("span", { class: "chip plain" }, `gives way: ${Math.round(weight * 100)} %`));
     if (run.finishing) title.append(element("span", { class: "chip plain" }, "ends early"));
+    if (run.wasting) title.append(element("span", { class: "chip failed" }, "wastes its device"));
     const on = [place(run, pool.nodes.length > 1) || "no device", `${newest(run.cores, 0)} core${newest(run.cores, 0) === 1 ? "" : "s"}`];
     if (run.neighbours.length && run.shared) on.push("shares");
     const card = element("div", { class: "run", tabindex: "0", "data-launch": run.n, role: "button" }, title, element("div", { class: "said" }, [run.flow, ...on].filter(Boolean).join(" · ")));
+    if (run.wasting) card.append(element("div", { class: "said" }, sentence(run.wasting)));
     const line = doing(run, now());
     if (line) card.append(element("div", { class: "said" }, line));
     if (run.steps && run.step !== null && run.phase !== "gate") {
@@ -100,6 +127,8 @@ function showRunning(active) {
     return card;
   });
   const focused = document.activeElement?.dataset?.launch;
+  const pages = pager(active.length, runningFrom, RUNNING_SHOWN, (from) => { runningFrom = from; show(); });
+  if (pages) cards.push(pages);
   $("running").replaceChildren(...(cards.length ? cards : [element("p", { class: "none" }, "Nothing runs.")]));
   if (focused && $("running").querySelector(`[data-launch="${CSS.escape(focused)}"]`)) $("running").querySelector(`[data-launch="${CSS.escape(focused)}"]`).focus();
 }
@@ -107,21 +136,6 @@ function showRunning(active) {
 function table(heads, rows) {
   const head = element("tr", {}, ...heads.map(([name, kind]) => element("th", { class: kind ?? null, scope: "col" }, name)));
   return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
-}
-
-function showQueue() {
-  if (!pool.queue.length) return $("queue").replaceChildren(element("p", { class: "none" }, "No run waits."));
-  const rows = pool.queue.map((run, position) => {
-    const start = run.expected_start !== null ? `${clock(run.expected_start)}` : run.due > now() ? `due ${clock(run.due)}` : "unknown";
-    return element("tr", { "data-run": run.id },
-      element("td", { class: "figure" }, String(position + 1)), element("td", { class: "name" }, run.name),
-      element("td", {}, sentence(run.reason || "it has just arrived")), element("td", { class: "figure" }, start), element("td", { class: "figure" }, clock(run.submitted)));
-  });
-  const scrolled = $("queue").firstChild?.scrollTop ?? 0;
-  const shown = [table([["#", "figure"], ["Run"], ["Why it waits"], ["Expected start", "figure"], ["Waits since", "figure"]], rows)];
-  if (pool.queued > pool.queue.length) shown.push(element("p", { class: "none" }, `And ${pool.queued - pool.queue.length} more.`));
-  $("queue").replaceChildren(...shown);
-  shown[0].scrollTop = scrolled;
 }
 
 function showFinished(over) {
@@ -152,8 +166,9 @@ async function showRun(launch) {
   }
   if (opened !== launch) return;
   $("run-title").textContent = run.name;
-  $("run-link").hidden = !/^https?:/.test(run.prefect ?? "");
-  $("run-link").href = run.prefect ?? "";
+  const link = safe(run.prefect);
+  $("run-link").hidden = !link;
+  $("run-link").href = link ?? "";
   const from = run.submitted ?? run.granted, weight = newest(run.weights, 1);
   const facts = [
     ["Flow", run.flow || "–"], ["State", run.outcome ?? PHASES[run.phase] ?? "–"], ["Devices", place(run, pool.nodes.length > 1) || "none"],
@@ -165,8 +180,10 @@ async function showRun(launch) {
     ["Expected end", run.expected_end && !run.outcome ? clock(run.expected_end) : "–"],
   ];
   const body = [];
-  const large = curve(run.losses, { width: 800, height: 230, axes: true });
-  if (large) body.push(large);
+  if (run.wasting && !run.outcome) body.push(element("p", { class: "warning" }, `It wastes its device: ${run.wasting}.`));
+  body.push(element("h3", {}, "Phases"), phases(run));
+  const large = curve(run.losses, { width: innerWidth < 600 ? 360 : 800, height: 230, axes: true });
+  if (large) body.push(element("h3", {}, "Loss"), large);
   body.push(element("dl", {}, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))));
   if (run.parts.length) {
     const parts = run.parts.map((part, rank) => element("tr", {}, element("td", { class: "figure" }, String(rank)), element("td", {}, sentence(part.role)), element("td", {}, part.node), element("td", {}, part.devices.join(", ") || "none")));
@@ -176,7 +193,23 @@ async function showRun(launch) {
   const rows = run.story.map(([at, words]) => element("tr", {}, element("td", { class: "figure" }, `+${seconds(Math.max(0, at - from))}`), element("td", {}, sentence(words))));
   if (rows.length) body.push(element("h3", {}, "What happened, and why"), table([["After its submission", "figure"], ["Event"]], rows));
   $("run-body").replaceChildren(...body);
+  history.replaceState(null, "", `#run=${encodeURIComponent(run.id)}`); // its own address, to be kept and handed on
   if (!$("run").open) $("run").showModal();
+}
+
+/** One bar of all phases, and below it what each took. */
+function phases(run) {
+  const until = run.ended ?? now(), lasted = (span) => Math.max(0, (span[2] ?? until) - span[1]);
+  const parts = run.spans.filter((span) => lasted(span) > 0);
+  const bar = element("div", { class: "phases", role: "img", "aria-label": parts.map((span) => `${PHASES[span[0]] ?? span[0]} ${seconds(lasted(span))}`).join(", ") });
+  const list = element("div", { class: "legend" });
+  for (const span of parts) {
+    const part = element("i", { class: span[0] });
+    part.style.flexGrow = String(lasted(span));
+    bar.append(part);
+    list.append(element("span", {}, element("i", { class: span[0] }), `${PHASES[span[0]] ?? span[0]} ${seconds(lasted(span))}`));
+  }
+  return element("div", {}, bar, list);
 }
 
 function open(launch) {
@@ -188,7 +221,7 @@ function open(launch) {
 function openLinked() {
   const id = new URLSearchParams(location.hash.slice(1)).get("run");
   const found = id && [...pool.runs.values()].filter((run) => run.id === id).pop();
-  if (found) { history.replaceState(null, "", "#"); open(found.n); }
+  if (found && opened !== found.n) open(found.n);
 }
 
 // -- the pointer, the keys, the clock -----------------------------------------------------------------------------------
@@ -208,14 +241,16 @@ document.addEventListener("keydown", (event) => {
 });
 $("close").addEventListener("click", () => $("run").close());
 $("run").addEventListener("click", (event) => { if (event.target === $("run")) $("run").close(); });
-$("run").addEventListener("close", () => { opened = null; });
+$("run").addEventListener("close", () => { opened = null; history.replaceState(null, "", " "); });
 lanes.canvas.addEventListener("click", (event) => {
   const box = lanes.at(event.offsetX, event.offsetY);
-  if (box) open(box.run.n);
+  if (box) return open(box.run.n);
+  const node = lanes.nodeAt(event.offsetY);
+  if (node !== null) { lanes.turn(node); lanes.draw(pool, now()); }
 });
 lanes.canvas.addEventListener("pointermove", (event) => {
   const box = lanes.at(event.offsetX, event.offsetY), tip = $("tip");
-  lanes.canvas.style.cursor = box ? "pointer" : "default";
+  lanes.canvas.style.cursor = box || lanes.nodeAt(event.offsetY) !== null ? "pointer" : "default";
   tip.hidden = !box;
   if (!box) return;
   const { run, rank } = box, part = instances(run)[rank];

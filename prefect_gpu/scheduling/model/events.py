@@ -167,6 +167,27 @@ class MemoryExhausted:
 
 
 @dataclass(frozen=True)
+class WasteNoticed:
+    """A run holds its devices without using them.
+
+    Attributes:
+        reason: What was seen, as a part of a sentence.
+        share_bytes: Others may join it from now on, if so much memory of each device is left to it; None: as before.
+    """
+
+    job: str
+    reason: str
+    share_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class WasteEnded:
+    """It uses them again. Nobody joins it any more; whoever is there stays."""
+
+    job: str
+
+
+@dataclass(frozen=True)
 class SlowdownMeasured:
     """A run's speed alone, divided by its speed now (DeepShare's contention sensitivity; 1 is undisturbed).
 
@@ -299,6 +320,8 @@ Event = (
     | UtilisationMeasured
     | SpeedMeasured
     | MemoryExhausted
+    | WasteNoticed
+    | WasteEnded
     | SlowdownMeasured
     | CompanyLearned
     | ContentionLearned

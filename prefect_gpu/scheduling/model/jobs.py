@@ -239,6 +239,7 @@ class Job:
         warned_of: The end of its devices that it was told of last, on the clock of events.
         cores_before: How many cores it had before a policy took some from it, by policy; see ``cores/ledger.py``. It is
             never changed in place either.
+        opened: Whether others may join it although it asked for its devices alone, as it does not use them.
     """
 
     id: str
@@ -271,6 +272,7 @@ class Job:
     expired: bool = False
     asked_shares: dict[str, tuple[float, str]] = field(default_factory=dict)
     cores_before: dict[str, int] = field(default_factory=dict)
+    opened: bool = False
 
     @property
     def active(self) -> bool:

@@ -238,6 +238,15 @@ class State(DeviceBooks):
         self.occupy(job)
         self.accept(job)
 
+    def open_to_others(self, job: Job, memory_bytes: int) -> None:
+        """A running job that had its devices alone is left so much memory of each: whoever shares may join it."""
+        placement = job.placement
+        assert placement is not None
+        self.occupy(job, -1)
+        job.request = replace(job.request, exclusive=False, gpu_memory_bytes=memory_bytes, automatic=False)
+        job.placement = replace(placement, memory_bytes=memory_bytes, shared=True)
+        self.occupy(job)
+
     def release(self, job: Job, now: float) -> None:
         """Take a job's placement away. It neither waits nor runs then: :meth:`admit` or :meth:`forget` it."""
         if job.placement is None:
@@ -256,7 +265,7 @@ class State(DeviceBooks):
         if self._overfilled:
             self._overfilled = {id_ for id_ in self._overfilled if self._conflict(id_)}
         job.placement, job.granted_at, job.hold, job.behind, job.done_at = None, None, None, None, None
-        job.cores_before = {}
+        job.cores_before, job.opened = {}, False
 
     def rearrange(self, moves: Sequence[tuple[Job, Placement]]) -> None:
         """Change the placements of several running jobs at once: some go where others were."""
