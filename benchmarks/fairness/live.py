@@ -90,9 +90,13 @@ async def _send(pool: Pool, folder: Path, orders: dict[str, Order], seconds: flo
                 number += 1
                 name = f"{owner}-{number:03d}"
                 length_s = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
-                files = [str(folder / f"{name}.{end}") for end in ("result", "notes")]
                 order = orders[name] = Order(
-                    round(length_s / STEP_S), number, *files, step_s=(STEP_S,), checkpoint_s=CHECKPOINT_S
+                    round(length_s / STEP_S),
+                    number,
+                    str(folder / f"{name}.result"),
+                    str(folder / f"{name}.notes"),
+                    step_s=(STEP_S,),
+                    checkpoint_s=CHECKPOINT_S,
                 )
                 estimate = Estimate(length_s, LAUNCHING_S, restart_s=CHECKPOINT_S)
                 request = Request(preemptible=True, owner=owner, kind=owner)
