@@ -203,7 +203,8 @@ class Standing:
         """The turns of the next jobs of several lines, each as (what it asks for, whether it is late).
 
         Of one owner's lines, those that come first are to be first. Where the first is late, and wider than what the
-        owner may have, its others borrow until it has been given its devices: else they would keep it out for ever.
+        owner may have, its others borrow until it has been given its devices, but for those that are guaranteed: else
+        they would keep it out for ever.
         """
         found, held_back = [], set()
         for request, late in lines:
@@ -211,7 +212,7 @@ class Standing:
             kind = self._kind_of_next(request)
             if not request.total_gpus:
                 kind = GUARANTEED
-            elif owner in held_back:
+            elif owner in held_back and kind != GUARANTEED:
                 kind = BORROWED
             elif late and kind == BORROWED:
                 held_back.add(owner)
