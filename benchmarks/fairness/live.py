@@ -20,6 +20,7 @@ from benchmarks._elastic_training import VARIABLE, Network, Order
 from benchmarks._host.pool import Pool, Run, module, virtual_node
 from benchmarks.fairness.simulated import Meter
 from benchmarks.fairness.workload import WEIGHTS, promised
+from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Quotas
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
@@ -90,9 +91,13 @@ async def _send(pool: Pool, folder: Path, orders: dict[str, Order], seconds: flo
                 number += 1
                 name = f"{owner}-{number:03d}"
                 length_s = SHORTEST_S * (LONGEST_S / SHORTEST_S) ** chance.random()
-                files = [str(folder / f"{name}.{end}") for end in ("result", "notes")]
                 order = orders[name] = Order(
-                    round(length_s / STEP_S), number, *files, step_s=(STEP_S,), checkpoint_s=CHECKPOINT_S
+                    round(length_s / STEP_S),
+                    number,
+                    str(folder / f"{name}.result"),
+                    str(folder / f"{name}.notes"),
+                    step_s=(STEP_S,),
+                    checkpoint_s=CHECKPOINT_S,
                 )
                 estimate = Estimate(length_s, LAUNCHING_S, restart_s=CHECKPOINT_S)
                 request = Request(preemptible=True, owner=owner, kind=owner)
@@ -103,16 +108,11 @@ async def _send(pool: Pool, folder: Path, orders: dict[str, Order], seconds: flo
 
 def _holds(pool: Pool) -> Counter[str]:
     """By owner: devices of its processes, whatever these do; of one that waits behind another, none."""
-    found: Counter[str] = Counter()
-    for launch in pool.controller.runs.values():
-        if not launch.record.gated and not any(
-            other is not launch
-            and set(other.record.placement.all_devices) & set(launch.record.placement.all_devices)
-            and other.record.times.get("granted", 0.0) < launch.record.times.get("granted", 0.0)
-            for other in pool.controller.runs.values()
-        ):
-            found[launch.record.request.owner] += len(launch.record.placement.all_devices)
-    return found
+    devices: dict[str, Launch] = {}
+    for launch in sorted(pool.controller.runs.values(), key=lambda one: one.record.times.get("granted", 0.0)):
+        for device in launch.record.placement.all_devices:  # whoever was there first has it until its process is gone
+            devices.setdefault(device, launch)
+    return Counter(launch.record.request.owner for launch in devices.values())
 
 
 def _wants(pool: Pool) -> Counter[str]:

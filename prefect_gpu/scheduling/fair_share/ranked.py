@@ -60,7 +60,9 @@ def _kinds(standing: Standing, by_owner: Mapping[str, list[Unit]], running: Sequ
         kept = standing.has.get(owner, 0.0) - sum(unit.width for unit in units if id(unit) in runs)
         held_back = False  # nobody overtakes a late job that does not fit its owner's allowance yet
         for unit in units:
-            kind = BORROWED if held_back else standing.kind_of(owner, kept + unit.width)
+            kind = standing.kind_of(owner, kept + unit.width)
+            if held_back and kind != GUARANTEED:
+                kind = BORROWED
             if kind == BORROWED:
                 held_back |= unit.rank[1] == _LATE and id(unit) not in runs
             else:

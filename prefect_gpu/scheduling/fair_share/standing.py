@@ -63,6 +63,7 @@ class Standing:
     ) -> None:
         self.shares, self.usage, self.devices = shares, usage, devices
         self.holds, self.firm, self.waits = holds, firm, waits
+        self._coming = coming
         self.has = _sum(holds, coming)  # what is in its hands, now or soon
         self.tree = Tree(shares, {*self.has, *waits, *usage.had, *usage.owed})
         wants = {owner: self.has.get(owner, 0.0) + waits.get(owner, 0.0) for owner in self.tree.leaf}
@@ -101,8 +102,11 @@ class Standing:
         return TOLERATED * sum(self.usage.had.values())
 
     def kind_of(self, owner: str, devices: float) -> int:
-        """What the last of so many devices are to their owner: guaranteed, owed, or borrowed."""
-        if devices <= self.guaranteed_to(owner) + _EVEN:
+        """What the last of so many devices are to their owner: guaranteed, owed, or borrowed.
+
+        What its jobs are only prepared for counts, but not as guaranteed: nobody knows when they will have it.
+        """
+        if devices - self._coming.get(owner, 0.0) <= self.guaranteed_to(owner) + _EVEN:
             return GUARANTEED
         if self.usage.behind(owner) > self.tolerated and devices <= self._allowed(owner, -self.tolerated) + _EVEN:
             return BEHIND
@@ -203,7 +207,8 @@ class Standing:
         """The turns of the next jobs of several lines, each as (what it asks for, whether it is late).
 
         Of one owner's lines, those that come first are to be first. Where the first is late, and wider than what the
-        owner may have, its others borrow until it has been given its devices: else they would keep it out for ever.
+        owner may have, its others borrow until it has been given its devices, but for those that are guaranteed: else
+        they would keep it out for ever.
         """
         found, held_back = [], set()
         for request, late in lines:
@@ -211,7 +216,7 @@ class Standing:
             kind = self._kind_of_next(request)
             if not request.total_gpus:
                 kind = GUARANTEED
-            elif owner in held_back:
+            elif owner in held_back and kind != GUARANTEED:
                 kind = BORROWED
             elif late and kind == BORROWED:
                 held_back.add(owner)

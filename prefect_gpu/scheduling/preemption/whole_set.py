@@ -25,6 +25,7 @@ from prefect_gpu.scheduling.preemption.units import Unit, credit_of, restart_s, 
 from prefect_gpu.scheduling.state.endings import lasts_until
 from prefect_gpu.scheduling.state.fits import usable_now
 from prefect_gpu.scheduling.state.lengths import expected_left
+from prefect_gpu.scheduling.state.state import State
 from prefect_gpu.scheduling.state.waiting import Key, Line
 
 _MOST_WAITING = 64  # of each width, looked at in one decision: what fits besides is started without stopping anybody
@@ -175,7 +176,10 @@ class WholeSet(Action):
         movable = {
             unit
             for unit in stays
-            if len(unit.spots) == 1 and not unit.job.request.shareable and lasts_until(unit.job, pool.ends_at, state)
+            if len(unit.spots) == 1
+            and not unit.job.request.shareable
+            and decision.may_stop(unit.job)
+            and lasts_until(unit.job, pool.ends_at, state)
         }
         seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
         counts: Counter[str] = Counter()
@@ -258,9 +262,10 @@ class WholeSet(Action):
         graceful = decision.abilities.preemption is Preemption.GRACEFUL
         partly, priorities, crowded = not pool.has_all(window), dict[str, int](), state.crowded
         shares = state.quotas.shares is not None  # what is guaranteed is given back at any time
+        may_stop = decision.may_give_way if shares else decision.may_stop
         found = []
         for job in pool.running(window, state):
-            if job.status is Status.SAVING or not decision.may_stop(job):
+            if job.status is Status.SAVING or not may_stop(job):
                 continue
             unit = known.get(job.id)
             if unit is None or unit.placement is not job.placement or unit.shares:
@@ -272,7 +277,7 @@ class WholeSet(Action):
             devices = unit.placement.all_devices if kept or crowded else ()  # type: ignore[union-attr]
             if any(device in kept for device in devices):
                 continue
-            if any(device in crowded and len(state.occupants(device)) > len(unit.jobs) for device in devices):
+            if any(device in crowded and _others_on(device, unit, state, shares) for device in devices):
                 continue  # whoever saves there, or was found there, keeps the device
             priority = priorities.get(job.queue)
             if priority is None:
@@ -340,6 +345,12 @@ class WholeSet(Action):
                 unit.worth = value(width, left)
                 found.append(unit)
         return found
+
+
+def _others_on(device: str, unit: Unit, state: State, shares: bool) -> bool:
+    """Whether somebody else is there; one that is prepared behind the unit goes with it, where there are shares."""
+    on_it = state.occupants(device)
+    return sum(not shares or one.behind is None for one in on_it) > len(unit.jobs)
 
 
 def why_it_waits(decision: Decision, line: Line) -> tuple[str, Callable[[], str]]:
