@@ -65,8 +65,8 @@ def rounds_of(count: int, shortest_s: float, longest_s: float) -> list[int]:
     """
     begun: list[float] = []
     trees = 200
-    training.fit(trees, lambda: begun.append(time.perf_counter()), lambda loss: None)
-    per_s = trees / (time.perf_counter() - begun[0])
+    training.fit(trees, lambda: begun.append(time.process_time()), lambda loss: None)
+    per_s = trees / (time.process_time() - begun[0])  # of a core, whoever else wants it
     ratio = longest_s / shortest_s
     seconds = [shortest_s * ratio ** (number / max(1, count - 1)) for number in range(count)]
     mixed = [one for pair in zip(seconds[: count // 2], seconds[: count // 2 - 1 : -1], strict=True) for one in pair]

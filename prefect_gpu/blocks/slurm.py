@@ -31,6 +31,7 @@ class SlurmShape(BaseModel):
         minimum: Allocations that are kept even without work.
         maximum: Allocations that there may be at once.
         gpu_memory: Memory of each GPU, such as ``80GiB``. It says, before there is a node, which runs fit.
+        gpu_kind: Product name of its GPUs, such as ``NVIDIA A100``, for the same reason.
         virtual_devices: Virtual devices of each node, on nodes without GPUs. They are not GPUs.
         virtual_device_memory: Memory of each of them, such as ``8GiB``.
     """
@@ -52,6 +53,7 @@ class SlurmShape(BaseModel):
     minimum: int = Field(default=0, ge=0)
     maximum: int = Field(default=1, ge=1)
     gpu_memory: str | None = None
+    gpu_kind: str = ""
     virtual_devices: int = Field(default=0, ge=0)
     virtual_device_memory: str = "8GiB"
 
@@ -184,6 +186,7 @@ class GpuSlurm(StrictBlock):
                 python=self.python or python,
                 minimum=shape.minimum,
                 maximum=shape.maximum,
+                gpu_kind=shape.gpu_kind,
                 virtual_devices=shape.virtual_devices,
                 virtual_device_memory_bytes=parse_bytes(shape.virtual_device_memory, field="virtual_device_memory"),
                 gpu_memory_bytes=parse_bytes(shape.gpu_memory, field="gpu_memory") if shape.gpu_memory else 0,

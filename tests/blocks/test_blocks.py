@@ -150,7 +150,7 @@ def test_a_file_may_refer_to_files_and_variables(tmp_path: Path, monkeypatch: py
         (f"block: x: {SECRET}", "is no YAML at line 1"),
         (
             "block: gpu-pool\nname: a",
-            "is not known: write checkpoint-storage, gpu-cluster or gpu-slurm",
+            "is not known: write checkpoint-storage, gpu-cluster, gpu-quota or gpu-slurm",
         ),
         ("block: gpu-cluster", "name=None: give the block a name"),
         ("block: gpu-cluster\nname: a\nca: {from_file: nowhere.pem}", "nowhere.pem cannot be read: No such file"),

@@ -153,7 +153,7 @@ class Agent:
             "cpus": list(inventory.cpus[:granted]),
             "devices": [
                 {"id": one.id, "kind": one.kind, "memory_bytes": one.memory_bytes, "virtual": one.virtual}
-                | {"cores": list(one.cores)}
+                | {"cores": list(one.cores), "capability": one.capability, "links": list(one.links)}
                 for one in inventory.devices
             ],
             "findings": [f"{one.text} {one.remedy or ''}".strip() for one in inventory.findings if one.level != "ok"],

@@ -44,13 +44,16 @@ class Lent:
 
 def node_of(name: str, told: Mapping[str, Any]) -> Node:
     """What an agent says of its node, for the scheduler."""
+    names = {one["id"]: f"{name}/{one['id']}" if one["virtual"] else str(one["id"]) for one in told["devices"]}
     devices = tuple(
         Device(
-            f"{name}/{one['id']}" if one["virtual"] else str(one["id"]),
+            names[one["id"]],
             str(one["kind"]),
             int(one["memory_bytes"]),
             bool(one["virtual"]),
             tuple(one["cores"]),
+            capability=None if one["capability"] is None else tuple(one["capability"]),
+            links=tuple(names[other] for other in one["links"] if other in names),
         )
         for one in told["devices"]
     )

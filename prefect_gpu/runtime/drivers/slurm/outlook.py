@@ -42,10 +42,11 @@ def _fits_none(run: Wanted, plan: Plan) -> Coming:
         )
     request = run.request
     instances = request.workers + request.servers
+    kinds = f" ({' or '.join(request.wants.kinds)})" if request.wants is not None and request.wants.kinds else ""
     cores = f" and {request.cpus} cores" if request.cpus else ""
     memory = f" with {request.gpu_memory_bytes / 2**30:.1f} GiB each" if request.gpu_memory_bytes else ""
     each = f" for each of {instances} instances" if instances > 1 else ""
-    asked = f"it asks for {request.gpus} device{'s' * (request.gpus != 1)}{memory}{cores}{each}"
+    asked = f"it asks for {request.gpus} device{'s' * (request.gpus != 1)}{kinds}{memory}{cores}{each}"
     there = "; ".join(map(_words, plan.shapes))
     return Coming(f"{asked}, and no shape of the block gpu-slurm holds that ({there})", possible=False)
 
@@ -54,5 +55,6 @@ def _words(shape: Shape) -> str:
     nodes = f"{shape.nodes} nodes, each with " if shape.nodes > 1 else ""
     memory = shape.virtual_device_memory_bytes if shape.virtual_devices else shape.gpu_memory_bytes
     of = f" of {memory / 2**30:.1f} GiB" if memory else ""
-    devices = f"{shape.devices} device{'s' * (shape.devices != 1)}{of}"
+    kind = f" ({shape.gpu_kind})" if shape.gpu_kind else ""
+    devices = f"{shape.devices} device{'s' * (shape.devices != 1)}{kind}{of}"
     return f"{shape.name}: {nodes}{devices} and {shape.cpus} core{'s' * (shape.cpus != 1)}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prefect_gpu.runtime.drivers.base import Wanted
+from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.scheduling.model.jobs import Request
 
 _STARTS_S = 10.0  # from its start by Slurm until the first run can begin
@@ -34,6 +35,7 @@ class Shape:
         virtual_devices: Virtual devices of each node, on nodes without GPUs. They are not GPUs.
         virtual_device_memory_bytes: Memory of each of them.
         gpu_memory_bytes: Memory of each GPU, as far as it is known before there is a node; 0: unknown.
+        gpu_kind: Product name of its GPUs, likewise; empty: unknown.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Shape:
     virtual_devices: int = 0
     virtual_device_memory_bytes: int = 8 << 30
     gpu_memory_bytes: int = 0
+    gpu_kind: str = ""
 
     @property
     def devices(self) -> int:
@@ -70,11 +73,17 @@ class Shape:
     def instances(self, request: Request) -> int:
         """How many instances of a run one allocation can hold; 0: none."""
         memory = self.virtual_device_memory_bytes if self.virtual_devices else self.gpu_memory_bytes
-        if memory and (request.gpu_memory_bytes or 0) > memory:
+        if (memory and (request.gpu_memory_bytes or 0) > memory) or not self._is_wanted(request):
             return 0
         by_cpus = self.cpus // request.cpus if request.cpus else self.cpus
         by_devices = self.devices // request.gpus if request.gpus else by_cpus
         return self.nodes * min(by_cpus, by_devices)
+
+    def _is_wanted(self, request: Request) -> bool:
+        """Whether its kind of GPU, as far as it is known, is one that the run wants."""
+        if request.wants is None or not self.gpu_kind:
+            return True
+        return replace(request.wants, capability=()).accepts(Device("", self.gpu_kind, 0))
 
     def holds(self, request: Request) -> bool:
         """Whether as many allocations of this shape as there may be can hold the run."""

@@ -13,6 +13,7 @@ from prefect_gpu.runtime.drivers.base import Wanted
 from prefect_gpu.runtime.drivers.slurm.demand import Decision, Held, decide
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.jobs import Request
+from prefect_gpu.scheduling.model.kinds import Wants
 
 SMALL = Shape("small", minutes=60, gres="gpu:2", cpus=8, maximum=4)
 LARGE = Shape("large", minutes=600, nodes=2, gres="gpu:4", cpus=8, maximum=2)
@@ -114,6 +115,14 @@ def test_more_work_never_asks_for_less(plan: Plan, runs: list[Wanted], shapes: l
 )
 def test_as_many_as_the_work_is_worth(runs: list[Wanted], held: list[Held], submit: dict[str, int]) -> None:
     assert decide(PLAN, runs, held).submit == submit
+
+
+def test_who_wants_a_kind_of_device_gets_a_shape_of_that_kind() -> None:
+    small = dataclasses.replace(SMALL, gpu_kind="NVIDIA T4")
+    plan = dataclasses.replace(PLAN, shapes=(small, dataclasses.replace(LARGE, gpu_kind="NVIDIA A100-SXM4-80GB")))
+    wants = Wanted(Request(wants=Wants(kinds=("A100",))))
+    assert decide(plan, [wants, run()], []).submit == {"large": 1, "small": 1}
+    assert decide(plan, [Wanted(Request(wants=Wants(kinds=("H100",))))], []).submit == {}
 
 
 def test_who_needs_longer_than_a_shape_is_there_gets_a_longer_one() -> None:
