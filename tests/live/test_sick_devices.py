@@ -29,7 +29,7 @@ async def test_runs_leave_a_gpu_that_falls_off_the_bus(pool: LivePool, tmp_path:
     lines = [DRIVER, *(gpu(number, total=8 << 30, reserved=0, used=0) for number in range(2))]
     driver.says(*lines)
     env = driver.environment()
-    told = {name: env[name] for name in ("LD_LIBRARY_PATH", "NVML_STUB_STATE")}
+    told = {name: env[name] for name in ("LD_LIBRARY_PATH", "NVML_STUB_STATE")} | {"CUDA_VISIBLE_DEVICES": "0,1"}
     pool.start_worker(others=told, learn="false")
     traces, hurry = [tmp_path / f"trace-{who}" for who in "ab"], tmp_path / "hurry"
     runs = [
