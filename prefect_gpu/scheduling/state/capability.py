@@ -125,8 +125,8 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
             if joined < request.gpus:
                 return (
                     f"nvlink=True with gpus={request.gpus} is more than any node has connected over NVLink "
-                    f"({joined if joined > 1 else 'none'}): ask for {'fewer' if joined > 1 else 'gpus=1'}, or leave nvlink "
-                    "out"
+                    f"({joined if joined > 1 else 'none'}): ask for {'fewer' if joined > 1 else 'gpus=1'}, or leave "
+                    "nvlink out"
                 )
         most, of_kind = max(map(len, devices.values())), " of the kind that it asks for"
     if request.spans and request.gpus > state.device_count:
