@@ -65,9 +65,13 @@ class CordonWatch:
         """Look for ever."""
         while True:
             await asyncio.sleep(EVERY_S)
-            before, nodes = self._fleet.cordoned, self._fleet.nodes
-            if not self.heed():
-                continue
-            if self._fleet.nodes != nodes:
-                self._tell(ev.NodesChanged(self._fleet.nodes))
-            self.clear({device: one for device, one in self._fleet.cordoned.items() if device not in before})
+            self.look()
+
+    def look(self) -> None:
+        """If the file has changed, tell the scheduler, and ask whoever is on devices that went out of service."""
+        before, nodes = self._fleet.cordoned, self._fleet.nodes
+        if not self.heed():
+            return
+        if self._fleet.nodes != nodes:
+            self._tell(ev.NodesChanged(self._fleet.nodes))
+        self.clear({device: one for device, one in self._fleet.cordoned.items() if device not in before})
