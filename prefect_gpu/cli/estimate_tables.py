@@ -18,7 +18,7 @@ from prefect_gpu.reporting import accuracy as figures
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prefect_gpu.estimation.explanation import Deduced, Explanation, Neighbour
+    from prefect_gpu.estimation.explanation import Deduced, Explanation, Neighbour, OnKind
     from prefect_gpu.estimation.throughput.scaling_curve import Speed
 
 _LABELS = {
@@ -76,6 +76,9 @@ def show_explanation(
     if explained.speeds:
         heading(screen, "Its speed on other numbers of devices, as an elastic run's is planned")
         screen.print(_speeds(explained.speeds))
+    if explained.kinds:
+        heading(screen, "On other kinds of devices")
+        screen.print(_kinds(explained.kinds, found))
     if explained.neighbours:
         heading(screen, "Finished runs most like it")
         screen.print(_neighbours(explained.neighbours, names))
@@ -132,6 +135,17 @@ def _speeds(speeds: Sequence[Speed]) -> Table:
         times = f"{one.steps_per_s / first:.2f}" if first > 0 else "–"
         source = f"{common.plural(one.runs, 'run')} on this count" if one.runs else "other counts, cautiously"
         table.add_row(str(one.gpus), f"{one.steps_per_s:.3g}", times, source)
+    return table
+
+
+def _kinds(kinds: Sequence[OnKind], found: r.RunEstimate) -> Table:
+    table = table_of("", "Expected", f"{found.coverage:.0%} lie between", "and", "Known from")
+    table.columns[-1].justify = "left"
+    target = r.TRAINING_S if r.TRAINING_S in found.targets else r.STEP_S
+    for one in sorted(kinds, key=lambda one: one.seconds.median):
+        source = f"{common.plural(one.runs, 'run')} there" if one.runs else "what other flows gain or lose there"
+        figures_of = (one.seconds.median, one.seconds.low, one.seconds.high)
+        table.add_row(one.kind, *(amount(target, value) for value in figures_of), source)
     return table
 
 

@@ -12,7 +12,7 @@ from prefect_gpu.estimation.accuracy import Score
 from prefect_gpu.estimation.program.features import Value, flatten, plain_name
 from prefect_gpu.estimation.program.gaussian_process import LEAST_RUNS
 from prefect_gpu.estimation.program.model import STEPS, ProgramModel
-from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TRAINING_S, Known, RunEstimate
+from prefect_gpu.estimation.runs import MEMORY_BYTES, STEP_S, TRAINING_S, Interval, Known, RunEstimate
 from prefect_gpu.estimation.scales import is_logarithmic
 from prefect_gpu.estimation.throughput.scaling_curve import Speed, speeds_on
 
@@ -59,6 +59,20 @@ class Deduced:
 
 
 @dataclass(frozen=True)
+class OnKind:
+    """What a run would take on one kind of device.
+
+    Attributes:
+        seconds: Of its training; of one step, where the number of steps is unknown.
+        runs: Finished runs of the program on that kind; 0: it follows from what other programs gain or lose there.
+    """
+
+    kind: str
+    seconds: Interval
+    runs: int
+
+
+@dataclass(frozen=True)
 class Explanation:
     """An estimate and where it comes from.
 
@@ -72,6 +86,7 @@ class Explanation:
         left_out: By target, how well the runs of this program are estimated from its other runs.
         regressors: By target, the regressor that was chosen across programs; only of a program that is new.
         speeds: Its speed on 1, 2, 3 … devices, where runs of the program were elastic or have had different numbers.
+        kinds: What it takes on each kind of device of which something is known, if these are several.
     """
 
     known: Known
@@ -82,6 +97,7 @@ class Explanation:
     left_out: Mapping[str, Score] = field(default_factory=dict)
     regressors: Mapping[str, str] = field(default_factory=dict)
     speeds: tuple[Speed, ...] = ()
+    kinds: tuple[OnKind, ...] = ()
 
 
 def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5, max_gpus: int = 1) -> Explanation:
@@ -115,6 +131,10 @@ def explain(estimator: Estimator, known: Known, *, most_neighbours: int = 5, max
         _deduced(model, known),
         _left_out(model, estimator.calibration.known),
         speeds=_speeds(model, known, max_gpus),
+        kinds=tuple(
+            OnKind(kind, seconds, estimator.kinds.seen(known.program)[kind])
+            for kind, seconds in estimator.by_kind(known, estimator.kinds.known).items()
+        ),
     )
 
 

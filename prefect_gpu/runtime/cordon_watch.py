@@ -68,10 +68,14 @@ class CordonWatch:
         """Look for ever."""
         while True:
             await asyncio.sleep(EVERY_S)
-            self.heed()
-            self._cleared &= self._fleet.cordoned.keys()
-            nodes = self._fleet.nodes
-            if nodes != self._told:
-                self._told = nodes
-                self._tell(ev.NodesChanged(nodes))
-            self.clear(self._fleet.cordoned)
+            self.look()
+
+    def look(self) -> None:
+        """If anything has changed, tell the scheduler, and ask whoever is on devices that went out of service."""
+        self.heed()
+        self._cleared &= self._fleet.cordoned.keys()
+        nodes = self._fleet.nodes
+        if nodes != self._told:
+            self._told = nodes
+            self._tell(ev.NodesChanged(nodes))
+        self.clear(self._fleet.cordoned)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,19 +26,22 @@ def driver(tmp_path: Path) -> NvmlStub:
     return NvmlStub(build(tmp_path / "nvml"), tmp_path / "nvml-state")
 
 
-async def test_runs_leave_a_gpu_that_falls_off_the_bus(pool: LivePool, tmp_path: Path, driver: NvmlStub) -> None:
+async def test_runs_leave_a_gpu_that_falls_off_the_bus(
+    pool: LivePool, tmp_path: Path, driver: NvmlStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool.sandbox, "_popen", subprocess.Popen)  # a forged worker would not load the stand-in
     lines = [DRIVER, *(gpu(number, total=8 << 30, reserved=0, used=0) for number in range(2))]
     driver.says(*lines)
     env = driver.environment()
-    told = {name: env[name] for name in ("LD_LIBRARY_PATH", "NVML_STUB_STATE")}
+    told = {name: env[name] for name in ("LD_LIBRARY_PATH", "NVML_STUB_STATE")} | {"CUDA_VISIBLE_DEVICES": "0,1"}
     pool.start_worker(others=told, learn="false")
     traces, hurry = [tmp_path / f"trace-{who}" for who in "ab"], tmp_path / "hurry"
     runs = [
         await pool.submit(
-            "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03,
+            "carries_on", job_variables={"preemptible": True, "owner": who}, trace=str(trace), steps=STEPS, step_s=0.03,
             hurry=str(hurry),
         )
-        for trace in traces
+        for who, trace in zip(("ann", "bob"), traces, strict=True)
     ]  # fmt: skip
 
     async def command(*arguments: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import Controller
+from prefect_gpu.runtime.cordons import Cordons
 from prefect_gpu.runtime.drivers.base import Driver, ExitReport, LaunchError, LaunchSpec, RunHandle
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.launch import Launch
@@ -590,6 +591,7 @@ class World:
     def __init__(self, folder: Path, devices: int = 1) -> None:
         self.folder = folder
         self.node = _node(devices)
+        self.cordons = Cordons(folder)
         self.now = 1_000_000.0
         self.submitted: dict[str, tuple[Request, str, Estimate]] = {}
         self.claimed: set[str] = set()
@@ -805,6 +807,16 @@ class World:
 
         self.do(tell)
 
+    def cordon(self, number: int) -> None:
+        """A device is taken out of service."""
+        self.cordons.add({self.node.devices[number % len(self.node.devices)].id: "its fan is loud"})
+        self.do(lambda: self.worker.controller.cordons.look())
+
+    def uncordon(self) -> None:
+        """All devices are put back."""
+        self.cordons.remove(*self.cordons.read())
+        self.do(lambda: self.worker.controller.cordons.look())
+
     def order(self, run_id: str, how: str) -> None:
         """A run is to leave its place: to ``"wait"``, or to ``"move"``."""
         self.orders.append((run_id, how))
@@ -835,6 +847,7 @@ class World:
         self.hurry()
         self.set_quota(None)
         self.notice(None)
+        self.uncordon()
         for run_id in sorted(self.suspended):
             self.resume(run_id)
         for process in self.processes.values():

@@ -158,6 +158,15 @@ class Faults(RuleBasedStateMachine):
         self.world.resume(sorted(self.world.suspended)[number % len(self.world.suspended)])
 
     @rule(number=st.integers(0, 7))
+    def a_device_is_taken_out_of_service(self, number: int) -> None:
+        self.world.cordon(number)
+
+    @precondition(lambda self: self.world.cordons.read())
+    @rule()
+    def the_devices_are_put_back(self) -> None:
+        self.world.uncordon()
+
+    @rule(number=st.integers(0, 7))
     def a_run_is_cancelled(self, number: int) -> None:
         self.world.cancel(f"run-{number % len(self.world.submitted)}")
 

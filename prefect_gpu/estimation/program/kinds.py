@@ -57,6 +57,11 @@ class KindRatios:
         if cells:
             self._learn(cells)
 
+    @property
+    def known(self) -> list[str]:
+        """All kinds that some program has completed runs on."""
+        return sorted(set().union(*self._seen.values()))
+
     def seen(self, program: str) -> Counter[str]:
         """The kinds that a program has completed runs on, and how many."""
         return self._seen.get(program, Counter())

@@ -121,12 +121,12 @@ def explain_impossible(request: Request, state: DeviceBooks) -> str:
         if not any(devices.values()):
             return why_unwanted(request.wants, [one for node in state.nodes.values() for one in node.devices])
         if request.needs_links:
-            each = max((len(group) for of_node in devices.values() for group in linked(of_node)), default=1)
-            if each < request.gpus:
+            joined = max((len(group) for of_node in devices.values() for group in linked(of_node)), default=1)
+            if joined < request.gpus:
                 return (
                     f"nvlink=True with gpus={request.gpus} is more than any node has connected over NVLink "
-                    f"({each if each > 1 else 'none'}): ask for {'fewer' if each > 1 else 'gpus=1'}, or leave nvlink "
-                    "out"
+                    f"({joined if joined > 1 else 'none'}): ask for {'fewer' if joined > 1 else 'gpus=1'}, or leave "
+                    "nvlink out"
                 )
         most, of_kind = max(map(len, devices.values())), " of the kind that it asks for"
     if request.spans and request.gpus > state.device_count:
