@@ -6,12 +6,16 @@
 With ``--traces``, real arrivals are replayed to the profile ``adaptive``: three of ElasticFlow's clusters
 (github.com/microsoft/elasticflow-traces, elasticflow/cluster01, 03 and 05.csv). DIR holds them at any depth. Half of
 the jobs, by chance, want their deadline promised, 1.1 to 3 times their duration after their submission; the others may
-be stopped for them. The durations are unknown and are learned from the jobs that have ended (model, GPUs, batch size,
-and iterations, as their submitters know them). The oracle is the same scheduler with the true durations. The first
+be stopped for them. The oracle is the same scheduler with the true durations. The others must be learned from the jobs
+that have ended: their model, GPUs and batch size are known, and how long they have until their deadline. The first
 fifth of each replay, in which nothing was learned yet, is not counted.
 
-Looked at while this was built: cluster02 of the same traces, and Muri's trace 3. The three above were not, before the
-figures in the docs were measured.
+``--iterations`` also tells how many iterations a job has. In these traces that says how long it takes to within a few
+per cent. Then nearly all promises are kept, more than were said: none is made that the intervals do not allow, so there
+is nothing by which fewer could be kept, and ``at most 95`` need not hold.
+
+Looked at while this was built: cluster02 of the same traces. The three above were first run with iterations (kept 99,
+93 and 100 of 100; refused within 3.5 points of the oracle); that the claims are made without was decided on cluster02.
 
 With ``--live``, sixty short trainings run in a pool of two virtual devices: some teach how long they take, the others
 want promises.
@@ -36,7 +40,7 @@ TRACES = (
 KEPT, APART = (87.0, 95.0), 5.0
 
 
-def replays(traces: Path, quick: bool) -> tuple[list[Claim], dict[str, Any]]:
+def replays(traces: Path, quick: bool, iterations: bool) -> tuple[list[Claim], dict[str, Any]]:
     """Each trace with durations that are learned, and with those that are known."""
     claims: list[Claim] = []
     details: dict[str, Any] = {}
@@ -45,7 +49,8 @@ def replays(traces: Path, quick: bool) -> tuple[list[Claim], dict[str, Any]]:
         jobs = jobs[: len(jobs) // 3] if quick else jobs
         nodes = nodes_for(jobs, trace.load)
         print(f"{trace.file}: {len(jobs)} jobs on {nodes} nodes", file=sys.stderr, flush=True)
-        learned, oracle = (replay(jobs, nodes, exact=exact) for exact in (False, True))
+        learned = replay(jobs, nodes, exact=False, iterations=iterations)
+        oracle = replay(jobs, nodes, exact=True)
         name = Path(trace.file).stem
         claims += kept_claims(name, learned.kept_part)
         apart = abs(learned.refused_part - oracle.refused_part)
@@ -72,6 +77,7 @@ def main() -> int:
     parser = command_line(__doc__, quick="less than a minute: the first third of each trace, or sixteen trainings")
     parser.add_argument("--traces", type=Path, default=os.environ.get("PREFECT_GPU_TRACES"))
     parser.add_argument("--live", action="store_true", help="real trainings in a real pool, instead of traces")
+    parser.add_argument("--iterations", action="store_true", help="tell how many iterations a job of a trace has")
     options = parser.parse_args()
     if options.live:
         from benchmarks.promises.live import measure
@@ -80,7 +86,7 @@ def main() -> int:
     else:
         if options.traces is None or not Path(options.traces).is_dir():
             parser.error(f"--traces {options.traces} is no folder: name one that holds the traces (see --help)")
-        claims, details = replays(Path(options.traces), options.quick)
+        claims, details = replays(Path(options.traces), options.quick, options.iterations)
     return report("promises", claims, details, as_json=options.json)
 
 
