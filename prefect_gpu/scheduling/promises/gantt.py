@@ -94,8 +94,8 @@ class Gantt:
             node = min(known, key=lambda name: known[name])
             return Planned(known[node], known[node] + asked.lasts_s, {node: asked.devices})
         first = max(self.now, asked.from_s)
-        starts = sorted({first, *(time for time in self._times(asked) if time > first)})
-        return self._first_at(asked, ((start, start + asked.lasts_s) for start in starts))
+        moments = sorted({first, *(time for time in self._times(asked) if time > first)})
+        return self._first_at(asked, ((start, start + asked.lasts_s) for start in moments))
 
     # -- on one node ------------------------------------------------------------------------------------------------
 
