@@ -6,12 +6,18 @@
 With ``--traces``, real arrivals are replayed to the profile ``adaptive``: three of ElasticFlow's clusters
 (github.com/microsoft/elasticflow-traces, elasticflow/cluster01, 03 and 05.csv). DIR holds them at any depth. Half of
 the jobs, by chance, want their deadline promised, 1.1 to 3 times their duration after their submission; the others may
-be stopped for them. The durations are unknown and are learned from the jobs that have ended (model, GPUs, batch size,
+be stopped for them. The durations are unknown, and are learned from the jobs that have ended (model, GPUs, batch size,
 and iterations, as their submitters know them). The oracle is the same scheduler with the true durations. The first
 fifth of each replay, in which nothing was learned yet, is not counted.
 
-Looked at while this was built: cluster02 of the same traces, and Muri's trace 3. The three above were not, before the
-figures in the docs were measured.
+In these traces, iterations say how long a job takes to within a few per cent. So on two of the three, more promises are
+kept than were said, and ``at most 95`` does not hold: fewer could be kept only if some were made that the intervals do
+not allow. ``--untold`` hides the iterations, so that a job may take three times as long as jobs like it. Then too many
+promises are broken at first, and too many are refused afterwards.
+
+Looked at while this was built: cluster02 of the same traces. The first figures of the three above were 99, 93 and 100
+kept of 100; without iterations 52, 86 and 88. After the latter, one rule was added, and tried on cluster02: a job that
+is too late keeps its devices from nobody who can still be in time. It is 56, 86 and 88 with that.
 
 With ``--live``, sixty short trainings run in a pool of two virtual devices: some teach how long they take, the others
 want promises.
@@ -36,7 +42,7 @@ TRACES = (
 KEPT, APART = (87.0, 95.0), 5.0
 
 
-def replays(traces: Path, quick: bool) -> tuple[list[Claim], dict[str, Any]]:
+def replays(traces: Path, quick: bool, untold: bool) -> tuple[list[Claim], dict[str, Any]]:
     """Each trace with durations that are learned, and with those that are known."""
     claims: list[Claim] = []
     details: dict[str, Any] = {}
@@ -45,7 +51,8 @@ def replays(traces: Path, quick: bool) -> tuple[list[Claim], dict[str, Any]]:
         jobs = jobs[: len(jobs) // 3] if quick else jobs
         nodes = nodes_for(jobs, trace.load)
         print(f"{trace.file}: {len(jobs)} jobs on {nodes} nodes", file=sys.stderr, flush=True)
-        learned, oracle = (replay(jobs, nodes, exact=exact) for exact in (False, True))
+        learned = replay(jobs, nodes, exact=False, iterations=not untold)
+        oracle = replay(jobs, nodes, exact=True)
         name = Path(trace.file).stem
         claims += kept_claims(name, learned.kept_part)
         apart = abs(learned.refused_part - oracle.refused_part)
@@ -72,6 +79,7 @@ def main() -> int:
     parser = command_line(__doc__, quick="less than a minute: the first third of each trace, or sixteen trainings")
     parser.add_argument("--traces", type=Path, default=os.environ.get("PREFECT_GPU_TRACES"))
     parser.add_argument("--live", action="store_true", help="real trainings in a real pool, instead of traces")
+    parser.add_argument("--untold", action="store_true", help="tell nobody how many iterations a job of a trace has")
     options = parser.parse_args()
     if options.live:
         from benchmarks.promises.live import measure
@@ -80,7 +88,7 @@ def main() -> int:
     else:
         if options.traces is None or not Path(options.traces).is_dir():
             parser.error(f"--traces {options.traces} is no folder: name one that holds the traces (see --help)")
-        claims, details = replays(Path(options.traces), options.quick)
+        claims, details = replays(Path(options.traces), options.quick, options.untold)
     return report("promises", claims, details, as_json=options.json)
 
 

@@ -83,10 +83,16 @@ class _Replay(World):
 
 
 class _Knowledge:
-    """What the scheduler is told of durations: the truth, or what the jobs that have ended say."""
+    """What the scheduler is told of durations: the truth, or what the jobs that have ended say.
 
-    def __init__(self, jobs: Iterable[TraceJob], *, exact: bool) -> None:
-        self._jobs = {job.job_id: job for job in jobs}
+    Args:
+        iterations: Whether it is told how many iterations a job has: that says nearly all, where traces have it.
+    """
+
+    def __init__(self, jobs: Iterable[TraceJob], *, exact: bool, iterations: bool) -> None:
+        self._jobs = {
+            job.job_id: job if iterations else replace(job, iterations=None, iteration_s=None) for job in jobs
+        }
         self._exact = exact
         self._learned = OnlineDurations()
 
@@ -126,11 +132,12 @@ def nodes_for(jobs: Sequence[TraceJob], load: float) -> int:
     return max(round(wanted), -(-max(job.gpus for job in jobs) // GPUS_PER_NODE))
 
 
-def replay(jobs: Sequence[TraceJob], nodes: int, *, exact: bool, seed: int = 0) -> Outcome:
+def replay(jobs: Sequence[TraceJob], nodes: int, *, exact: bool, iterations: bool = False, seed: int = 0) -> Outcome:
     """Replay arrivals.
 
     Args:
         exact: Whether the durations are known.
+        iterations: Else, whether the numbers of iterations are.
         seed: Of the deadlines, and of who wants them.
     """
     chance = random.Random(seed)
@@ -152,7 +159,7 @@ def replay(jobs: Sequence[TraceJob], nodes: int, *, exact: bool, seed: int = 0) 
                 kind=job.model,
             )
         )
-    knowledge = _Knowledge(jobs, exact=exact)
+    knowledge = _Knowledge(jobs, exact=exact, iterations=iterations)
     world = _Replay(
         cluster(nodes, GPUS_PER_NODE),
         models,

@@ -262,6 +262,10 @@ class Scheduler:
             case ev.UsageLearned(had, owed):
                 state.learned.usage.remembered(dict(had), dict(owed), now)
                 return True, True
+            case ev.PromisesLearned(runs):
+                for window_s, took_s, kept in runs:
+                    state.learned.reach.remembered(window_s, took_s, kept)
+                return True, False
             case ev.PressureMeasured(node):
                 return node in state.nodes, False
         raise TypeError(f"{event!r} is no event")

@@ -29,6 +29,7 @@ from prefect_gpu.storage.finished import (
     step_samples,
 )
 from prefect_gpu.storage.history import History
+from prefect_gpu.storage.row import HistoryRow
 from prefect_gpu.worker.artifacts import PoolArtifact
 from prefect_gpu.worker.lane import Lane
 
@@ -93,7 +94,7 @@ class PoolLearning:
             await self._grown.wait()
             self._grown.clear()
             try:
-                pairs, types = await in_own_thread(self._of_earlier_runs, "prefect-gpu-memories")
+                pairs, types, promises = await in_own_thread(self._of_earlier_runs, "prefect-gpu-memories")
             except Exception as error:
                 self._logger.warning("What earlier runs were like could not be read: %s.", error)
                 continue
@@ -101,10 +102,19 @@ class PoolLearning:
                 self._controller.handle(ev.ContentionLearned(pairs))
             if types:
                 self._controller.handle(ev.RequestsLearned(types))
+            if promises:
+                self._controller.handle(ev.PromisesLearned(promises))
             return
 
-    def _of_earlier_runs(self) -> tuple[tuple[tuple[Key, Key, float], ...], tuple[tuple[AskedType, int], ...]]:
-        return self._measured_pairs(), asked_types(self._opened().rows(limit=MOST_COUNTED))
+    def _of_earlier_runs(
+        self,
+    ) -> tuple[
+        tuple[tuple[Key, Key, float], ...],
+        tuple[tuple[AskedType, int], ...],
+        tuple[tuple[float, float, bool | None], ...],
+    ]:
+        rows = self._opened().rows(limit=MOST_COUNTED)
+        return self._measured_pairs(), asked_types(rows), promises_of(rows)
 
     def _measured_pairs(self) -> tuple[tuple[Key, Key, float], ...]:
         return remembered(reversed(measured_pairs(self._opened().contention(limit=_MOST_PAIRS))))
@@ -162,3 +172,18 @@ class PoolLearning:
             except Exception as error:  # it is only for show
                 self._logger.debug("The accuracy of estimates could not be shown: %r", error)
             await asyncio.sleep(_JUDGED_EVERY_S)
+
+
+def promises_of(rows: Sequence[HistoryRow]) -> tuple[tuple[float, float, bool | None], ...]:
+    """How runs with deadlines ended, for the scheduler.
+
+    Args:
+        rows: The newest first.
+    """
+    found = []
+    for row in reversed(rows):
+        due = row.granted_at if row.waited_s is None or row.granted_at is None else row.granted_at - row.waited_s
+        if row.outcome == "completed" and row.deadline_at is not None and due is not None and row.trained_s:
+            kept = row.ended_at <= row.deadline_at if row.promised is not None else None
+            found.append((row.deadline_at - due, row.trained_s, kept))
+    return tuple(found)

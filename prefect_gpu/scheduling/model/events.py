@@ -252,6 +252,18 @@ class UsageLearned:
 
 
 @dataclass(frozen=True)
+class PromisesLearned:
+    """How earlier runs with deadlines ended, the oldest first. Told once.
+
+    Attributes:
+        runs: Of each that completed, (seconds from when it was due to its deadline, seconds for which it trained,
+            whether a promise to it was kept; None: it had none).
+    """
+
+    runs: tuple[tuple[float, float, bool | None], ...]
+
+
+@dataclass(frozen=True)
 class PressureMeasured:
     """How much of a node's memory bandwidth is used, 0 to 1 (CODA §V.D).
 
@@ -326,6 +338,7 @@ Event = (
     | CompanyLearned
     | ContentionLearned
     | RequestsLearned
+    | PromisesLearned
     | UsageLearned
     | PressureMeasured
     | JobStopped

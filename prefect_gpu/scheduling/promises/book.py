@@ -119,11 +119,15 @@ class Book:
         self.stale()
 
     def remove(self, job: Job) -> None:
-        """A job is over, or has no promise any more."""
+        """A job is over."""
+        self._broken.discard(job.id)
+        self._let_go(job)
+
+    def _let_go(self, job: Job) -> None:
+        """A job has no promise any more."""
         if self.jobs.pop(job.id, None) is not None:
             self.plans.pop(job.id, None)
             self._at_risk.discard(job.id)
-            self._broken.discard(job.id)
             self.stale()
 
     def ended(self, job: Job) -> None:
@@ -199,6 +203,14 @@ class Book:
         facts, news = self._facts, list[tuple[Job, str]]()
         for name in [name for name in self.jobs if name not in facts.jobs]:
             self.remove(self.jobs[name])
+        for job in [job for job in self.jobs.values() if facts.now > (job.request.deadline_at or math.inf)]:
+            # It is too late: from now on, it is not to keep others from being in time.
+            if job.promised is not None:
+                self._broken.add(job.id)
+                facts.learned.reach.came_true(False)
+                if job.id not in self._at_risk:
+                    news.append((job, "its deadline has passed"))
+            self._let_go(job)
         for name in [name for name in self.plans if self.jobs[name].active]:
             del self.plans[name]
         self.stale()
@@ -214,9 +226,6 @@ class Book:
             self._plan_again([*missing, *(self.jobs[name] for name in behind)], news)
         for job in self.jobs.values():
             by = job.request.deadline_at or math.inf
-            if facts.now > by and job.promised is not None and job.id not in self._broken:
-                self._broken.add(job.id)
-                facts.learned.reach.came_true(False)
             if job.active and job.id not in self._at_risk and facts.now + self._left_s(job) > by:
                 self._risk(job, "it takes longer than was thought", news)
         return news

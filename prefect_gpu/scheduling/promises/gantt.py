@@ -6,7 +6,7 @@ A plan gives a job so many devices of one node, or of several, from one moment t
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -69,20 +69,20 @@ class Gantt:
 
     def latest(self, asked: Asked, by_s: float) -> Planned | None:
         """The plan that starts latest and is done by then; None: there is none."""
-        last = by_s - asked.lasts_s
-        if last < max(self.now, asked.from_s):
+        first = max(self.now, asked.from_s)
+        if by_s - asked.lasts_s < first:
             return None
         if asked.instances == 1:
-            starts = {node: self._latest_on(node, asked, last) for node in asked.nodes}
-            known = {node: start for node, start in starts.items() if start is not None}
+            ends = {node: self._latest_on(node, asked, by_s) for node in asked.nodes}
+            known = {node: end for node, end in ends.items() if end is not None}
             if not known:
                 return None
             node = max(known, key=lambda name: known[name])  # of equals the first
-            return Planned(known[node], known[node] + asked.lasts_s, {node: asked.devices})
-        first = max(self.now, asked.from_s)
-        ends = (time - asked.lasts_s for time in self._times(asked))
-        moments = {first, last, *(start for start in ends if first <= start < last)}
-        return self._first_at(asked, sorted(moments, reverse=True))
+            return Planned(known[node] - asked.lasts_s, known[node], {node: asked.devices})
+        # The end is what is compared: a start to which a length is added need not give the end that it was made from.
+        moments = {by_s, *(time for time in self._times(asked) if time < by_s)}
+        starts = ((end - asked.lasts_s, end) for end in sorted(moments, reverse=True))
+        return self._first_at(asked, (*(one for one in starts if one[0] >= first), (first, first + asked.lasts_s)))
 
     def earliest(self, asked: Asked) -> Planned | None:
         """The plan that is done first; None: it never fits."""
@@ -94,28 +94,24 @@ class Gantt:
             node = min(known, key=lambda name: known[name])
             return Planned(known[node], known[node] + asked.lasts_s, {node: asked.devices})
         first = max(self.now, asked.from_s)
-        return self._first_at(asked, sorted({first, *(time for time in self._times(asked) if time > first)}))
+        moments = sorted({first, *(time for time in self._times(asked) if time > first)})
+        return self._first_at(asked, ((start, start + asked.lasts_s) for start in moments))
 
     # -- on one node ------------------------------------------------------------------------------------------------
 
-    def _latest_on(self, node: str, asked: Asked, last: float) -> float | None:
+    def _latest_on(self, node: str, asked: Asked, by_s: float) -> float | None:
+        """When the latest plan on a node ends."""
         profile = self._nodes.get(node)
         if profile is None or asked.nodes[node] < asked.devices:
             return None
-        start, times, free = last, profile.times, profile.free
-        while start >= max(self.now, asked.from_s):
-            at = bisect_right(times, start + asked.lasts_s) - 1
-            if times[at] >= start + asked.lasts_s:
+        end, times, free, first = by_s, profile.times, profile.free, max(self.now, asked.from_s)
+        while (start := end - asked.lasts_s) >= first:
+            at = bisect_left(times, end) - 1  # the last piece that begins before the end
+            while at >= 0 and free[at] >= asked.devices and times[at] > start:
                 at -= 1
-            blocked = None
-            while at >= 0 and (times[at + 1] if at + 1 < len(times) else math.inf) > start:
-                if free[at] < asked.devices:
-                    blocked = at
-                    break
-                at -= 1
-            if blocked is None:
-                return start
-            start = times[blocked] - asked.lasts_s
+            if at < 0 or free[at] >= asked.devices:
+                return end
+            end = times[at]
         return None
 
     def _earliest_on(self, node: str, asked: Asked) -> float | None:
@@ -140,16 +136,15 @@ class Gantt:
         profiles = (self._nodes[node] for node in asked.nodes if node in self._nodes)
         return {time for profile in profiles for time in profile.times if time > self.now}
 
-    def _first_at(self, asked: Asked, moments: Iterable[float]) -> Planned | None:
-        """The plan at the first of these moments at which there is room for all instances."""
-        for number, start in enumerate(moments):
+    def _first_at(self, asked: Asked, moments: Iterable[tuple[float, float]]) -> Planned | None:
+        """The plan from the first of these moments, (start, end), at which there is room for all instances."""
+        for number, (start, end) in enumerate(moments):
             if number == _MOST_MOMENTS:
                 break
             found: dict[str, int] = {}
             left = asked.instances
             room = {
-                node: min(self.least(node, start, start + asked.lasts_s), most) // asked.devices
-                for node, most in asked.nodes.items()
+                node: min(self.least(node, start, end), most) // asked.devices for node, most in asked.nodes.items()
             }
             for node in sorted(room, key=lambda name: -room[name]):
                 count = min(left, room[node])
@@ -157,7 +152,7 @@ class Gantt:
                     found[node] = count * asked.devices
                     left -= count
                 if not left:
-                    return Planned(start, start + asked.lasts_s, found)
+                    return Planned(start, end, found)
         return None
 
 

@@ -48,6 +48,15 @@ class Reach:
         """A promise was kept or broken."""
         self.kept += kept
         self.broken += not kept
+        self._move(kept)
+
+    def remembered(self, window_s: float, took_s: float, kept: bool | None) -> None:
+        """So ended a run before this worker began: it is learned from, and not counted."""
+        self.needed(window_s, took_s)
+        if kept is not None:
+            self._move(kept)
+
+    def _move(self, kept: bool) -> None:
         step = -_STEP * (1.0 - AIM) if kept else _STEP * AIM
         self.deviations = min(_MOST_REACH, max(_LEAST_REACH, self.deviations + step))
 

@@ -139,13 +139,14 @@ def test_the_reach_finds_the_part_that_is_to_be_kept() -> None:
     assert 0.87 <= reach.kept / 2000 <= 0.95 and 1.6 <= reach.deviations <= 2.0
 
 
-spans = st.tuples(st.integers(1, 50), st.integers(1, 3), st.integers(1, 200))
+lengths = st.integers(1, 50) | st.floats(0.01, 50.0)  # whose sums are not always what they were made from
+spans = st.tuples(lengths, st.integers(1, 3), st.integers(1, 200) | st.floats(0.01, 200.0))
 
 
 @settings(max_examples=examples(1), deadline=None)
 @given(st.lists(spans, max_size=12), spans)
 def test_the_latest_plan_fits_and_starts_no_earlier_than_the_earliest(
-    taken: list[tuple[int, int, int]], wanted: tuple[int, int, int]
+    taken: list[tuple[float, int, float]], wanted: tuple[float, int, float]
 ) -> None:
     gantt = Gantt({"a": 4, "b": 2}, now=0.0)
     for lasts, devices, last in taken:
@@ -158,7 +159,8 @@ def test_the_latest_plan_fits_and_starts_no_earlier_than_the_earliest(
     asked = Asked(1, devices, float(lasts), {"a": 4, "b": 2})
     first, latest = gantt.earliest(asked), gantt.latest(asked, float(last))
     assert first is not None
-    assert (latest is None) == (first.end > last), "what fits at all in time is found"
+    if abs(first.end - last) > 1e-6:
+        assert (latest is None) == (first.end > last), "what fits at all in time is found"
     for planned in (first, latest):
         if planned is not None:
             gantt.take(planned)
@@ -169,8 +171,8 @@ def test_the_latest_plan_fits_and_starts_no_earlier_than_the_earliest(
 
 arrivals = st.lists(
     st.tuples(
-        st.integers(0, 60),  # after the one before
-        st.integers(1, 120),  # how long it takes
+        st.integers(0, 60) | st.floats(0.0, 60.0),  # after the one before
+        st.integers(1, 120) | st.floats(0.1, 120.0),  # how long it takes
         st.sampled_from([1, 1, 1, 2, 4]),  # devices
         st.floats(1.0, 4.0),  # how much time it has
         st.sampled_from(["promise", "promise", "effort", "stops", "firm"]),
@@ -202,7 +204,7 @@ class Noting(Simulated):
 @settings(max_examples=examples(1), deadline=None)
 @given(arrivals)
 def test_with_true_durations_all_promises_are_kept_whatever_is_promised_later(
-    jobs: list[tuple[int, int, int, float, str]],
+    jobs: list[tuple[float, float, int, float, str]],
 ) -> None:
     models, due, now = [], {}, 0.0
     for number, (gap, lasts, gpus, slack, kind) in enumerate(jobs):
