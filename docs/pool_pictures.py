@@ -187,7 +187,7 @@ async def take_large(chromium: str) -> None:
 async def _terminal(browser: Browser, told: dict[str, Any]) -> None:
     with open(os.devnull, "w") as nowhere:  # noqa: ASYNC230
         console = Console(record=True, width=122, file=nowhere, force_terminal=True, highlight=False)
-        console.print(screen_of(told, time.time()))
+        console.print(screen_of(told))
     page = await browser.new_page(viewport={"width": 1240, "height": 900})
     await page.set_content(console.export_svg(title="prefect-gpu status"))
     await page.locator("svg").first.screenshot(path=IMAGES / "status.png")

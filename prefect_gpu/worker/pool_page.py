@@ -45,8 +45,8 @@ class PoolSource:
         """See :func:`prefect_gpu.runtime.overview.overview`; with the ``pool``, ``ahead_s``, ``unwell``, ``prefect``.
 
         The first is its name. The second is how far all times are ahead of the machine's clock, in seconds: it may have
-        been set. The third are sentences on what is not well. The last is what in Prefect's UI leads to the ``pool``, and
-        to a ``run``, whose id stands for ``{id}``; None: it is not known where that is.
+        been set. The third are sentences on what is not well. The last is what in Prefect's UI leads to the ``pool``,
+        and to a ``run``, where ``{id}`` stands for its id; None: it is not known where that is.
         """
         told = overview(self._controller, CLOCK(), since=since, queue_from=queue_from, expected=self._expected)
         links = {"pool": url_for("work-pool", obj_id=self._pool), "run": _link_of_runs()}

@@ -72,6 +72,7 @@ class QueueSync:
         self._logger = logger
         self._doubtful: set[str] = set()
         self._news = asyncio.Event()
+        self._urgent = asyncio.Event()  # somebody wants a device to be free
         self._quotas_stale = True
         self._looking = asyncio.Lock()
         self._stale = True  # something may have been missed
@@ -184,6 +185,8 @@ class QueueSync:
                 self._news.set()
         if relevant:
             self.doubt(what)
+            if state_type in (StateType.PAUSED.value, StateType.CANCELLING.value):
+                self._urgent.set()
 
     def _is_limited(self) -> bool:
         quotas = self._controller.scheduler.state.quotas
@@ -194,6 +197,7 @@ class QueueSync:
         while True:
             await self._news.wait()
             self._news.clear()
+            self._urgent.clear()
             began = time.monotonic()
             run_ids, self._doubtful = self._doubtful, set()
             started = CLOCK()
@@ -219,7 +223,9 @@ class QueueSync:
                 await asyncio.sleep(1.0)
             if self._controller.scheduler.state.queue_of_waiting:  # one more can wait; the server has others to serve
                 rest_s = min(_LONGEST_REST_S, _REST * (time.monotonic() - began))
-                await asyncio.sleep(_LONGEST_REST_S if self._lane.among_submissions else rest_s)
+                rest_s = _LONGEST_REST_S if self._lane.among_submissions else rest_s
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._urgent.wait(), rest_s)
 
     async def _read(self, run_ids: set[str]) -> list[FlowRun]:
         async def read_one(run_id: str) -> FlowRun | None:

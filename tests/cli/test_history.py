@@ -203,3 +203,43 @@ def test_deadlines_and_how_many_promises_were_kept(run_cli: InProcess, state: Pa
     told = json.loads(run_cli("history", "--deadlines", "--json").stdout)
     assert {row["run_id"] for row in told} == {*ends, "effort"}
     assert run_cli("history", "--deadlines", "--csv", "-").exit_code == 2
+
+
+SUMMED = [
+    HistoryRow("s-1", "train", "completed", ended_at=1_700_000_000.0, owner="ana", device_kind="NVIDIA H100",
+               device_s=7200.0, energy_j=3.6e6, energy_from="gpu", cost=5.0),
+    HistoryRow("s-2", "train", "failed", ended_at=1_700_100_000.0, owner="ana", device_kind="T4", device_s=3600.0),
+    HistoryRow("s-3", "tune", "completed", ended_at=1_700_200_000.0, device_kind="virtual", virtual=True,
+               device_s=1800.0, energy_j=360_000.0, energy_from="cpu"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def summed(state: Path) -> None:
+    with History(f"sqlite:///{state / 'history.db'}") as history:
+        for row in SUMMED:
+            history.record(row)
+
+
+def test_sums_by_owner_say_what_is_not_in_them(run_cli: InProcess, summed: None) -> None:
+    done = run_cli("history", "--by", "owner")
+    ana, nobody = [line.split() for line in done.stdout.splitlines() if line.split()[:1] in (["ana"], ["–"])]
+    assert ana == ["ana", "2", "3", "1", "5.00"] and nobody == ["–", "1", "0.5", "0.1", "–"]
+    assert "The energy of 1 of 3 runs is not known, and not in the sums." in done.stdout
+    assert "The cost of 2 of 3 runs is not known, and not in the sums." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "by, since, names",
+    [("program", "2023-11-01", ["train", "tune"]), ("kind", "2023-11-17", ["virtual"]), ("owner", "2099-01-01", [])],
+)
+def test_sums_by_others_since_a_day(run_cli: InProcess, summed: None, by: str, since: str, names: list[str]) -> None:
+    done = run_cli("history", "--by", by, "--since", since, "--json")
+    assert [one["name"] for one in json.loads(done.stdout)] == names
+    people = run_cli("history", "--by", by, "--since", since)
+    assert people.exit_code == 0 and ("No run of this kind has finished since" in people.stdout) == (not names)
+
+
+@pytest.mark.parametrize("wrong", ["--by month", "--by owner --limit 3", "--by owner --csv -"])
+def test_what_cannot_be_summed_is_refused(run_cli: InProcess, wrong: str) -> None:
+    assert run_cli("history", *wrong.split()).exit_code == 2

@@ -38,7 +38,8 @@ LANGUAGES = {*COMMANDS, "python", "yaml", "json", "ini", "sql", "text"}
 SHELL = {
     ".", "apt-get", "aws", "cd", "chmod", "cp", "createdb", "curl", "df", "dmesg", "do", "docker", "done", "dropdb",
     "echo", "export", "for", "free", "fuser", "grep", "hostname", "jq", "kill", "ls", "lspci", "mkdir", "modprobe",
-    "mv", "nvidia-ctk", "nvidia-smi", "pg_dump", "pg_isready", "pip", "poweroff", "psql", "reboot", "rm", "rsync",
+    "mv", "nvidia-ctk", "nvidia-smi", "opentelemetry-instrument", "pg_dump", "pg_isready", "pip", "poweroff", "psql",
+    "reboot", "rm", "rsync",
     "sbatch", "scancel", "scontrol", "sh", "sinfo", "sleep", "source", "sqlite3", "squeue", "ssh", "ssh-keygen",
     "ssh-keyscan", "systemctl", "ubuntu-drivers", "unset", "usermod",
 }
