@@ -12,8 +12,8 @@ MIXED = "1xA100-2GiB,2xT4-1GiB"
 async def test_runs_get_the_kind_that_they_want(pool: LivePool, tmp_path: Path) -> None:
     pool.start_worker(virtual_devices=MIXED, learn="false")
     wanted = {
-        "T4": {"gpu_kind": ["T4"]},
-        "A100": {"gpu_kind": ["H100", "A100"]},
+        "T4": {"gpu_kind": ["T4"], "owner": "ann"},
+        "A100": {"gpu_kind": ["H100", "A100"], "owner": "bob"},
         "newer": {"compute_capability": ">=8.0"},
         "other": {"exclude_gpu_kind": ["a100"], "gpus": 2},
     }

@@ -58,15 +58,17 @@ def _kinds(standing: Standing, by_owner: Mapping[str, list[Unit]], running: Sequ
     for owner, units in by_owner.items():
         units.sort(key=_own_order)
         kept = standing.has.get(owner, 0.0) - sum(unit.width for unit in units if id(unit) in runs)
+        sure = kept  # without those that wait for more than is guaranteed: they may wait for long
         held_back = False  # nobody overtakes a late job that does not fit its owner's allowance yet
         for unit in units:
-            kind = standing.kind_of(owner, kept + unit.width)
+            kind = standing.kind_of(owner, kept + unit.width, sure + unit.width)
             if held_back and kind != GUARANTEED:
                 kind = BORROWED
             if kind == BORROWED:
                 held_back |= unit.rank[1] == _LATE and id(unit) not in runs
             else:
                 kept += unit.width
+                sure += unit.width if kind == GUARANTEED or id(unit) in runs else 0
             found[id(unit)] = kind
     return found
 

@@ -101,12 +101,16 @@ class Standing:
         """Device-seconds by which what an owner has had may differ from what it was owed."""
         return TOLERATED * sum(self.usage.had.values())
 
-    def kind_of(self, owner: str, devices: float) -> int:
+    def kind_of(self, owner: str, devices: float, sure: float | None = None) -> int:
         """What the last of so many devices are to their owner: guaranteed, owed, or borrowed.
 
         What its jobs are only prepared for counts, but not as guaranteed: nobody knows when they will have it.
+
+        Args:
+            sure: How many of them count for the guarantee; None: all.
         """
-        if devices - self._coming.get(owner, 0.0) <= self.guaranteed_to(owner) + _EVEN:
+        sure = devices if sure is None else sure
+        if sure - self._coming.get(owner, 0.0) <= self.guaranteed_to(owner) + _EVEN:
             return GUARANTEED
         if self.usage.behind(owner) > self.tolerated and devices <= self._allowed(owner, -self.tolerated) + _EVEN:
             return BEHIND
