@@ -29,7 +29,7 @@ def test_json(run_cli: InProcess) -> None:
     assert told["ok"] is True
     assert told["node"]["devices"][0] == {
         "id": "virtual-0", "kind": "virtual", "memory_bytes": 2**30, "virtual": True,
-        "index": None, "cores": [], "parent": None,
+        "index": None, "cores": [], "parent": None, "capability": None, "links": [],
     }  # fmt: skip
 
 
