@@ -100,6 +100,7 @@ estimates = st.builds(
     memory_bytes=st.none() | sizes,
     throughput=st.sampled_from([(), (1.0, 1.5)]),
 )
+owned = st.lists(st.tuples(st.sampled_from(["ada", "bob"]), moments), max_size=2).map(tuple)
 single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.NodesChanged, clusters()),
     st.builds(ev.QuotasChanged, quotas),
@@ -130,6 +131,12 @@ single_events: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(ev.CompanyLearned, st.lists(st.tuples(kinds, kinds, st.floats(0, 4)), max_size=3).map(tuple)),
     st.builds(ev.RequestsLearned, st.lists(st.tuples(types, st.integers(-1, 99)), max_size=3).map(tuple)),
     st.builds(ev.PressureMeasured, st.sampled_from("nmop"), fractions),
+    st.builds(ev.WasteNoticed, job_ids, st.text(max_size=3), st.none() | sizes),
+    st.builds(ev.WasteEnded, job_ids),
+    st.builds(ev.UsageLearned, owned, owned),
+    st.builds(
+        ev.PromisesLearned, st.lists(st.tuples(moments, moments, st.none() | st.booleans()), max_size=2).map(tuple)
+    ),
 )
 
 events = single_events | st.lists(single_events, max_size=3).map(lambda several: ev.Together(tuple(several)))

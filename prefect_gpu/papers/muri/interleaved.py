@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prefect_gpu.papers.muri.grouping import form_groups
 from prefect_gpu.papers.muri.interleaving import Interleaving
 from prefect_gpu.papers.muri.interleaving import Profile as StageTimes
-from prefect_gpu.papers.muri.node_packing import Spot
+from prefect_gpu.papers.muri.node_packing import Spot, lasting
 from prefect_gpu.papers.muri.seating import seat_groups
 from prefect_gpu.papers.telling import tell_the_rest
 from prefect_gpu.scheduling.allocation.base import Action, tell_early
@@ -39,7 +39,7 @@ class Interleaved(Action):
         """See the class."""
         tell_early(decision)
         jobs = self._in_order(decision)
-        node_gpus = [len(books.node.devices) for books in decision.state.numbered]
+        node_gpus = [len(lasting(books.node)) for books in decision.state.numbered]
         groups = form_groups(
             [job.request.total_gpus for job in jobs],
             [self._number(job) for job in jobs],

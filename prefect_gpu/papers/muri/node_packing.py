@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.jobs import Request
 
 if TYPE_CHECKING:
@@ -13,6 +14,11 @@ if TYPE_CHECKING:
     from prefect_gpu.scheduling.model.jobs import Job
 
 Spot = tuple[int, int]  # (number of a node, devices there)
+
+
+def lasting(node: Node) -> tuple[Device, ...]:
+    """The devices of a node; none, if it or one of them leaves service, as plans are made as if all nodes stayed."""
+    return node.devices if node.first_end == math.inf else ()
 
 
 class Packing:
@@ -28,12 +34,12 @@ class Packing:
     """
 
     def __init__(self, nodes: Sequence[Node], taken: dict[int, int] | None = None) -> None:
-        self._sizes = [len(node.devices) for node in nodes]
+        self._sizes = [len(lasting(node)) for node in nodes]
         self._least_bytes = [node.least_memory_bytes for node in nodes]
         self._domains = [node.domain for node in nodes]
         self.free = list(self._sizes)
         for number, devices in (taken or {}).items():
-            self.free[number] -= devices
+            self.free[number] = max(0, self.free[number] - devices)
         self.total = sum(self.free)
         self.largest = max(self._sizes, default=0)
         self._first: dict[tuple[int, int], int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from prefect_gpu.papers.muri.node_packing import Spot
+from prefect_gpu.papers.muri.node_packing import Spot, lasting
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Placement
 from prefect_gpu.scheduling.model.jobs import Job
@@ -113,7 +113,7 @@ def seat_groups(decision: Decision, groups: Sequence[tuple[tuple[Job, ...], list
         homes.append(home)
     free: dict[int, list[Device]] = {}
     for books in state.numbered:
-        free[books.number] = [device for device in books.node.devices if device.id not in claimed]
+        free[books.number] = [device for device in lasting(books.node) if device.id not in claimed]
     plan = _Changes()
     for (jobs, spots), home in zip(groups, homes, strict=True):
         if home is None:
@@ -146,7 +146,7 @@ def _new_home(decision: Decision, job: Job, spots: list[Spot], free: dict[int, l
 def _reseat(decision: Decision, groups: Sequence[tuple[tuple[Job, ...], list[Spot]]]) -> None:
     """Give every group the nodes it was chosen with; those that are there already keep their devices."""
     state = decision.state
-    free = {books.number: list(books.node.devices) for books in state.numbered}
+    free = {books.number: list(lasting(books.node)) for books in state.numbered}
     for job in state.running.values():
         if not decision.may_stop(job):
             _cross_out(job, decision, free)
