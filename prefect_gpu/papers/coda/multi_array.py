@@ -101,7 +101,7 @@ class MultiArray(Action):
         state, request = decision.state, job.request
         if not state.capability.possible(request):
             return False
-        if request.servers or (request.spans and request.gpus > state.largest_node):
+        if request.servers or (request.spans and request.gpus > state.largest_node) or _miscounted(job, state):
             placement = decision.placement.place(job, state, decision.sharing)
             if placement is not None:
                 decision.launch(job, placement, "there is room for all of its instances")
@@ -249,6 +249,15 @@ class MultiArray(Action):
         if demand > self._wide_peak:
             self._wide_peak = demand
             self._divide(state)
+
+
+def _miscounted(job: Job, state: State) -> bool:
+    """Whether instances of a gang fit on some of a node's devices only: the arrays count devices, not which they are."""
+    if job.request.workers == 1 or not job.request.gpus:
+        return False
+    usable = state.capability.usable(job.request, job.room_bytes)
+    nodes = [books.node.devices for books in state.numbered] if len(usable) != state.device_count else []
+    return any(0 < sum(device.id in usable for device in devices) < len(devices) for devices in nodes)
 
 
 def _sizes(state: State) -> list[NodeSize]:
