@@ -252,7 +252,7 @@ class MultiArray(Action):
 
 
 def _miscounted(job: Job, state: State) -> bool:
-    """Whether instances of a gang fit on some of a node's devices only: the arrays count devices, not which they are."""
+    """Whether instances of a gang fit on some devices of a node only: the arrays count devices, not which they are."""
     if job.request.workers == 1 or not job.request.gpus:
         return False
     usable = state.capability.usable(job.request, job.room_bytes)
