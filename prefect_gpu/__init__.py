@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prefect_gpu.blocks import CheckpointStorage, GpuCluster
+    from prefect_gpu.blocks import CheckpointStorage, GpuCluster, GpuQuota, GpuSlurm
     from prefect_gpu.decorators import gpu
     from prefect_gpu.sweeps import asha, sweep
     from prefect_gpu.training import training_run
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointStorage",
     "GpuCluster",
+    "GpuQuota",
+    "GpuSlurm",
     "GpuWorker",
     "__version__",
     "asha",
@@ -34,6 +36,8 @@ __all__ = [
 _HOMES = {
     "CheckpointStorage": "prefect_gpu.blocks",
     "GpuCluster": "prefect_gpu.blocks",
+    "GpuQuota": "prefect_gpu.blocks",
+    "GpuSlurm": "prefect_gpu.blocks",
     "GpuWorker": "prefect_gpu.worker",
     "asha": "prefect_gpu.sweeps",
     "gpu": "prefect_gpu.decorators",

@@ -68,9 +68,6 @@ class GpuQuota(StrictBlock):
 
         quota = GpuQuota.load("BLOCK_NAME")
         ```
-
-        >>> GpuQuota(shares=[QuotaShare(name="vision", guaranteed=4)]).as_shares().named[0].guaranteed
-        4
     """
 
     _block_type_name = "GPU Quota"
@@ -133,7 +130,12 @@ class GpuQuota(StrictBlock):
         return sum(share.guaranteed for share in self.shares if share.group is None)
 
     def as_shares(self) -> Shares:
-        """The same for the scheduler."""
+        """The same for the scheduler.
+
+        Example:
+            >>> GpuQuota(shares=[QuotaShare(name="vision", guaranteed=4)]).as_shares().named[0].guaranteed
+            4
+        """
         return Shares(
             self.half_life_hours * 3600.0,
             tuple(

@@ -20,7 +20,7 @@ from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.gang import instances_in
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
-from prefect_gpu.runtime.launch import Follower, Launch, Suspend
+from prefect_gpu.runtime.launch import CONSUMED, Follower, Launch, Suspend
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
 from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore, RunRecord
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE
@@ -380,7 +380,9 @@ class Launches:
         now = self.clock()
         if report.ended_at is None:
             return now
-        return min(now, max([self.clock.of(report.ended_at), *launch.record.times.values()]))
+        # Until when it was counted what it takes is nothing that the process has told.
+        told = [at for name, at in launch.record.times.items() if name != CONSUMED]
+        return min(now, max([self.clock.of(report.ended_at), *told]))
 
     def _dated(self, row: HistoryRow) -> HistoryRow:
         """With its moments in Unix seconds."""

@@ -36,7 +36,7 @@ RECORD, FIRST = "record.json", "first.json"
 VERSION = 2
 _LEAST_VERSION = 1  # of a worker that can read what we write
 _SINCE_1 = "since_version_1"
-_NEWER_OF_REQUEST = ("max_workers", "batch_sizes")  # in there
+_NEWER_OF_REQUEST = ("max_workers", "batch_sizes", "wants", "time_limit_s", "deadline_at", "promise")  # in there
 _OURS = (RECORD, FIRST, supervisor.CLAIM, supervisor.PROCESS)
 UNKNOWN_PLACE = Placement("", (), ())
 
@@ -209,10 +209,12 @@ def _as_written(record: RunRecord) -> dict[str, Any]:
     """A record's fields, those that version 1 does not have below ``known``."""
     written = fields_of(record)
     newer = {name: written.pop(name) for name in list(written) if name not in _FIELDS_OF_VERSION_1}
-    written["request"] = fields_of(record.request)
-    for name in _NEWER_OF_REQUEST:
-        newer[name] = written["request"].pop(name)
     newer = {name: value for name, value in newer.items() if value is not None}
+    written["request"], usual = fields_of(record.request), Request()
+    for name in _NEWER_OF_REQUEST:
+        value = written["request"].pop(name)
+        if value != getattr(usual, name):
+            newer[name] = value
     own = {"version": VERSION, "least": _LEAST_VERSION, **newer}
     return {**written, "known": {**record.known, _SINCE_1: own}}
 

@@ -242,7 +242,8 @@ async def test_a_run_is_configured_as_prefects_own_function_does_it(
     assert expected.name == ("train-calm-owl" if "name" in deployment else "calm-owl")
 
 
-def test_deadlines_and_limits(pool: WorkPool) -> None:
+def test_deadlines_and_limits() -> None:
+    pool = a_pool()
     run = a_run(time_limit="2h", deadline="6h", deadline_kind="promise")
     request = read_request(run, None, pool, due=1000.0)
     assert (request.time_limit_s, request.deadline_at, request.promise) == (7200.0, 22_600.0, True)

@@ -34,6 +34,7 @@ class Learning:
             handle=self.said.append,
             fleet=Fleet([Node("m", (), (), network_bps=4e6), Node("n", (), ())]),
             estimates=Estimates(),
+            health=SimpleNamespace(found=lambda faults: None),
             scheduler=Scheduler("deepshare"),
         )
         self.learning = PoolLearning(lambda: history, controller, lambda news: None, Lane(), LOGGER)
