@@ -110,10 +110,6 @@ class GpuSlurm(StrictBlock):
 
         slurm = GpuSlurm.load("BLOCK_NAME")
         ```
-
-        >>> a100 = SlurmShape(name="a100", gres="gpu:a100:4", time="4:00:00")
-        >>> GpuSlurm(shapes=[a100]).plan("python3").shapes[0].devices
-        4
     """
 
     _block_type_name = "GPU Slurm"
@@ -166,6 +162,11 @@ class GpuSlurm(StrictBlock):
 
         Args:
             python: The nodes' Python, if the block names none.
+
+        Example:
+            >>> a100 = SlurmShape(name="a100", gres="gpu:a100:4", time="4:00:00")
+            >>> GpuSlurm(shapes=[a100]).plan("python3").shapes[0].devices
+            4
         """
         shapes = (
             Shape(
