@@ -74,7 +74,7 @@ async def test_a_guarantee_is_lent_given_back_and_what_was_had_outlives_the_work
     assert (now["ada"]["holds"], now["bob"]["holds"], now["bob"]["waits"]) == (1.0, 1.0, 2.0)
     assert now["bob"]["had_part"] > now["ada"]["had_part"] > 0
     text = await told(pool)
-    assert "Guaranteed" in text and "ada" in text, text
+    assert "half-life" in text and "ada" in text, text  # headings may be divided
 
     worker.terminate(timeout_s=10)
     pool.start_worker(**settings)
