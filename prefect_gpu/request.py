@@ -7,13 +7,12 @@ import the worker.
 from __future__ import annotations
 
 import difflib
-import re
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from prefect_gpu.units import parse_bytes, parse_seconds, shown
+from prefect_gpu.units import parse_bounds, parse_bytes, parse_seconds, shown
 
 DeadlineKind = Literal["best-effort", "promise"]
 Converged = Literal["yield", "stop", "ignore"]
@@ -22,8 +21,6 @@ KindChoice = Literal["listed", "ends-first"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 
 _MOST_SAMPLES = 1_000_000_000
-_BOUND = r"\s*(>=|<=|==|>|<)\s*\d{1,3}(\.\d{1,3})?\s*"
-_BOUNDS = re.compile(rf"{_BOUND}(,{_BOUND})*")
 _REMEDIES = {
     "gpus": "give a whole number, 0 for a flow that needs no GPU",
     "gpu_memory": "write a number and a unit, such as 6GiB or 500MB, or leave it out",
@@ -206,11 +203,6 @@ class GpuRequest(BaseModel):
         "divided among owners, of the same owner.",
     )
 
-    @field_validator("owner", mode="before")
-    @classmethod
-    def _valid_owner(cls, value: Any) -> Any:
-        return (value.strip() or None) if isinstance(value, str) else value
-
     time_limit: str | None = Field(
         default=None,
         title="Time limit",
@@ -235,6 +227,11 @@ class GpuRequest(BaseModel):
         "pool answers at once. It promises the deadline, or refuses the run and names the earliest date that it could "
         "promise.",
     )
+
+    @field_validator("owner", mode="before")
+    @classmethod
+    def _valid_owner(cls, value: Any) -> Any:
+        return (value.strip() or None) if isinstance(value, str) else value
 
     @field_validator("time_limit", mode="before")
     @classmethod
@@ -288,8 +285,7 @@ class GpuRequest(BaseModel):
     def _valid_capability(cls, value: Any) -> Any:
         if value is None or value == "":
             return None
-        if not isinstance(value, str) or not _BOUNDS.fullmatch(value):
-            raise ValueError("bounds are needed")
+        parse_bounds(value if isinstance(value, str) else "")
         return value
 
     @field_validator("nvlink", mode="before")

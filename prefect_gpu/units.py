@@ -15,6 +15,7 @@ _FACTORS = {
     "t": 1024**4, "tb": 1000**4, "tib": 1024**4,
 }  # fmt: skip
 _SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_BOUND = re.compile(r"\s*(>=|<=|==|>|<)\s*(\d{1,3})(?:\.(\d{1,3}))?\s*")
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
 _SIZE = re.compile(r"^\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*$", re.ASCII)
 
@@ -53,6 +54,25 @@ def parse_bytes(value: str | int, *, field: str = "size") -> int:
     if size <= 0:
         raise ValueError(f"{field}={shown(value)} must be more than zero bytes.")
     return size
+
+
+def parse_bounds(text: str) -> tuple[tuple[str, int, int], ...]:
+    """Read bounds of a version with a major and a minor number, such as a compute capability's.
+
+    Returns:
+        Of each bound, (comparison, major, minor).
+
+    Raises:
+        ValueError: The text is nothing of that kind.
+
+    Example:
+        >>> parse_bounds(">=7.5,<9")
+        (('>=', 7, 5), ('<', 9, 0))
+    """
+    found = [_BOUND.fullmatch(part) for part in text.split(",")]
+    if not all(found):
+        raise ValueError("bounds are needed")
+    return tuple((one[1], int(one[2]), int(one[3] or 0)) for one in found if one)
 
 
 def parse_seconds(value: str | float, *, field: str = "time") -> float:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_va
 from prefect_gpu.request import GpuRequest, check_request, explain, moment_of
 from prefect_gpu.runtime.drivers.base import ContainerSpec
 from prefect_gpu.settings import GpuSettings
-from prefect_gpu.units import parse_bytes, shown
+from prefect_gpu.units import parse_bounds, parse_bytes, shown
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, WorkPool
@@ -226,13 +226,13 @@ def read_request(
 
 def _wants(request: GpuRequest) -> Wants | None:
     """Which devices a request is about; None: any will do."""
-    from prefect_gpu.scheduling.model.kinds import Wants, bounds_of
+    from prefect_gpu.scheduling.model.kinds import Wants
 
     wants = Wants(
         tuple(request.gpu_kind or ()),
         request.gpu_kind_choice,
         tuple(request.exclude_gpu_kind or ()),
-        bounds_of(request.compute_capability) if request.compute_capability else (),
+        parse_bounds(request.compute_capability) if request.compute_capability else (),
         request.nvlink,
     )
     return wants if request.gpus and wants != Wants() else None

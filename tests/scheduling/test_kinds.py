@@ -15,9 +15,10 @@ from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from prefect_gpu.scheduling.model.instructions import Hold, Launch
 from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
-from prefect_gpu.scheduling.model.kinds import ENDS_FIRST, Wants, bounds_of, fits
+from prefect_gpu.scheduling.model.kinds import ENDS_FIRST, Wants, fits
 from prefect_gpu.scheduling.placement.kernels.assignment import assign
 from prefect_gpu.scheduling.state.demand import Demand
+from prefect_gpu.units import parse_bounds
 
 A100, T4 = "NVIDIA A100-SXM4-40GB", "Tesla T4"
 GAINS = (("A100", 1.0), ("T4", 5.0))
@@ -81,7 +82,7 @@ def test_jobs_get_the_first_kind_of_their_list_that_has_room() -> None:
     assert isinstance(submit(made, "c", either), Hold)
     other = scheduler(node("T4", A100))
     assert submit(other, "a", wanting(without=("A100",))) == ("n0",)
-    assert submit(other, "b", wanting(capability=bounds_of(">=8.0"))) == ("n1",)
+    assert submit(other, "b", wanting(capability=parse_bounds(">=8.0"))) == ("n1",)
 
 
 @pytest.mark.parametrize("profile", ["adaptive", "fifo", "easy", "srtf"])
@@ -105,7 +106,7 @@ def test_what_no_node_has_is_said_at_once() -> None:
     for wants, words in (
         (wanting(kinds=("A10O",)), ["gpu_kind='A10O'", f"1 x {A100}, 2 x T4", "did you mean 'A100'?"]),
         (wanting(kinds=("H100",)), ["gpu_kind='H100'", "ask for one of these"]),
-        (wanting(capability=bounds_of(">=9")), ["compute_capability='>=9.0'", "at most 8.0"]),
+        (wanting(capability=parse_bounds(">=9")), ["compute_capability='>=9.0'", "at most 8.0"]),
         (replace(wanting(kinds=("A100",)), gpus=2), ["gpus=2", "the 1 of the kind that it asks for"]),
         (replace(wanting(nvlink=True), gpus=2), ["nvlink=True with gpus=2", "none"]),
     ):

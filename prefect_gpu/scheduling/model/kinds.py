@@ -21,7 +21,6 @@ LISTED, ENDS_FIRST = "listed", "ends-first"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)(?:gb|gib|g)")
 _PROFILE = re.compile(r"\d+g\.\d+gb.*|mig")
-_BOUND = re.compile(r"(>=|<=|==|>|<)\s*(\d+)(?:\.(\d+))?")
 _COMPARE: dict[str, Callable[[tuple[int, int], tuple[int, int]], bool]] = {
     ">=": ge, "<=": le, "==": eq, ">": gt, "<": lt,
 }  # fmt: skip
@@ -104,18 +103,6 @@ def fits(wanted: str, kind: str) -> bool:
     if not asked or not asked <= has:
         return False
     return "mig" not in has or any(_PROFILE.fullmatch(word) for word in asked)
-
-
-def bounds_of(text: str) -> tuple[Bound, ...]:
-    """The bounds of a compute capability, such as ``>=8.0`` or ``>=7.5,<9``.
-
-    Raises:
-        ValueError: The text is nothing of that kind.
-    """
-    found = [_BOUND.fullmatch(part.strip()) for part in text.split(",")]
-    if not all(found):
-        raise ValueError(f"{text!r} is no bound such as >=8.0")
-    return tuple((one[1], int(one[2]), int(one[3] or 0)) for one in found if one)
 
 
 def kinds_of(devices: Iterable[Device]) -> Counter[str]:

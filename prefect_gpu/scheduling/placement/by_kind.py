@@ -34,9 +34,11 @@ _NEVER = 1e15  # seconds that a device takes which the job cannot have
 
 
 class _Plan(NamedTuple):
-    """Attributes:
-    kinds: The kind of device of each job that was planned.
-    now: Those of them that start now.
+    """Where the waiting jobs go.
+
+    Attributes:
+        kinds: The kind of device of each job that was planned.
+        now: Those of them that start now.
     """
 
     kinds: dict[str, str]
