@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -179,8 +179,3 @@ def missing_commands() -> list[str]:
 def _parse(line: str) -> SlurmJob:
     number, state, reason, end, name = line.strip().split("|", 4)
     return SlurmJob(number, name, state, reason, float(end) if end.isdigit() else None)
-
-
-def environment_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
-    """What is left of an environment for those who are no job of Slurm's themselves."""
-    return {name: value for name, value in environ.items() if not name.startswith(("SLURM_", "SLURMD_", "SBATCH_"))}
