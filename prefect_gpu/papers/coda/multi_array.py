@@ -101,11 +101,8 @@ class MultiArray(Action):
         state, request = decision.state, job.request
         if not state.capability.possible(request):
             return False
-        if request.servers or (request.spans and request.gpus > state.largest_node) or _miscounted(job, state):
-            placement = decision.placement.place(job, state, decision.sharing)
-            if placement is not None:
-                decision.launch(job, placement, "there is room for all of its instances")
-            return placement is not None
+        if request.servers or (request.spans and request.gpus > state.largest_node):
+            return self._place(decision, job)
         wanted, least = self._cores(job, state)
         for cores in dict.fromkeys((wanted, least)):
             size = (request.gpus, cores, request.workers, job.least_bytes)
@@ -117,7 +114,15 @@ class MultiArray(Action):
                 if offer is not None and self._carry_out(decision, job, offer, wanted):
                     return True
             failed.append(size)
-        return False
+        return _miscounted(job, state) and self._place(decision, job)
+
+    @staticmethod
+    def _place(decision: Decision, job: Job) -> bool:
+        """Start a job where the profile's placement has it, as the arrays do not know such jobs."""
+        placement = decision.placement.place(job, decision.state, decision.sharing)
+        if placement is not None:
+            decision.launch(job, placement, "there is room for all of its instances")
+        return placement is not None
 
     def _cores(self, job: Job, state: State) -> tuple[int, int]:
         """Cores on each node: those it should have, and the fewest it may start with."""
