@@ -33,6 +33,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 1.0
 _CUT_OFF_S = 15.0  # without a worker for so long, no run stays slowed down for others
 _LAST_WORDS_S = 2.0
+_ENDED_BY_SLURM = (None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
+_SIGNALS_S = 0.5
 
 logger = logging.getLogger("prefect_gpu.slurm.agent")
 
@@ -96,6 +98,8 @@ class Agent:
             if alone_s > self._alone_s:
                 logger.warning("No worker has been there for %.0f s, and no run is: the node is given back.", alone_s)
                 break
+        for run_dir in self._handles:
+            (Path(run_dir) / words.CUT_OFF).touch()
         await asyncio.gather(*(handle.stop(0) for handle in list(self._handles.values())))
         await self._driver.close()
         await asyncio.to_thread(self._client.close, _LAST_WORDS_S)
@@ -194,8 +198,12 @@ class Agent:
 
     async def _report(self, run_dir: str, handle: ProcessHandle) -> None:
         report = await handle.wait()
-        if self._over.is_set() and report.returncode is None:
-            return  # it is the allocation that ended
+        if report.returncode in _ENDED_BY_SLURM:  # whose signal goes to all processes of the allocation, in any order
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over.wait(), _SIGNALS_S)
+        if self._over.is_set() and report.returncode != 0:
+            (Path(run_dir) / words.CUT_OFF).touch()
+            return  # it is the allocation that ended, which the worker hears of Slurm
         self._handles.pop(run_dir, None)
         self._slowed.discard(run_dir)
         if (listener := self._listeners.pop(run_dir, None)) is not None:

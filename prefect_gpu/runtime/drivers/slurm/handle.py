@@ -60,7 +60,7 @@ class SlurmHandle(RunHandle):
 
     def lose(self, cause: str) -> None:
         """Its allocation is over, and so is the run."""
-        self.exited(ended_with(self.folder, self._logger.error) or lost(cause))
+        self.exited(ended_with(self.folder, self._logger.error, cause) or lost(cause))
 
     def release(self) -> None:
         """Stop watching; the run goes on. Whoever still waits for it is cancelled."""
@@ -132,11 +132,18 @@ class EndedHandle(RunHandle):
         return
 
 
-def ended_with(run_dir: Path, say: Say) -> ExitReport | None:
-    """What the run's supervisor has written of its end; None if it saw none."""
+def ended_with(run_dir: Path, say: Say, cause: str = "Its allocation has ended.") -> ExitReport | None:
+    """What the run's supervisor has written of its end; None if it saw none.
+
+    Args:
+        say: Told of a file that makes no sense.
+        cause: Of a run that was ended because its allocation was.
+    """
     ended = files.read(Ended, run_dir / supervisor.EXIT, say)
     if ended is None:
         return None
+    if ended.returncode != 0 and (run_dir / words.CUT_OFF).exists():
+        return lost(cause)
     tail = tail_lines(run_dir / supervisor.OUTPUT)
     return ExitReport(ended.returncode, ended.max_rss_bytes, ended.cpu_seconds, tail, ended.ended_at)
 

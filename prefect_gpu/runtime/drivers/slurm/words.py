@@ -29,6 +29,7 @@ DUTY = "duty"  # {"part"}
 AGENTS = "agents.json"  # beside the allocations' records: where the worker is, and how runs are started
 SPEC = "spec.json"  # in a run's folder: what is to be started; the agent removes it
 PLACE = "place.json"  # in a run's folder: the node that may start it, and no other one
+CUT_OFF = "cut-off"  # in a run's folder: its allocation ended under it
 
 
 @dataclass(frozen=True)
