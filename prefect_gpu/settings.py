@@ -16,7 +16,6 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from prefect_gpu.runtime.telemetry.declared import declared
 from prefect_gpu.runtime.telemetry.faults import SLOW, THERMAL
-from prefect_gpu.scheduling.waste.rule import WasteRule
 from prefect_gpu.training.checkpoints.location import parse_location
 from prefect_gpu.units import check_price, parse_bytes
 
@@ -401,12 +400,6 @@ class GpuSettings(PrefectBaseSettings):
     def virtual_device_memory_bytes(self) -> int:
         """Memory of one virtual device, in bytes."""
         return parse_bytes(self.virtual_device_memory, field="virtual_device_memory")
-
-    @property
-    def waste_rule(self) -> WasteRule:
-        """When a run holds devices for nothing, and what follows."""
-        up_to = None if self.waste == "off" else self.waste
-        return WasteRule(self.waste_below_percent / 100, 60 * self.waste_minutes, up_to)
 
     @property
     def container_memory_max_bytes(self) -> int | None:

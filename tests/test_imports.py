@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -56,3 +57,26 @@ def test_every_package_that_is_imported_is_declared() -> None:
         and not {canonicalize_name(one) for one in of.get(name, otherwise.get(name, [name]))} & declared
     }
     assert not lacking, "name these in pyproject.toml, with the range that is true"
+
+
+BLOCKED = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocked())
+for name in {modules}:
+    importlib.import_module(name)
+"""
+
+
+def test_what_submits_and_trains_is_imported_without_what_serves() -> None:
+    """The settings, the decorator, the worker's class: Prefect imports them in every training environment."""
+    blocked = {"numpy", "scipy", "sklearn", "xgboost", "docker", "boto3", "botocore", "optuna", "plotly", "matplotlib"}
+    modules = ("prefect_gpu", "prefect_gpu.settings", "prefect_gpu.worker", "prefect_gpu.bundles.storage")
+    code = BLOCKED.format(blocked=blocked, modules=modules)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -34,6 +34,7 @@ from prefect_gpu.runtime.tasks import Tasks
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Preemption
 from prefect_gpu.scheduling.profiles import get_profile
+from prefect_gpu.scheduling.waste.rule import WasteRule
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.storage.spool import spool_folder
 from prefect_gpu.worker.artifacts import PoolArtifact, accuracy_artifact, page_artifact
@@ -218,7 +219,7 @@ class PoolSession:
             advertise=settings.advertise,
             pool_id=str(self._worker.work_pool.id),
             checkpoints=settings.checkpoints,
-            waste=settings.waste_rule,
+            waste=_waste_rule(settings),
             prices=Prices.of(settings.device_hour_price),
             credentials=credentials,
             leads=lambda: self._leadership.held,
@@ -384,3 +385,9 @@ class PoolSession:
 
 def _say_nothing(**_: Any) -> None:
     """In place of Prefect's events, where these are switched off."""
+
+
+def _waste_rule(settings: GpuSettings) -> WasteRule:
+    """When a run holds devices for nothing, and what follows."""
+    up_to = None if settings.waste == "off" else settings.waste
+    return WasteRule(settings.waste_below_percent / 100, 60 * settings.waste_minutes, up_to)

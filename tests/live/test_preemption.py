@@ -97,7 +97,7 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
 
 async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool, tmp_path: Path) -> None:
     notice = tmp_path / "notice"
-    pool.start_worker(virtual_devices="2", notice_file=str(notice))
+    pool.start_worker(virtual_devices="2", notice_file=str(notice)).wait_for_output("Watch the pool at")
     trace, hurry = tmp_path / "trace", tmp_path / "hurry"
     run = await pool.submit(
         "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
