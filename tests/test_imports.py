@@ -76,7 +76,8 @@ for name in {modules}:
 def test_what_submits_and_trains_is_imported_without_what_serves() -> None:
     """The settings, the decorator, the worker's class: Prefect imports them in every training environment."""
     blocked = {"numpy", "scipy", "sklearn", "xgboost", "docker", "boto3", "botocore", "optuna", "plotly", "matplotlib"}
-    modules = ("prefect_gpu", "prefect_gpu.settings", "prefect_gpu.worker", "prefect_gpu.bundles.storage")
+    inside = ("settings", "worker", "bundles.storage", "blocks")
+    modules = ["prefect_gpu", *(f"prefect_gpu.{name}" for name in inside)]
     code = BLOCKED.format(blocked=blocked, modules=modules)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
