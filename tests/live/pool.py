@@ -128,6 +128,18 @@ class LivePool:
             logs = "\n".join(worker.output[-3000:] for worker in self.workers)
             raise AssertionError(f"{error}; its states: {await self.names(run_id)}\n{logs}") from None
 
+    async def until_one(self, run_ids: Sequence[UUID], *names: str) -> UUID:
+        """Wait until any of the runs has a state with one of the names, and say which.
+
+        On a busy machine events may come late: the worker need not hear of runs in the order they were submitted in.
+        """
+
+        async def reached() -> UUID | None:
+            return next((run.id for run in await self.read_all(run_ids) if run.state and run.state.name in names), None)
+
+        found: UUID = await eventually(reached, f"one of {run_ids} in {names}")
+        return found
+
     def history_of_runs(self) -> History:
         """The history that the pool's workers write."""
         self.state_dir.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ from prefect.client.schemas.filters import (
 
 from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
-from tests.live.test_expected import even, seconds_from, until_expected
+from tests.live.test_expected import even, seconds_from, until_expected, until_prepared
 
 _END = re.compile(r"Now expected to end at \*\*(?:\S{10} )?(\d\d:\d\d(?::\d\d)?)\*\*")
 _HALF_A_DAY_S = 43200.0
@@ -64,7 +64,9 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     pace.write_text("1.0")  # ten times slower than they were, and no parameter says so
     run_id = await pool.submit("paced", pace=str(pace), steps=35)
     await pool.until_noted(run_id)
-    prepared, behind = [await pool.submit("paced", pace=str(pace), steps=35) for _ in range(2)]
+    later = [await pool.submit("paced", pace=str(pace), steps=35) for _ in range(2)]
+    ahead, _ = await until_prepared(pool, *later)
+    [behind] = [each for each in later if each != ahead]
     await until_logged(pool, run_id, "Expected: training ")
     first_end = await until_end(pool, run_id)
     start, end = await until_expected(pool, behind)
@@ -76,7 +78,7 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     assert "Estimated from 6 finished runs of paced." in await page(pool, "paced-estimate", run_id)
 
     pace.write_text("0.0")
-    for each in (run_id, prepared, behind):
+    for each in (run_id, ahead, behind):
         await pool.until(each, "Completed")
     [row] = await pool.rows([run_id])
     assert row.estimate["from_runs"] == 6 and row.trained_s is not None

@@ -49,7 +49,7 @@ async def test_every_run_completes_once_although_the_leader_is(how: str, pool: L
     for run_id in running:
         await pool.until_noted(run_id)
     waiting = [await pool.submit("train") for _ in range(3)]
-    await pool.until(waiting[-1], "AwaitingGpu")
+    await pool.until_one(waiting, "AwaitingGpu")
     if how == "killed":
         leader.kill()
     else:
@@ -100,7 +100,7 @@ async def test_who_has_no_record_takes_over_and_every_run_ends_once(how: str, po
     running = await pool.submit("tried_again", hold=str(go))
     await pool.until_noted(running)
     waiting = [await pool.submit("train") for _ in range(2)]
-    await pool.until(waiting[-1], "AwaitingGpu")
+    await pool.until_one(waiting, "AwaitingGpu")
     second = start_leased(pool, "second")
     await asyncio.to_thread(second.wait_for_output, "Standing by")
     if how == "killed":

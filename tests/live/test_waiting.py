@@ -19,7 +19,9 @@ async def test_an_unchanged_run_is_taken_in_once(pool: LivePool, tmp_path: Path,
         monkeypatch.setitem(pool.sandbox.env, "PREFECT_API_URL", proxy.api_url)
         often = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
         pool.start_worker(virtual_devices="1", others=often, at_once=False, warm_start="false", learn="false")
-        runs = [await pool.submit("waits", hold=str(tmp_path / "go")) for _ in range(3)]
+        runs = [await pool.submit("waits", hold=str(tmp_path / "go"))]
+        await pool.until_noted(runs[0])  # else another one may be heard of first
+        runs += [await pool.submit("waits", hold=str(tmp_path / "go")) for _ in range(2)]
         await asyncio.gather(*(pool.until(run, "AwaitingGpu") for run in runs[1:]))
         await looked(proxy, 2)
         await eventually(partial(nothing_is_written, proxy), "two looks at the pool that write nothing")
