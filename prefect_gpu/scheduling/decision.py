@@ -113,9 +113,9 @@ class Decision:
 
         One that another is prepared behind is about to end anyway, and one with a promise is left alone.
         """
-        if self.state.promises.protects(job):
+        if job.behind is not None or job.id in self.state.promises.jobs:
             return False
-        return self.can_stop(job) and job.behind is None and self.state.successor(job.id) is None
+        return self.can_stop(job) and self.state.successor(job.id) is None
 
     def may_give_way(self, job: Job) -> bool:
         """Whether the job can be preempted, together with whoever is prepared behind it."""

@@ -173,13 +173,13 @@ class WholeSet(Action):
             return
         state = decision.state
         free, starts, stays, leaves = chosen
+        all_move = state.quotas.shares is None and pool.ends_at == math.inf  # who may not be stopped is not among them
         movable = {
             unit
             for unit in stays
             if len(unit.spots) == 1
-            and not unit.job.request.shareable
-            and decision.may_stop(unit.job)
-            and lasts_until(unit.job, pool.ends_at, state)
+            and not unit.shares
+            and (all_move or (decision.may_stop(unit.job) and lasts_until(unit.job, pool.ends_at, state)))
         }
         seating = Seating(free, stays, {unit: unit.spots for unit in leaves}, movable)
         counts: Counter[str] = Counter()
@@ -274,11 +274,12 @@ class WholeSet(Action):
                 continue
             if partly and any(node not in window for node, _ in unit.spots):
                 continue
-            devices = unit.placement.all_devices if kept or crowded else ()  # type: ignore[union-attr]
-            if any(device in kept for device in devices):
-                continue
-            if any(device in crowded and _others_on(device, unit, state, shares) for device in devices):
-                continue  # whoever saves there, or was found there, keeps the device
+            if kept or crowded:
+                devices = unit.placement.all_devices  # type: ignore[union-attr]
+                if any(device in kept for device in devices):
+                    continue
+                if any(device in crowded and _others_on(device, unit, state, shares) for device in devices):
+                    continue  # whoever saves there, or was found there, keeps the device
             priority = priorities.get(job.queue)
             if priority is None:
                 priority = priorities[job.queue] = state.queue(job.queue).priority

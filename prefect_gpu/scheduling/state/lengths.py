@@ -45,6 +45,7 @@ class Lengths:
 
     Attributes:
         error: Root of the mean square of the logarithm of truth over estimate; 0: estimates have been right.
+        misjudged: Programs whose estimates have been so wrong that their runs' widths and ages say more.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class Lengths:
         self._squares = 0.0
         self._of_programs: dict[str, tuple[int, float]] = {}  # runs, and the squares of the errors of their estimates
         self.error = 0.0
+        self.misjudged: set[str] = set()
 
     def ended(self, devices: int, age_s: float) -> None:
         """A run on so many devices has ended, after it held them for so many seconds."""
@@ -73,12 +75,11 @@ class Lengths:
         self._squares += square
         self.error = math.sqrt(self._squares / (self._estimated + _RIGHT_RUNS))
         runs, squares = self._of_programs.get(program, (0, 0.0))
-        self._of_programs[program] = (runs + 1, squares + square)
-
-    def tells_nothing(self, program: str) -> bool:
-        """Whether a program's estimates have been so wrong that its runs' widths and ages say more."""
-        runs, squares = self._of_programs.get(program, (0, 0.0))
-        return runs >= _RIGHT_RUNS and squares >= _MOST_ERROR**2 * (runs + _RIGHT_RUNS)
+        runs, squares = self._of_programs[program] = runs + 1, squares + square
+        if runs >= _RIGHT_RUNS and squares >= _MOST_ERROR**2 * (runs + _RIGHT_RUNS):
+            self.misjudged.add(program)
+        else:
+            self.misjudged.discard(program)
 
     def left_s(self, estimate_s: float, done_s: float) -> float:
         """Seconds that a run is expected to need yet, if its estimate is as wrong as those of others have been.
@@ -154,7 +155,7 @@ def expected_left(job: Job, now: float, lengths: Lengths, *, as_told: bool = Fal
     """Seconds that a job is expected to train yet, and whether an estimate that still holds says so.
 
     Of a job without an estimate, what those that ended here say; and of one whose program's estimates have been wrong
-    by a factor of two and more (:meth:`Lengths.tells_nothing`). Where estimates have been wrong by a factor of some
+    by a factor of two and more (:attr:`Lengths.misjudged`). Where estimates have been wrong by a factor of some
     spread, what such errors leave to be expected of one that has come as far (:meth:`Lengths.left_s`). Else, of one
     that has outlived its estimate, a longer past means a longer future. All go by steps that grow, so that equals do
     not take turns.
@@ -163,7 +164,7 @@ def expected_left(job: Job, now: float, lengths: Lengths, *, as_told: bool = Fal
         as_told: Believe estimates, however wrong those of the program have been.
     """
     service_s = job.estimate.service_s
-    if service_s is None or (not as_told and lengths.tells_nothing(job.request.kind)):
+    if service_s is None or (not as_told and job.request.kind in lengths.misjudged):
         return lengths.expected_s(max(1, job.request.total_gpus), job.attained(now)), False
     done_s = job.done(now)
     left = service_s - done_s
