@@ -76,6 +76,8 @@ class Decision:
 
     def standing(self) -> Standing | None:
         """How owners stand now; None: nothing is promised to any."""
+        if self.state.quotas.shares is None:
+            return None
         as_of = (len(self.instructions), len(self.state.jobs), len(self.state.running), self.state.changes)
         if self._stood is None or self._stood[0] != as_of:
             self._stood = as_of, self.state.standing(stops=self.abilities.preemption is not Preemption.NONE)

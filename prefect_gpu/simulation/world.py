@@ -283,7 +283,7 @@ class World:
         self._learn(ev.PhaseEntered(run.model.id, Status.TRAINING))
         if run.model.request.grows and run.model.throughput and run.placement is not None:
             self._tell_units(run, run.model.speed_on(len(run.placement.all_devices)) or 1.0)
-        elif self._told(run.model).by_kind and run.placement is not None:
+        elif run.model.estimate.by_kind and run.placement is not None:
             self._tell_kind(run, self.scheduler.state.device(run.placement.devices[0]).kind)
         self._changed(run)
 

@@ -105,6 +105,7 @@ class MakeRoom:
     def _later(self, decision: Decision, key: Key) -> Iterator[Job]:
         """Running jobs that may give way and come later in the order than a key, the last one first."""
         state, order, now = decision.state, decision.order, decision.now
+        promised = state.promises.jobs
         assert state.ranking is not None
 
         def from_the_last(ranked: list[tuple[float, str, Job]]) -> Iterator[tuple[Key, Job]]:
@@ -112,7 +113,7 @@ class MakeRoom:
                 own = (state.queue(job.queue).priority, 1, *order.key(job, state, now))
                 if own <= key or (self._urgent and own[0] == key[0]):
                     return
-                if decision.may_give_way(job) and not self._spared(job, decision) and not state.promises.protects(job):
+                if job.id not in promised and decision.may_give_way(job) and not self._spared(job, decision):
                     yield own, job
 
         alike = map(from_the_last, state.ranking.alike.values())
@@ -136,6 +137,7 @@ class _Room:
         self._request = request = job.request
         self._on_one_node = not request.is_gang and request.gpus <= decision.state.largest_node
         self._on: dict[str, list[Job]] = {}
+        self._suits: dict[str, bool] = {}  # node: whether it has devices that would do
         self._before: dict[str, int] = {}  # domain: what it gives as it is, see `_worth`
         self._gained: dict[str, dict[str, int]] = {}  # domain: node: what that would give more
 
@@ -144,7 +146,12 @@ class _Room:
         assert victim.placement is not None
         for part in victim.placement.parts:
             node = self._state.nodes.get(part.node)
-            if node is None or not part.devices or not some_will_do(self._job, node, self._state):
+            if node is None or not part.devices:
+                continue
+            suits = self._suits.get(node.id)
+            if suits is None:
+                suits = self._suits[node.id] = some_will_do(self._job, node, self._state)
+            if not suits:
                 continue
             on = self._on.setdefault(node.id, [])
             if victim not in on[-1:]:  # a gang may have several parts there
