@@ -291,6 +291,7 @@ class Scheduler:
             job = Job(
                 event.job, event.request, event.queue, event.submitted_at, event.not_before, event.name, event.estimate
             )
+            job.attained_s = event.held_s
             job.story.append((now, "submitted"))
             if not answer(job, event.promised, decision):
                 return False
@@ -332,9 +333,12 @@ class Scheduler:
         ahead = self.state.running.get(event.behind or "")
         waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
         behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
-        if event.request.promise and event.request.deadline_at is not None:
-            job.promised = LEVEL  # else it would not run
-            self.state.promises.add(job)
+        job.opened = event.opened
+        if event.request.deadline_at is not None:
+            # A run that asked for a promise would not run without one.
+            job.promised = event.promised or (LEVEL if event.request.promise else None)
+            if job.promised is not None or event.in_time:
+                self.state.promises.add(job)
         self.state.take(job, event.placement, status, now, behind)
         self.state.accept(job)
         if status is Status.TRAINING:
