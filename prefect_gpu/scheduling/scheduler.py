@@ -14,7 +14,8 @@ from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.before_the_end import leave_in_time
 from prefect_gpu.scheduling.preemption.time_limit import end_at_limit
 from prefect_gpu.scheduling.profiles import Profile, get_profile
-from prefect_gpu.scheduling.promises.answers import answer, settle
+from prefect_gpu.scheduling.promises.answers import NO_PROMISES, answer, settle
+from prefect_gpu.scheduling.promises.book import Answer
 from prefect_gpu.scheduling.promises.keep import KeepPromises
 from prefect_gpu.scheduling.promises.reach import LEVEL
 from prefect_gpu.scheduling.state.learned import Learned
@@ -144,6 +145,13 @@ class Scheduler:
         It may lie in the past, if nothing has been decided since.
         """
         return self._next_due
+
+    def could_promise(self, job: Job, now: float) -> Answer:
+        """What a job with a deadline would be answered if it came now. It is not taken in, and no plan changes."""
+        if not self._keeps_promises:
+            return Answer(None, None, NO_PROMISES)
+        self.state.pass_time(now)
+        return self.state.promises.ask(job)
 
     def standing(self) -> Standing | None:
         """How owners stand now; None: nothing is promised to any."""

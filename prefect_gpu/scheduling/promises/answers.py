@@ -6,6 +6,8 @@ from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.promises.reach import LEVEL
 
+NO_PROMISES = "the scheduling profile of this pool keeps no promises: choose adaptive"
+
 
 def answer(job: Job, promised: float | None, decision: Decision) -> bool:
     """Say at once whether a new job's deadline is promised.
@@ -25,7 +27,7 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
         return True
     if not decision.keeps_promises:
         if request.promise:
-            decision.refuse(job, None, "the scheduling profile of this pool keeps no promises: choose adaptive")
+            decision.refuse(job, None, NO_PROMISES)
         return not request.promise
     job.room_bytes = state.capability.room_for(job)
     found = state.promises.promise(job)
