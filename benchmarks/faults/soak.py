@@ -23,7 +23,7 @@ from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
 from prefect_gpu.lab.checkout import IMAGE
 from prefect_gpu.lab.docker_nodes import Lab
-from prefect_gpu.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
 from prefect_gpu.runtime.cordons import Cordons
 from tests.radosgw import S3Server
 
@@ -105,7 +105,10 @@ class Soak:
     @property
     def leader(self) -> Process:
         """The worker that leads: the oldest that lives."""
-        return next(worker for worker in self._workers if worker.popen.poll() is None)
+        found = next((worker for worker in self._workers if worker.popen.poll() is None), None)
+        if found is None:
+            raise SandboxError(f"no worker lives any more; the last one said: {self._workers[-1].output[-3000:]}")
+        return found
 
     def start_worker(self) -> None:
         """One more worker; it stands by if another leads."""
