@@ -115,8 +115,8 @@ async def drain_node(soak: Soak, chance: random.Random) -> None:
 
 async def give_notice(soak: Soak, chance: random.Random) -> None:
     """All machines are announced to be taken away in a moment; then that is taken back."""
-    soak.notice_file.write_text(str(chance.uniform(0.5, 1.5) * LASTS_S))
-    await asyncio.sleep(_longer(chance))
+    soak.notice_file.write_text(str(chance.uniform(0.5, 1.0) * LASTS_S))
+    await asyncio.sleep(2 * LASTS_S)
     soak.notice_file.unlink()
 
 
