@@ -11,7 +11,6 @@ from prefect_gpu.request import check_request
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.controller import Controller
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.promises.reach import LEVEL
 from prefect_gpu.scheduling.sharing.rules import decided
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.configuration import check_bounds, scheduler_request
@@ -59,7 +58,7 @@ def could_be_promised(controller: Controller, asked: Mapping[str, Any], settings
     answer, by = controller.scheduler.could_promise(job, now), request.deadline_at
     assert by is not None
     return {
-        "probability": None if answer.planned is None else LEVEL,
+        "probability": None if answer.planned is None else state.learned.reach.probability,
         "deadline": CLOCK.unix(by),
         "earliest": None if answer.earliest is None else CLOCK.unix(answer.earliest),
         "starts_by": None if answer.planned is None else CLOCK.unix(answer.planned.start),

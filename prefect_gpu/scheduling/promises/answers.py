@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.promises.reach import LEVEL
 
 NO_PROMISES = "the scheduling profile of this pool keeps no promises: choose adaptive"
 
@@ -37,7 +36,7 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
         state.learned.reach.refused += 1
         decision.refuse(job, found.earliest, found.reason)
         return False
-    decision.promise(job, LEVEL, found.reason)
+    decision.promise(job, state.learned.reach.probability, found.reason)
     return True
 
 
