@@ -110,6 +110,10 @@ class Pool:
         """See :class:`prefect_gpu.page.app.Source`."""
         return details(self.controller, number, time.time())
 
+    def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """See :class:`prefect_gpu.page.app.Source`."""
+        raise ValueError("nobody asks for promises here")
+
 
 class _Nobody:
     def held(self, _: object) -> None:

@@ -2,11 +2,12 @@
 
 Three Docker Engines in one Swarm, all on this machine, and a pool with 50 runs in flight at any time, each a container
 that trains for a while with checkpoints in a real S3. Meanwhile containers and workers are killed, nodes lose their
-power or their link or stand still, the manager restarts, and S3 is away. In the end every run must be Completed once,
-must have said its end once, and must have the result of an undisturbed one. Prefect keeps its data in PostgreSQL, as it
-advises for so many runs.
+power or their link or stand still, the manager restarts, and S3 is away. Devices are taken out of service, a node is to
+be drained, machines get notice, runs are suspended and resumed, and deadlines are promised or refused. In the end every
+run must be Completed once, must have said its end once, and must have the result of an undisturbed one; but for those
+whose deadline is refused, which must never begin. Prefect keeps its data in PostgreSQL, as it advises for so many runs.
 
-    python -m benchmarks.faults [--json] [--quick] [--times N] [--in-flight N]
+    python -m benchmarks.faults [--json] [--quick] [--times N] [--in-flight N] [--only WORDS]
 
 Needs root, and Debian's packages that .ci/run installs. The trainings are tiny and mostly sleep: this is
 about what becomes of runs, not about speed. The containers use this machine's Python.
@@ -38,9 +39,11 @@ from tests.radosgw import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 POOL = "faults"
 
 
-async def soak(sandbox: Sandbox, folder: Path, times: int, in_flight: int, quick: bool, seed: int) -> Tally:
-    """All faults, each so many times, in random order."""
-    chosen = [fault for fault in _kinds(quick) for _ in range(times)]
+async def soak(
+    sandbox: Sandbox, folder: Path, kinds: list[Fault], times: int, in_flight: int, quick: bool, seed: int
+) -> Tally:
+    """All these faults, each so many times, in random order."""
+    chosen = [fault for fault in kinds for _ in range(times)]
     random.Random(seed).shuffle(chosen)
     devices = -(-in_flight // 2)  # two of three nodes take nearly all
     notes = Notes()
@@ -68,8 +71,9 @@ async def soak(sandbox: Sandbox, folder: Path, times: int, in_flight: int, quick
                 running.stop()
 
 
-def _kinds(quick: bool) -> list[Fault]:
-    return [fault for fault in FAULTS if fault.quick or not quick]
+def _kinds(quick: bool, only: list[str]) -> list[Fault]:
+    some = [fault for fault in FAULTS if fault.quick or not quick]
+    return [fault for fault in some if not only or any(words in fault.name for words in only)]
 
 
 def main() -> int:
@@ -78,15 +82,17 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=10, help="how often each fault happens (default: 10)")
     parser.add_argument("--in-flight", type=int, default=50, help="runs at any time (default: 50)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults, and whom they hit")
+    parser.add_argument("--only", action="append", default=[], help="only faults whose name has this in it; repeatable")
     options = parser.parse_args()
+    kinds = _kinds(options.quick, options.only)
     times, in_flight = (1, 4) if options.quick else (options.times, options.in_flight)
     with (
         tempfile.TemporaryDirectory(prefix="prefect-gpu-faults-") as folder,
         postgres_server() as database,
         served({POOL: "gpu"}, settings=for_prefect(database), host="0.0.0.0") as sandbox,
     ):
-        tally = asyncio.run(soak(sandbox, Path(folder), times, in_flight, options.quick, options.seed))
-    least = min(tally.times[fault.name] for fault in _kinds(options.quick))
+        tally = asyncio.run(soak(sandbox, Path(folder), kinds, times, in_flight, options.quick, options.seed))
+    least = min(tally.times[fault.name] for fault in kinds)
     claims = [
         at_most("runs that were lost, ended twice, or came to another result", len(tally.wrong), 0),
         at_least("faults of the kind that happened least", least, times),
@@ -94,8 +100,7 @@ def main() -> int:
     details = {
         "runs completed": tally.completed,
         "faults": {
-            one.name: {"times": tally.times[one.name], "runs tried again": tally.hit[one.name]}
-            for one in _kinds(options.quick)
+            one.name: {"times": tally.times[one.name], "runs tried again": tally.hit[one.name]} for one in kinds
         },
     }
     return report("faults", claims, details, as_json=options.json)

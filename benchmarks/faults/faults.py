@@ -6,6 +6,10 @@ import asyncio
 import contextlib
 import random
 import signal
+import time
+
+from prefect.exceptions import FlowPauseTimeout, NotPausedError
+from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
 
 from benchmarks.faults.soak import Fault, Soak
 from prefect_gpu.runtime.drivers.docker import Endpoint
@@ -88,6 +92,52 @@ async def lose_storage(soak: Soak, chance: random.Random) -> None:
     await asyncio.to_thread(soak.storage.resume)
 
 
+async def cordon_device(soak: Soak, chance: random.Random) -> None:
+    """A device that a run has is taken out of service; later it is put back."""
+    devices = soak.devices_in_use()
+    if devices:
+        device = chance.choice(devices)
+        soak.cordons.add({device: "it is out of service for a while"})
+        await asyncio.sleep(LASTS_S)
+        soak.cordons.remove(device)
+
+
+async def drain_node(soak: Soak, chance: random.Random) -> None:
+    """A node is to be drained by a date; it is gone for a while, and back."""
+    devices = soak.devices_in_use()
+    if devices:
+        node = chance.choice(devices).rpartition("/")[0]
+        chosen = [device for device in devices if device.rpartition("/")[0] == node]
+        soak.cordons.add(dict.fromkeys(chosen, "its node is to be drained"), by=time.time() + LASTS_S)
+        await asyncio.sleep(2 * LASTS_S)
+        soak.cordons.remove(*chosen)
+
+
+async def give_notice(soak: Soak, chance: random.Random) -> None:
+    """All machines are announced to be taken away in a moment; then that is taken back."""
+    soak.notice_file.write_text(str(chance.uniform(0.5, 1.0) * LASTS_S))
+    await asyncio.sleep(2 * LASTS_S)
+    soak.notice_file.unlink()
+
+
+async def suspend_run(soak: Soak, chance: random.Random) -> None:
+    """Its user suspends a run, and resumes it after a while."""
+    run = await soak.one_that_runs(chance)
+    if run is None:
+        return
+    with contextlib.suppress(NotPausedError, FlowPauseTimeout, RuntimeError):  # it has just ended, or waits again
+        await asuspend_flow_run(flow_run_id=run)
+    await asyncio.sleep(chance.uniform(0.0, LASTS_S))
+    with contextlib.suppress(NotPausedError):
+        await aresume_flow_run(run)
+
+
+async def ask_for_promises(soak: Soak, chance: random.Random) -> None:
+    """Two runs want their deadlines promised: that of one is far away, that of the other cannot be promised."""
+    await soak.submit_with_deadline("2h", may_be=True)
+    await soak.submit_with_deadline("5s", may_be=False)
+
+
 def _longer(chance: random.Random) -> float:
     """Long enough for the Swarm to give a node up, or not quite: it does after about 15 seconds."""
     return chance.uniform(0.5, 2.0) * LASTS_S
@@ -103,4 +153,9 @@ FAULTS = (
     Fault("the worker is frozen", freeze_worker),
     Fault("the registry is away", lose_registry, quick=True),
     Fault("S3 is away", lose_storage),
+    Fault("a device is cordoned", cordon_device),
+    Fault("a node is to be drained", drain_node),
+    Fault("all machines get notice", give_notice),
+    Fault("a run is suspended", suspend_run, quick=True),
+    Fault("promises are asked for", ask_for_promises, quick=True),
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +23,14 @@ from benchmarks.faults.notes import Notes
 from benchmarks.faults.training import result_after
 from prefect_gpu.lab.checkout import IMAGE
 from prefect_gpu.lab.docker_nodes import Lab
-from prefect_gpu.lab.sandbox import Process, Sandbox
+from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError
+from prefect_gpu.runtime.cordons import Cordons
 from tests.radosgw import S3Server
 
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"
 _LOOK_S = 1.0
+# Every second run may be stopped, and would be told that its time is over if that was counted wrongly.
+_STOPPABLE = {"preemptible": True, "time_limit": "2h"}
 _DEADLINE_S = 900.0  # for the last runs, once no fault happens any more
 
 
@@ -90,6 +95,9 @@ class Soak:
         self._deployment: UUID
         self._open: dict[UUID, str] = {}  # runs that are not over, and their names
         self._without_image: set[UUID] = set()
+        self._promises: dict[UUID, bool] = {}  # whether the deadline of a run may be promised
+        self._state_dir = folder / "state"
+        self.cordons, self.notice_file = Cordons(self._state_dir), folder / "notice"
         self._workers: list[Process] = []
         self._stopping = False
         self.tally = Tally()
@@ -97,7 +105,10 @@ class Soak:
     @property
     def leader(self) -> Process:
         """The worker that leads: the oldest that lives."""
-        return next(worker for worker in self._workers if worker.popen.poll() is None)
+        found = next((worker for worker in self._workers if worker.popen.poll() is None), None)
+        if found is None:
+            raise SandboxError(f"no worker lives any more; the last one said: {self._workers[-1].output[-3000:]}")
+        return found
 
     def start_worker(self) -> None:
         """One more worker; it stands by if another leads."""
@@ -109,7 +120,8 @@ class Soak:
             image=IMAGE,
             checkpoints=self._checkpoints,
             container_volumes="*",
-            state_dir=str(self.folder / "state"),
+            state_dir=str(self._state_dir),
+            notice_file=str(self.notice_file),
         )
         self._workers.append(self.sandbox.start_worker(self.pool, env=env))
 
@@ -147,6 +159,30 @@ class Soak:
         run = await self._submit(variables)
         self._without_image.add(run)
 
+    async def submit_with_deadline(self, deadline: str, *, may_be: bool) -> None:
+        """A run that is to be promised its deadline, or refused.
+
+        Args:
+            may_be: Whether it may be promised.
+        """
+        asked = {"deadline": deadline, "deadline_kind": "promise", "time_limit": "20min"}
+        run = await self._submit({**self._variables, **_STOPPABLE, **asked})
+        self._promises[run] = may_be
+
+    def devices_in_use(self) -> list[str]:
+        """Those that runs hold, by the worker's records."""
+        found: set[str] = set()
+        for file in (self._state_dir / "runs").glob("*/record.json"):
+            with suppress(OSError, ValueError, KeyError):  # it is being replaced, or its run is over
+                found.update(json.loads(file.read_text())["placement"]["devices"])
+        return sorted(found)
+
+    async def one_that_runs(self, chance: random.Random) -> UUID | None:
+        """A run whose process has begun, and that may be stopped."""
+        states = await self._states([run for run, name in self._open.items() if _may_be_stopped(name)])
+        running = sorted((run for run, state in states.items() if state.is_running()), key=str)
+        return chance.choice(running) if running else None
+
     async def _submit(self, variables: dict[str, Any]) -> UUID:
         self.tally.submitted += 1
         name = f"run-{self.tally.submitted}"
@@ -161,7 +197,8 @@ class Soak:
         """Submit a run for each that is over, until told to stop; look at each that is over."""
         while not (self._stopping and not self._open):
             while not self._stopping and len(self._open) < self._in_flight:
-                await self._submit(self._variables)
+                stoppable = _STOPPABLE if _may_be_stopped(f"run-{self.tally.submitted + 1}") else {}
+                await self._submit({**self._variables, **stoppable})
             await asyncio.sleep(_LOOK_S)
             for run, state in (await self._states(list(self._open))).items():
                 if state.is_final():
@@ -174,6 +211,13 @@ class Soak:
         if run in self._without_image:
             if not (state.is_crashed() and "registry does not answer" in (state.message or "")):
                 self._wrong(f"{name} has no image, and is {state.name}: {state.message}")
+            return
+        if run in self._promises and state.name == "Refused":
+            if self._notes.tries(name):
+                self._wrong(f"{name} was refused, and has begun all the same")
+            return
+        if not self._promises.get(run, True):
+            self._wrong(f"the deadline of {name} cannot be met, and it is {state.name}: {state.message}")
             return
         ends, expected = self._notes.ends(name), 1.0
         for step in range(self._steps):
@@ -198,3 +242,7 @@ class Soak:
         for worker in self._workers:
             if worker.popen.poll() is None:
                 worker.kill()
+
+
+def _may_be_stopped(name: str) -> bool:
+    return int(name.rpartition("-")[2]) % 2 == 0

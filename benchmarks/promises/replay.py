@@ -51,12 +51,14 @@ class Outcome:
         refused: Of these, those that were refused.
         kept: Of those that were promised, those that were done in time.
         others_s: Mean seconds from submission to end of those that asked for none.
+        said_part: Of 100 promises, how many would be kept by what was said of each.
     """
 
     wanted: int
     refused: int
     kept: int
     others_s: float
+    said_part: float
 
     @property
     def kept_part(self) -> float:
@@ -74,11 +76,11 @@ class _Replay(World):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self.promised: set[str] = set()
+        self.promised: dict[str, float] = {}
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Promise):
-            self.promised.add(instruction.job)
+            self.promised[instruction.job] = instruction.probability
         super()._carry_out(instruction)
 
 
@@ -177,4 +179,5 @@ def replay(jobs: Sequence[TraceJob], nodes: int, *, exact: bool, iterations: boo
     others = [
         one.jct_s for one in results.outcomes if one.job in counted and one.job not in due and one.end_s is not None
     ]
-    return Outcome(len(wanted), len(wanted) - len(promised), kept, sum(others) / max(1, len(others)))
+    said = 100.0 * sum(world.promised[name] for name in promised) / max(1, len(promised))
+    return Outcome(len(wanted), len(wanted) - len(promised), kept, sum(others) / max(1, len(others)), said)

@@ -46,6 +46,22 @@ def estimate(
     category: Annotated[str | None, typer.Option(help="Kind of model. [default: as the newest run]")] = None,
     new: Annotated[bool, typer.Option("--new", help="FLOW has not run yet: estimate it from the other flows.")] = False,
     runs: Annotated[bool, typer.Option("--runs", help="Show more finished runs, with what was measured.")] = False,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            help="Ask the pool's worker whether it would promise this deadline, and submit nothing: a length of time "
+            "such as 6h, or a date with its time zone. Ends with code 3 if it would refuse."
+        ),
+    ] = None,
+    job_variable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--job-variable",
+            "-jv",
+            metavar="KEY=VALUE",
+            help="With --deadline: a job variable of the run, such as time_limit=2h; repeatable.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON for programs.")] = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw how good estimates have been into this PNG file.")
@@ -56,13 +72,27 @@ def estimate(
     It learns from the history as the worker does, so the answer is the worker's.
     """
     given = _read_parameters(param or [])
-    if flow is None and (given or gpus is not None or category is not None or new):
+    if job_variable and deadline is None:
+        common.fail("--job-variable is about a promise: give a --deadline, too.", code=2)
+    if flow is None and (given or gpus is not None or category is not None or new or deadline is not None):
         common.fail("Name the flow: prefect-gpu estimate FLOW --param KEY=VALUE.", code=2)
     url = common.load_settings().resolved_history_url
     from prefect_gpu.reporting.accuracy import comparisons
     from prefect_gpu.runtime.learning.learner import MOST_ROWS
 
     rows, _ = common.read_history(url, limit=MOST_ROWS)
+    if flow is not None and deadline is not None:
+        of_flow = [row for row in rows if row.flow_name == flow]
+        if rows and not of_flow and not new and not _has_limit(job_variable):
+            _refuse(flow, rows, new=False)
+        asked, _ = _submission(flow, given, gpus, category, of_flow)
+        variables = {"gpus": asked.gpus, "cpus": asked.cpus, "category": asked.category} | _read_parameters(
+            job_variable or []
+        )
+        from prefect_gpu.cli.deadline_question import answer_for
+
+        answer_for(flow, asked.parameters, variables | {"deadline": deadline}, as_json=as_json)
+        return
     if not rows:
         common.fail(
             "No run has finished yet: there is nothing to estimate from. The pool learns from the first run of each "
@@ -116,6 +146,10 @@ def _read_parameters(texts: Sequence[str]) -> dict[str, Any]:
             common.fail(f"{_PARAMETER} {text}: {key} was given before. Leave one out.", code=2)
         inside[path[-1]] = _read_value(value)
     return found
+
+
+def _has_limit(variables: Sequence[str] | None) -> bool:
+    return any(text.startswith("time_limit=") for text in variables or ())
 
 
 def _read_value(text: str) -> Any:

@@ -41,13 +41,20 @@ HEADERS = {
 
 
 class Source(Protocol):
-    """Whoever knows what the page shows. Both are called on the event loop that serves it."""
+    """Whoever knows what the page shows. All are called on the event loop that serves it."""
 
     def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """The pool now; see :func:`prefect_gpu.runtime.overview.overview`."""
 
     def details(self, number: int) -> dict[str, Any] | None:
         """One launch; see :func:`prefect_gpu.runtime.overview.details`."""
+
+    def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """See :func:`prefect_gpu.worker.asked_before.could_be_promised`.
+
+        Raises:
+            ValueError: A value is not allowed.
+        """
 
 
 Metrics = Callable[[str], tuple[bytes, str]]
@@ -80,7 +87,18 @@ def page_app(source: Source, *, names: Iterable[str] = (), token: str = "", metr
             return PlainTextResponse("This run is not kept any more: see the history.\n", 404)
         return _json(found)
 
-    routes = [Route("/api/overview", overview), Route("/api/runs/{number:int}", details)]
+    async def promise(request: Request) -> Response:
+        try:
+            asked = json.loads(request.query_params.get("asked", ""))
+            return _json(source.promise(asked if isinstance(asked, dict) else {}))
+        except (ValueError, RecursionError) as error:
+            return PlainTextResponse(f"{error}\n", 400)
+
+    routes = [
+        Route("/api/overview", overview),
+        Route("/api/runs/{number:int}", details),
+        Route("/api/promise", promise),
+    ]
     if metrics is not None:
         routes.append(Route("/metrics", _measured(metrics)))
     for path in sorted(_STATIC.iterdir()):

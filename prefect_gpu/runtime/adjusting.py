@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect_gpu.runtime.channel import ChannelServer
 from prefect_gpu.runtime.fleet import Fleet
-from prefect_gpu.runtime.launch import Adjustment, Follower, Launch
+from prefect_gpu.runtime.launch import GATE_OPENED, Adjustment, Follower, Launch
 from prefect_gpu.scheduling.model.instructions import Finish, OpenGate, SetCores, SetShare
 from prefect_gpu.training import protocol
 
@@ -100,7 +100,8 @@ class Adjuster(Follower):
             behind: The run that it still waits for.
         """
         if run.record.gated and behind is None:
-            run.record.behind = None
+            if run.record.behind is not None:
+                run.record.behind, run.record.times[GATE_OPENED] = None, self._clock()
             self.open_gate(run)
         if run.record.weight != 1.0:
             # The scheduler has begun anew: if the run is still to give way, it will say so. Else it may pause for ever.
@@ -137,6 +138,7 @@ class Adjuster(Follower):
 
     def _pass_gate(self, run: Launch) -> None:
         run.record.behind = None
+        run.record.times[GATE_OPENED] = self._clock()
         self._save(run)
         self.open_gate(run)
 

@@ -115,7 +115,7 @@ class Controller:
         self.cordons = CordonWatch(Cordons(state_dir), self.fleet, state, self.handle, self._logger)
         self._host = host
         self._driver = driver
-        driver.may_start, driver.demand = leads, self._demand
+        driver.may_start, driver.demand, driver.on_faults = leads, self._demand, self.health.found
         self._records = RecordStore(state_dir, pool, self._logger)
         place = checkpoints or str(state_dir / "checkpoints")
         self.checkpoints = RunCheckpoints(place, self._logger, credentials, pool_id)

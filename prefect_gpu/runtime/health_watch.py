@@ -7,7 +7,7 @@ is slower than others of its kind, are only told, unless the operator's settings
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from logging import Logger, LoggerAdapter
 from typing import Any
 
@@ -22,7 +22,7 @@ _AGAIN_S = 30.0
 
 
 class HealthWatch:
-    """Watches the GPUs of this machine, and hears of what others find out.
+    """Watches the GPUs of this machine, and hears of what others find out: agents of other nodes, those who compare.
 
     Args:
         cordons: Where devices are taken out of service.
@@ -63,20 +63,33 @@ class HealthWatch:
             self._logger.error("Device %s: %s. It cannot be taken out of service: %s", fault.device, fault.words, error)
 
     async def run(self) -> None:
-        """Watch for ever; where there is no GPU of this machine, end at once."""
+        """Watch this machine's GPUs for ever; where there is none, end at once."""
         own = [device.id for device in self._fleet.devices if not device.virtual]
-        if not own:
-            return
-        import pynvml
+        await watch_gpus(own, self.found, self._logger)
 
-        from prefect_gpu.runtime.telemetry.health import DeviceWatch
 
-        watch = DeviceWatch(own)
-        while True:
-            try:
-                faults = await in_own_thread(lambda: watch.wait(_WAIT_S), "prefect-gpu-health")
-            except pynvml.NVMLError as error:
-                self._logger.warning("The GPUs' health cannot be watched: %s. It is tried again.", error)
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            self.found(faults)
+async def watch_gpus(
+    own: Sequence[str], found: Callable[[list[Fault]], None], logger: Logger | LoggerAdapter[Any]
+) -> None:
+    """Watch GPUs of this machine for ever, through its driver; where there is none, end at once.
+
+    Args:
+        own: Their UUIDs.
+        found: Called with what is new.
+    """
+    if not own:
+        return
+    import pynvml
+
+    from prefect_gpu.runtime.telemetry.health import DeviceWatch
+
+    watch = DeviceWatch(own)
+    while True:
+        try:
+            faults = await in_own_thread(lambda: watch.wait(_WAIT_S), "prefect-gpu-health")
+        except pynvml.NVMLError as error:
+            logger.warning("The GPUs' health cannot be watched: %s. It is tried again.", error)
+            await asyncio.sleep(_AGAIN_S)
+            continue
+        if faults:
+            found(faults)

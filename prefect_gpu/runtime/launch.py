@@ -25,6 +25,8 @@ from prefect_gpu.training import protocol
 
 WAITING = "waiting"  # beside the phases, in the record's times: prepared, and waiting for the devices
 CONSUMED = "consumed"  # in what the record knows, what the run has taken so far; in its times, until when
+GATE_OPENED = "gate_opened"  # in its times: since when a run that was prepared behind another has its devices
+OPENED = "opened"  # in what it knows: whether others were let in with it, as it did not use its devices
 
 Adjustment = OpenGate | SetCores | SetShare | Finish
 """What may be changed of a launch while it runs."""
@@ -163,6 +165,17 @@ class Launch:
         """Its devices, and the nodes that they are on."""
         parts = self.record.placement.parts
         return sum(len(part.devices) for part in parts), len({part.node for part in parts if part.devices})
+
+    def held_s(self, now: float) -> float:
+        """Seconds for which the run has held its devices, in this launch and in those before it.
+
+        Those at a closed gate do not count: it is another that holds them then.
+        """
+        before, times = float(self.record.known.get("held_s", 0.0)), self.record.times
+        since = times.get("granted")
+        if self.record.gated:
+            since = None if self.record.behind is not None else times.get(GATE_OPENED, times.get(protocol.TRAINING))
+        return before + (max(0.0, now - since) if since is not None else 0.0)
 
     def attach(self, *followers: Follower) -> None:
         """They hear, in this order, of all that happens from here on."""

@@ -20,9 +20,9 @@ from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.gang import instances_in
 from prefect_gpu.runtime.host import Host, NotOursError
 from prefect_gpu.runtime.instances import Instances
-from prefect_gpu.runtime.launch import CONSUMED, Follower, Launch, Suspend
+from prefect_gpu.runtime.launch import CONSUMED, OPENED, Follower, Launch, Suspend
 from prefect_gpu.runtime.learning.estimates import Estimates, as_row
-from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore, RunRecord
+from prefect_gpu.runtime.records import UNKNOWN_PLACE, RecordStore
 from prefect_gpu.runtime.reports import STATUS_OF_PHASE
 from prefect_gpu.runtime.run_environment import devices_of_process
 from prefect_gpu.runtime.tasks import Tasks
@@ -282,18 +282,16 @@ class Launches:
                 record.name,
                 record.behind,
                 record.times[protocol.TRAINING] if status is Status.TRAINING else None,
-                self._held_s(record),
+                launch.held_s(self.clock()),
+                record.known.get("promised"),
+                bool(record.known.get("in_time")),
+                bool(record.known.get(OPENED)),
             )
         )
         job = self.state.running.get(record.run_id)
         self.adjuster.make_up(launch, behind=job.behind if job is not None else None)
         for event in self.estimates.adopted_anew(launch, self.fleet.kind):
             self.tell(event)
-
-    def _held_s(self, record: RunRecord) -> float:
-        """Seconds for which a run has held its devices, in this launch and in those before it."""
-        since = record.times.get("launched", record.times.get("granted"))
-        return float(record.known.get("held_s", 0.0)) + (max(0.0, self.clock() - since) if since is not None else 0.0)
 
     def _likely_place(self, launch: Launch) -> Placement:
         """Where a launch is of which no record says it: where its process was told, or all that is free there."""

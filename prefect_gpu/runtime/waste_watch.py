@@ -14,14 +14,17 @@ from logging import Logger, LoggerAdapter
 from typing import Any
 
 from prefect_gpu.runtime.clock import Clock
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.launch import OPENED, Follower, Launch
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.scheduling.state.state import State
-from prefect_gpu.scheduling.waste.rule import Stage, WasteRule, WasteWatch
+from prefect_gpu.scheduling.waste.rule import STAGES, Stage, WasteRule, WasteWatch
 from prefect_gpu.training import protocol
 
 EVERY_S = 5.0
+IDLE_SINCE = "idle_since"  # in a record's times: since when the run does not use its devices
+STAGE = "waste"  # in what a record knows: how far things have come
+_WORTH_KEEPING = 0.1  # the part of the operator's time from which on that is written down
 _HEARD_S = 15.0  # a report that is older says nothing of now
 _ROOM = 1.1  # others are left what the run has used at most, and a little of what it may use again
 
@@ -79,10 +82,16 @@ class WasteFinder(Follower):
             self._watches[launch.run_id] = WasteWatch(self._rule, at)
 
     def adopted(self, launch: Launch, at: float) -> None:
-        """See :class:`.Follower`. What was before is not known: its time begins anew."""
-        self.granted(launch, at)
-        if launch.phase == protocol.TRAINING and launch.run_id in self._watches:
-            self._watches[launch.run_id].trains(at)
+        """See :class:`.Follower`. The worker before may have seen that it is idle: its time goes on."""
+        if not launch.record.placement.all_devices:
+            return
+        known, since = launch.record.known, launch.record.times.get(IDLE_SINCE)
+        trains = launch.phase in (protocol.TRAINING, protocol.SAVING) or bool(launch.record.progress.get("step"))
+        watch = self._watches[launch.run_id] = WasteWatch(self._rule, at if since is None else since, trains)
+        stage = next((one for one in STAGES if one == known.get(STAGE)), None)
+        if stage is not None and since is not None:  # that has been said, and done
+            self._stages[launch.run_id] = stage
+            launch.wasting = watch.words(at, self._what(launch))
 
     def reported(self, launch: Launch, kind: str, at: float, data: dict[str, Any]) -> tuple[()]:
         """See :class:`.Follower`."""
@@ -121,13 +130,25 @@ class WasteFinder(Follower):
                 now - self._heard.get(run_id, -1e9) > _HEARD_S and (use := self._measured_use(launch, now)) is not None
             ):
                 watch.uses(use, now)
-            stage, before = watch.stage(now), self._stages.get(run_id)
-            if stage != before:
-                self._changed(launch, watch, before, stage, now)
+            self._keep(launch, watch, now)
+            stage = watch.stage(now)
+            if stage != self._stages.get(run_id):
+                self._changed(launch, watch, stage, now)
 
-    def _changed(
-        self, launch: Launch, watch: WasteWatch, before: Stage | None, stage: Stage | None, now: float
-    ) -> None:
+    def _keep(self, launch: Launch, watch: WasteWatch, now: float) -> None:
+        """Write down since when it is idle, once for each time that it is: a later worker goes on from there."""
+        is_idle = watch.idle_s(now) >= self._rule.for_s * _WORTH_KEEPING
+        since = watch.idle_since if is_idle else None
+        if since == launch.record.times.get(IDLE_SINCE):
+            return
+        if since is None:
+            del launch.record.times[IDLE_SINCE]
+        else:
+            launch.record.times[IDLE_SINCE] = since
+        self._save(launch)
+
+    def _changed(self, launch: Launch, watch: WasteWatch, stage: Stage | None, now: float) -> None:
+        launch.record.known[STAGE] = stage
         if stage is None:
             del self._stages[launch.run_id]
             launch.wasting = ""
@@ -135,8 +156,7 @@ class WasteFinder(Follower):
             self._note(launch)
         else:
             self._stages[launch.run_id] = stage
-            what = "its cores" if self._is_virtual(launch) else "its devices"
-            launch.wasting = watch.words(now, what)
+            launch.wasting = watch.words(now, self._what(launch))
             self._logger.warning("Run %s wastes its devices: %s.", launch.record.name, launch.wasting)
             share = self._needs_bytes(launch) if stage == "share" else None
             self._tell(ev.WasteNoticed(launch.run_id, launch.wasting, share))
@@ -147,11 +167,16 @@ class WasteFinder(Follower):
             follower.wasted(launch, stage or "", now)
 
     def _note(self, launch: Launch) -> None:
-        """Take over into its record what the scheduler has decided about its devices."""
+        """Take over into its record what the scheduler has decided about its devices, and what was said."""
         job = self._state.running.get(launch.run_id)
-        if job is not None and job.placement is not None and job.request != launch.record.request:
-            launch.record.request, launch.record.placement = job.request, job.placement
-            self._save(launch)
+        if job is not None and job.placement is not None:
+            launch.record.known[OPENED] = job.opened
+            if job.request != launch.record.request:
+                launch.record.request, launch.record.placement = job.request, job.placement
+        self._save(launch)
+
+    def _what(self, launch: Launch) -> str:
+        return "its cores" if self._is_virtual(launch) else "its devices"
 
     def _is_virtual(self, launch: Launch) -> bool:
         return all(device.virtual for device in self._devices(launch.record.placement.all_devices))

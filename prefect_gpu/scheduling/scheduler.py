@@ -14,7 +14,8 @@ from prefect_gpu.scheduling.model.jobs import Job, Status
 from prefect_gpu.scheduling.preemption.before_the_end import leave_in_time
 from prefect_gpu.scheduling.preemption.time_limit import end_at_limit
 from prefect_gpu.scheduling.profiles import Profile, get_profile
-from prefect_gpu.scheduling.promises.answers import answer, settle
+from prefect_gpu.scheduling.promises.answers import NO_PROMISES, answer, settle
+from prefect_gpu.scheduling.promises.book import Answer
 from prefect_gpu.scheduling.promises.keep import KeepPromises
 from prefect_gpu.scheduling.promises.reach import LEVEL
 from prefect_gpu.scheduling.state.learned import Learned
@@ -144,6 +145,13 @@ class Scheduler:
         It may lie in the past, if nothing has been decided since.
         """
         return self._next_due
+
+    def could_promise(self, job: Job, now: float) -> Answer:
+        """What a job with a deadline would be answered if it came now. It is not taken in, and no plan changes."""
+        if not self._keeps_promises:
+            return Answer(None, None, NO_PROMISES)
+        self.state.pass_time(now)
+        return self.state.promises.ask(job)
 
     def standing(self) -> Standing | None:
         """How owners stand now; None: nothing is promised to any."""
@@ -291,6 +299,7 @@ class Scheduler:
             job = Job(
                 event.job, event.request, event.queue, event.submitted_at, event.not_before, event.name, event.estimate
             )
+            job.attained_s = event.held_s
             job.story.append((now, "submitted"))
             if not answer(job, event.promised, decision):
                 return False
@@ -332,9 +341,12 @@ class Scheduler:
         ahead = self.state.running.get(event.behind or "")
         waits = ahead is not None and ahead.status is not Status.SAVING and self.state.successor(ahead.id) is None
         behind = event.behind if waits and status is not Status.TRAINING and status is not Status.SAVING else None
-        if event.request.promise and event.request.deadline_at is not None:
-            job.promised = LEVEL  # else it would not run
-            self.state.promises.add(job)
+        job.opened = event.opened
+        if event.request.deadline_at is not None:
+            # A run that asked for a promise would not run without one.
+            job.promised = event.promised or (LEVEL if event.request.promise else None)
+            if job.promised is not None or event.in_time:
+                self.state.promises.add(job)
         self.state.take(job, event.placement, status, now, behind)
         self.state.accept(job)
         if status is Status.TRAINING:

@@ -196,6 +196,15 @@ def read_request(
     except ValueError as error:
         raise BadRequestError(str(error)) from None
     check_bounds(request, settings or GpuSettings())
+    return scheduler_request(request, due)
+
+
+def scheduler_request(request: GpuRequest, due: float) -> Request:
+    """The same in the scheduler's words.
+
+    Args:
+        due: See :func:`read_request`.
+    """
     from prefect_gpu.scheduling.model.jobs import Request  # numpy comes with it, and who submits needs none
 
     return Request(

@@ -51,6 +51,7 @@ from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.run_spans import RunSpans
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
+from prefect_gpu.worker.time_held import keep_time_held
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -177,7 +178,9 @@ class PrefectHost:
 
     def describe(self, run_id: str) -> RunRecord:
         """See :class:`Host`."""
-        return self._launcher.describe(self.controller.scheduler.state.jobs[run_id])
+        state = self.controller.scheduler.state
+        job = state.jobs[run_id]
+        return self._launcher.describe(job, state.promises.protects(job))
 
     async def prepare(self, run: Launch) -> LaunchSpec:
         """See :class:`Host`."""
@@ -365,6 +368,7 @@ class PrefectHost:
             done = run.record.progress.get("step") if run.record.request.preemptible else None
             from_where = f" from step {done}" if done else ""
             self._log_for(run).info("Suspended: its devices are free. Once it is resumed, it carries on%s.", from_where)
+        await keep_time_held(self.asking, run, ends=outcome is not None)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
             self.intake.exhausted(run.run_id)
         self.intake.finalised(run.run_id)
@@ -377,6 +381,7 @@ class PrefectHost:
         if display is not None:
             await display.leave()
         with self.lane.urgent():
+            await keep_time_held(self.asking, run)
             waiting = await self._finalisation.give_way(run, reason)
         if waiting is None:
             return False

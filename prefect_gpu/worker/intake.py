@@ -36,6 +36,7 @@ from prefect_gpu.worker.owners import owner_of
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.promising import promised_before
 from prefect_gpu.worker.suspension import is_suspended
+from prefect_gpu.worker.time_held import held_before
 
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
 _REMEMBERED = 10_000  # runs that wait for another try: more are no pool's
@@ -186,6 +187,7 @@ class Intake:
             name=flow_run.name,
             estimate=estimate,
             promised=promised_before(flow_run),
+            held_s=held_before(flow_run),
         )
         if job is None or not _is_as_told(job, event):
             self.controller.handle(event)

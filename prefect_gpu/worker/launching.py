@@ -19,6 +19,7 @@ from prefect.states import Pending
 from prefect.utilities.engine import propose_state
 from prefect.workers.base import BaseWorker
 
+from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.host import NotOursError
 from prefect_gpu.runtime.inherited import inherited, is_passed
@@ -93,8 +94,12 @@ class Launcher:
         self._environ = inherited(os.environ, passed_patterns(settings))
         self._asking = asking
 
-    def describe(self, job: Job) -> RunRecord:
-        """A record with everything that is known at submission."""
+    def describe(self, job: Job, in_time: bool = False) -> RunRecord:
+        """A record with everything that is known at submission.
+
+        Args:
+            in_time: Whether it has a deadline that was found possible.
+        """
         flow_run = self._intake.granted(job.id)
         return RunRecord(
             run_id=job.id,
@@ -110,8 +115,9 @@ class Launcher:
                 "parameters": flow_run.parameters,
                 "worker": self._worker.name,
                 "pool_id": self._asking.pool_id,
-                "held_s": job.attained_s,
+                "held_s": job.attained(CLOCK()),  # also before a move
                 "promised": job.promised,
+                "in_time": in_time,
                 "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)}
                 | ({"named": job.request.features} if job.request.features else {}),
             },

@@ -18,6 +18,7 @@ from prefect_gpu.page.server import PageServer
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.overview import details, overview
 from prefect_gpu.scheduling.forecast import Outlook
+from prefect_gpu.worker.asked_before import could_be_promised
 
 if TYPE_CHECKING:
     from prefect_gpu.runtime.controller import Controller
@@ -30,6 +31,7 @@ class PoolSource:
     Args:
         expected: What is expected of a waiting run; None: nothing is known.
         unwell: What of the worker is not well, and who is away.
+        settings: The worker's, which say how much a run may ask for.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class PoolSource:
         pool: str,
         expected: Callable[[str], Outlook | None],
         unwell: Callable[[], list[str]],
+        settings: GpuSettings,
     ) -> None:
         self._controller, self._pool, self._expected, self._unwell = controller, pool, expected, unwell
+        self._settings = settings
 
     def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """See :func:`prefect_gpu.runtime.overview.overview`; with the ``pool``, ``ahead_s``, ``unwell``, ``prefect``.
@@ -56,6 +60,10 @@ class PoolSource:
         """See :func:`prefect_gpu.runtime.overview.details`; with the run's page in Prefect, if there is one."""
         told = details(self._controller, number, CLOCK())
         return None if told is None else {**told, "prefect": url_for("flow-run", obj_id=told["id"])}
+
+    def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """See :func:`.could_be_promised`."""
+        return could_be_promised(self._controller, asked, self._settings)
 
 
 def _link_of_runs() -> str | None:

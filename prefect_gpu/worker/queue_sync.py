@@ -34,6 +34,8 @@ _READ_SINGLY = 4
 # The part of the time that comparing the whole pool may take; a larger one if something was probably missed.
 _LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
 _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
+# What an event has announced is not always there to be read at once: the run is read again after each of these.
+_READ_AGAIN_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _REST, _LONGEST_REST_S = 5.0, 1.0  # after reading what is new while runs wait: so many times what it took
 # Prefect writes down that the pool is polled, and shows it as not ready after a minute without. Among submissions, of
 # which a server on SQLite refuses some beside a write, it is told later.
@@ -71,6 +73,7 @@ class QueueSync:
         self._quota = quota
         self._logger = logger
         self._doubtful: set[str] = set()
+        self._announced: dict[str, tuple[datetime, int]] = {}  # by run: of the newest event, and so often read in vain
         self._news = asyncio.Event()
         self._urgent = asyncio.Event()  # somebody wants a device to be free
         self._quotas_stale = True
@@ -184,6 +187,7 @@ class QueueSync:
                 self._quotas_stale = True
                 self._news.set()
         if relevant:
+            self._announced[what] = (event.occurred, 0)
             self.doubt(what)
             if state_type in (StateType.PAUSED.value, StateType.CANCELLING.value):
                 self._urgent.set()
@@ -206,12 +210,15 @@ class QueueSync:
                     await self._read_quotas()
                 found = await self._read(run_ids)
                 await self._intake.take_in_all(found, started)
+                for run in found:
+                    self._read_again_if_older(run)
                 missing = run_ids - {str(run.id) for run in found}
                 if missing and not await self._asking.is_well():
                     await asyncio.sleep(1.0)
                     self.doubt(*missing)
                     continue
                 for run_id in missing:
+                    self._announced.pop(run_id, None)
                     self._intake.withdraw(run_id, "it was deleted")
             except Exception as error:
                 self._quotas_stale = True
@@ -226,6 +233,20 @@ class QueueSync:
                 rest_s = _LONGEST_REST_S if self._lane.among_submissions else rest_s
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._urgent.wait(), rest_s)
+
+    def _read_again_if_older(self, run: FlowRun) -> None:
+        """The server may send an event before it shows the state that the event tells of: a suspension, say."""
+        run_id = str(run.id)
+        occurred, tries = self._announced.pop(run_id, (None, 0))
+        shown = occurred is None or (run.state is not None and run.state.timestamp >= occurred)
+        if occurred is None or shown or tries == len(_READ_AGAIN_S):
+            return  # what is never shown was undone, or is found by the next look
+        self._announced[run_id] = (occurred, tries + 1)
+        asyncio.get_running_loop().call_later(_READ_AGAIN_S[tries], self._hurry, run_id)
+
+    def _hurry(self, run_id: str) -> None:
+        self.doubt(run_id)
+        self._urgent.set()
 
     async def _read(self, run_ids: set[str]) -> list[FlowRun]:
         async def read_one(run_id: str) -> FlowRun | None:

@@ -258,7 +258,7 @@ class PoolSession:
 
     async def _open_page(self) -> None:
         pool = self._worker.work_pool.name
-        source = PoolSource(self.controller, pool, self.host.holds.expected, self.unwell)
+        source = PoolSource(self.controller, pool, self.host.holds.expected, self.unwell, self._settings)
         self._page = await open_page(source, self._settings, pool, self.host.metrics.text, self._logger)
         if self._page is not None:
             self.host.page_url = self._page.url

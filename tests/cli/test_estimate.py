@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from prefect_gpu.storage.history import History, HistoryRow
 from tests.cli.conftest import InProcess
+from tests.cli.test_status import served
+from tests.page.scene import Scene
 from tests.reporting.estimates import estimated
 from tests.reporting.rows import finished
 
@@ -159,3 +162,30 @@ def test_an_elastic_flow_shows_its_speed_by_number_of_devices(run_cli: InProcess
 
 def test_a_flow_that_only_ever_had_one_device_shows_no_other_speeds(run_cli: InProcess, filled: None) -> None:
     assert "Its speed on other numbers" not in run_cli("estimate", "train").stdout
+
+
+def test_the_pool_is_asked_for_a_promise_and_nothing_is_submitted(
+    run_cli: InProcess, filled: None, state: Path
+) -> None:
+    scene = Scene(time.time(), [])
+    with served(state, scene):
+        kept = run_cli("estimate", "tune", "--deadline", "6h", "-jv", "time_limit=2h", "-p", "epochs=3")
+        late = run_cli("estimate", "tune", "--deadline", "1h")
+        told = run_cli("estimate", "tune", "--deadline", "1h", "--json")
+        wrong = run_cli("estimate", "nonsense", "--new", "--deadline", "1h")
+    assert kept.exit_code == 0 and "would promise" in kept.stdout and "with 90%" in kept.stdout
+    assert late.exit_code == told.exit_code == 3 and "The earliest that it would promise now is 2096" in late.stdout
+    assert json.loads(told.stdout)[0]["probability"] is None
+    assert wrong.exit_code == 2 and "gpus=-1" in wrong.stderr
+    asked = scene.asked[0]
+    assert asked["flow"] == "tune" and asked["parameters"]["epochs"] == 3
+    assert asked["job_variables"]["deadline"] == "6h" and asked["job_variables"]["time_limit"] == "2h"
+    assert asked["job_variables"]["gpus"] == 2, "as in its newest run"
+
+
+def test_a_promise_needs_a_flow_and_a_worker(run_cli: InProcess, filled: None) -> None:
+    assert run_cli("estimate", "--deadline", "6h").exit_code == 2
+    assert run_cli("estimate", "train", "-jv", "time_limit=2h").exit_code == 2
+    assert "Did you mean train?" in run_cli("estimate", "trian", "--deadline", "6h").stderr
+    nobody = run_cli("estimate", "train", "--deadline", "6h")
+    assert nobody.exit_code == 1 and "No worker answers" in nobody.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 from tests.live.pool import LivePool, eventually
@@ -21,6 +23,16 @@ async def test_a_promise_is_kept_a_refused_run_never_starts_and_a_limit_ends_a_r
         return len(steps_of(trace)) > 20
 
     await eventually(trains, "the first run's training")
+
+    async def asked(deadline: str) -> str:
+        """What the pool would answer to whoever submits nothing."""
+        told = {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(pool.state_dir), "COLUMNS": "300"}
+        command = [sys.executable, "-m", "prefect_gpu", "estimate", "train", "--new", "--deadline", deadline]
+        limit = ["-jv", "time_limit=60s"]
+        return await asyncio.to_thread(pool.sandbox.run, [*command, *limit], env=told, check=False)
+
+    assert "would refuse" in (said := await asked("30s")) and "The earliest that it would promise now is 20" in said
+    assert "would promise" in (said := await asked("10min")) and "with 90%" in said, said
     refused = await pool.submit("train", job_variables=owners["bob"] | {"deadline": "30s"})
     state = await pool.until(refused)
     assert (state.type.value, state.name) == ("CANCELLED", "Refused"), state

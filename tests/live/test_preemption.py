@@ -64,7 +64,12 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
     pool.start_worker(virtual_devices="1")
     trace, hurry, hold = tmp_path / "trace", tmp_path / "hurry", tmp_path / "hold"
     run = await pool.submit(
-        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
+        "carries_on",
+        job_variables={"preemptible": True, "time_limit": "1h"},
+        trace=str(trace),
+        steps=STEPS,
+        step_s=0.03,
+        hurry=str(hurry),
     )
 
     async def trains() -> bool:
@@ -84,6 +89,7 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
 
     hurry.touch()
     await aresume_flow_run(run)
+    assert (await pool.read(run)).labels["prefect-gpu.held-s"] > 0, "its time limit counts on, whoever leads then"
     hold.touch()
     assert (await pool.until(other)).is_completed() and (await pool.until(run)).is_completed()
     assert result_of(trace) == undisturbed(STEPS)

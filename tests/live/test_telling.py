@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -158,5 +159,10 @@ async def test_every_query_of_the_dashboard_has_an_answer(pool: LivePool, tmp_pa
 
             await eventually(complete, "an answer to each query of the dashboard")
             assert not left
+            told = (await client.get("/api/v1/label/__name__/values")).json()["data"]
+            ours = {
+                re.sub("_(bucket|sum|count|created)$", "", name) for name in told if name.startswith("prefect_gpu_")
+            }
+            assert [name for name in sorted(ours) if not any(name in query for query in queries)] == []
     finally:
         server.terminate()

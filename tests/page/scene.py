@@ -93,6 +93,7 @@ class Scene:
         self.version, self.per_node = 1, 2
         self.unwell: list[str] = []
         self.shares: dict[str, Any] | None = None
+        self.asked: list[dict[str, Any]] = []
         self.changed = {run["n"]: 1 for run in runs}
         self.asked_since: list[int] = []
 
@@ -129,6 +130,20 @@ class Scene:
             return None
         story = [[found["submitted"], "submitted"], [found["granted"], "granted virtual-0: it comes next"]]
         return {"losses": [[1, 2.0], [2, 1.0], [3, 0.5]], **found, "story": story}
+
+    def promise(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """See Source: what ends within an hour is promised, and what is called nonsense is refused as such."""
+        self.asked.append(asked)
+        if asked["flow"] == "nonsense":
+            raise ValueError("gpus=-1: give a number of devices")
+        kept = asked["job_variables"]["deadline"] != "1h"
+        return {
+            "probability": 0.9 if kept else None,
+            "deadline": 4_000_000_000.0,
+            "earliest": None if kept else 4_000_003_600.0,
+            "starts_by": 3_999_999_000.0 if kept else None,
+            "reason": "it may need 95 min",
+        }
 
     def change(self, n: int, /, **what: Any) -> None:
         """A run changes."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled
+from prefect.events import Event
+from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled, Suspended
 
 from prefect_gpu.runtime.fleet import Fleet
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.instructions import Hold
-from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request
+from prefect_gpu.scheduling.model.jobs import Estimate, Job, Request, Status
 from prefect_gpu.worker.finalisation import Finalisation
 from prefect_gpu.worker.holds import Holds
 from prefect_gpu.worker.intake import Intake
@@ -168,6 +170,52 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     controller.away = ()
     await holds._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
+
+
+@pytest.mark.parametrize("reads_in_vain", [1, 3])
+async def test_a_suspension_that_the_server_announces_before_it_shows_it_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, reads_in_vain: int
+) -> None:
+    """Prefect sends the event within the transaction that writes the state."""
+    prefect, reads, heard = OneRun(Running()), list[str](), asyncio.Event()
+    intake = an_intake(prefect)
+    queue, state, suspended = a_queue(intake), cast(Any, intake.controller).scheduler.state, Suspended()
+    job = Job(prefect.run_id, Request(), "q", 0.0, 0.0, status=Status.TRAINING)
+    state.jobs[prefect.run_id], state.queue_of_waiting = job, ()
+    cast(Any, intake.controller).runs[prefect.run_id] = object()
+
+    async def nothing() -> None:
+        return None
+
+    monkeypatch.setattr(queue, "_read_quotas", nothing)
+    monkeypatch.setattr(intake, "_suspend", lambda run, flow_run: heard.set())
+    read = prefect.read_flow_run
+
+    async def read_late(run_id: Any) -> Any:
+        reads.append(str(run_id))
+        if len(reads) == reads_in_vain + 1:
+            prefect.states.append(suspended)
+        return await read(run_id)
+
+    monkeypatch.setattr(prefect, "read_flow_run", read_late)
+    resource = {"prefect.resource.id": f"prefect.flow-run.{prefect.run_id}", "prefect.state-type": "PAUSED"}
+    following = asyncio.ensure_future(queue.follow_news())
+    queue.on_event(Event(event="prefect.flow-run.Suspended", resource=resource, occurred=suspended.timestamp))
+    await asyncio.wait_for(heard.wait(), 60.0)
+    following.cancel()
+    assert reads == [prefect.run_id] * (reads_in_vain + 1) and not queue._announced
+
+
+async def test_what_was_announced_and_is_never_shown_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = a_queue(an_intake(prefect := OneRun(Running())))
+    later: list[float] = []
+    loop = SimpleNamespace(call_later=lambda delay_s, *_: later.append(delay_s))
+    queue._announced[prefect.run_id] = (datetime.now(timezone.utc) + timedelta(hours=1), 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("prefect_gpu.worker.queue_sync.asyncio.get_running_loop", lambda: loop)
+        for _ in range(20):
+            queue._read_again_if_older(prefect.as_read())
+    assert len(later) == 6 and sum(later) < 5.0 and not queue._announced
 
 
 class SlowPool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from prefect_gpu.runtime.telemetry.faults import Fault
     from prefect_gpu.scheduling.model.cluster import Node
     from prefect_gpu.scheduling.model.jobs import Request
 
@@ -225,6 +226,7 @@ class Driver(abc.ABC):
         demand: Asked by drivers whose nodes come and go as they are needed.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the leadership since the launch began.
+        on_faults: Told of what befalls GPUs of other machines, by drivers that hear of it.
     """
 
     local = True
@@ -236,6 +238,7 @@ class Driver(abc.ABC):
     away: Sequence[str] = ()
     may_start: Callable[[], bool] = staticmethod(lambda: True)
     demand: Callable[[], Demand] = staticmethod(lambda: Demand())
+    on_faults: Callable[[Iterable[Fault]], None] = staticmethod(lambda faults: None)
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""

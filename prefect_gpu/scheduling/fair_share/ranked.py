@@ -30,7 +30,8 @@ def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence
     high priority, those that are worth most for each device. As many as have room in what is guaranteed to it are that,
     as many more as have room in its allowance are owed, and the others borrow. So guarantees are given back before
     anything else, and what an owner is owed, before anybody borrows. A running job that is left alone for a while makes
-    room for what is guaranteed, and for that only.
+    room for what is guaranteed, and for that only; and so does one that has more devices than its owner is guaranteed
+    yet, as without it, that would hold less.
 
     Who borrowed last gives back first: an owner that holds too much while others are owed something keeps the devices
     of its oldest runs, unless it has one waiting that it would rather run.
@@ -62,6 +63,8 @@ def _kinds(standing: Standing, by_owner: Mapping[str, list[Unit]], running: Sequ
         held_back = False  # nobody overtakes a late job that does not fit its owner's allowance yet
         for unit in units:
             kind = standing.kind_of(owner, kept + unit.width, sure + unit.width)
+            if kind != GUARANTEED and id(unit) in runs and standing.lacks(owner, sure):
+                kind = LEFT_ALONE  # without it, its owner would hold less than is guaranteed to it
             if held_back and kind != GUARANTEED:
                 kind = BORROWED
             if kind == BORROWED:

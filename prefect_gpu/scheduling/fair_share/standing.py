@@ -21,7 +21,7 @@ MADE_UP_IN = 1 / 8
 LOOKS = 16.0
 """So many times in that time it is looked whose turn it is, though nothing happens."""
 
-TOLERATED = 0.03
+TOLERATED = 0.04
 """Of all that owners have had: by so little may what one has had differ from what it was owed."""
 
 _EVEN = 1e-6  # devices: sums of parts are not exact
@@ -115,6 +115,10 @@ class Standing:
         if self.usage.behind(owner) > self.tolerated and devices <= self._allowed(owner, -self.tolerated) + _EVEN:
             return BEHIND
         return OWED if devices <= self.allowance(owner) + _EVEN else BORROWED
+
+    def lacks(self, owner: str, devices: float) -> bool:
+        """Whether so many devices are less than what is guaranteed to an owner."""
+        return devices - self._coming.get(owner, 0.0) < self.guaranteed_to(owner) - _EVEN
 
     def part_had(self, owner: str) -> float:
         """Its part of all that was had, 0 to 1."""

@@ -34,6 +34,8 @@ class JobSubmitted:
     Attributes:
         promised: With which probability its deadline was promised when it was submitted before: to an earlier worker,
             say. None: it was not asked for yet.
+        held_s: Seconds for which it has held devices before, if the scheduler does not know it: its time limit counts
+            them.
     """
 
     job: str
@@ -44,6 +46,7 @@ class JobSubmitted:
     name: str = ""
     estimate: Estimate = UNKNOWN
     promised: float | None = None
+    held_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,9 @@ class JobAdopted:
         behind: The job that it was launched behind, if its gate has not been opened since.
         trains_since: Since when it trains, if it does: its end is predicted from that.
         held_s: Seconds for which it has held devices so far: its time limit counts them.
+        promised: With which probability its deadline was promised; None: it was not.
+        in_time: Whether it has a deadline that was found possible, and so is not stopped for others.
+        opened: Whether others were let in with it, as it did not use its devices.
     """
 
     job: str
@@ -93,6 +99,9 @@ class JobAdopted:
     behind: str | None = None
     trains_since: float | None = None
     held_s: float = 0.0
+    promised: float | None = None
+    in_time: bool = False
+    opened: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prefect_gpu.scheduling.decision import Decision
 from prefect_gpu.scheduling.model.jobs import Job
-from prefect_gpu.scheduling.promises.reach import LEVEL
+
+NO_PROMISES = "the scheduling profile of this pool keeps no promises: choose adaptive"
 
 
 def answer(job: Job, promised: float | None, decision: Decision) -> bool:
@@ -25,7 +26,7 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
         return True
     if not decision.keeps_promises:
         if request.promise:
-            decision.refuse(job, None, "the scheduling profile of this pool keeps no promises: choose adaptive")
+            decision.refuse(job, None, NO_PROMISES)
         return not request.promise
     job.room_bytes = state.capability.room_for(job)
     found = state.promises.promise(job)
@@ -35,7 +36,7 @@ def answer(job: Job, promised: float | None, decision: Decision) -> bool:
         state.learned.reach.refused += 1
         decision.refuse(job, found.earliest, found.reason)
         return False
-    decision.promise(job, LEVEL, found.reason)
+    decision.promise(job, state.learned.reach.probability, found.reason)
     return True
 
 

@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Job, Status
-from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
-from prefect_gpu.scheduling.promises.reach import longest_left_s, longest_s
-from prefect_gpu.scheduling.state.capability import Capability
-from prefect_gpu.scheduling.state.learned import Learned
+from prefect_gpu.scheduling.promises.gantt import Gantt, Planned
+from prefect_gpu.scheduling.promises.reach import longest_s
+from prefect_gpu.scheduling.promises.taken import Facts, left_s, needs, stays, taken
 
 MARGIN_S = 2.0
 """Seconds before its deadline by which a promise is planned to end: for what happens between two decisions."""
 
 _TRIES = 40  # to find the earliest date: the longer the time up to it, the longer the run may take
-
-
-class Facts(Protocol):
-    """What must be known of everything else."""
-
-    nodes: dict[str, Node]
-    jobs: dict[str, Job]
-    running: dict[str, Job]
-    capability: Capability
-    learned: Learned
-    stops: bool
-
-    @property
-    def now(self) -> float: ...
-
-    def number_of(self, device_id: str) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -94,7 +74,7 @@ class Book:
             lasts = planned.end - planned.start
             return Answer(planned, None, f"it needs {_words(lasts)} at most, and has its devices in time for that")
         earliest = self._earliest(job)
-        lasts = self._left_s(job)
+        lasts = left_s(job, self._facts)
         why = f"it may need {_words(lasts)}, and its devices are promised to others or taken until it is too late"
         if self._facts.now + lasts > by - MARGIN_S:
             why = f"it may need {_words(lasts)}, which is more than the time up to then"
@@ -142,13 +122,13 @@ class Book:
                 "nobody knows yet how long such a run takes. Let one end first, or say how long it may take at most "
                 "with time_limit"
             )
-        if not facts.capability.possible(job.request) or self._asked(job) is None:
+        if not facts.capability.possible(job.request) or needs(job, self._facts) is None:
             return "no node of this worker can ever hold it"
         return ""
 
     def _with(self, job: Job, by: float) -> dict[str, Planned] | None:
         """All plans with one more; None if there are none that are all in time."""
-        gantt, asked = self._gantt(), self._asked(job)
+        gantt, asked = self._gantt(), needs(job, self._facts)
         assert asked is not None
         planned = gantt.latest(asked, by - MARGIN_S)
         if planned is not None:
@@ -162,9 +142,9 @@ class Book:
 
     def _anew(self, jobs: list[Job]) -> dict[str, Planned] | None:
         """Plans for all of these, the latest deadline first; None if one of them has none, unless it is late anyway."""
-        gantt, found = self._fixed(), dict[str, Planned]()
+        gantt, found = taken(self._facts, self.jobs), dict[str, Planned]()
         for job in sorted(jobs, key=lambda job: (-(job.request.deadline_at or 0.0), job.id)):
-            asked = self._asked(job)
+            asked = needs(job, self._facts)
             planned = None if asked is None else gantt.latest(asked, (job.request.deadline_at or 0.0) - MARGIN_S)
             if planned is None and job.id in self._at_risk and asked is not None:
                 planned = gantt.earliest(asked)
@@ -184,7 +164,7 @@ class Book:
         try:
             for _ in range(_TRIES):
                 job.request = replace(request, deadline_at=by)
-                asked = self._asked(job)
+                asked = needs(job, self._facts)
                 planned = None if asked is None else gantt.earliest(asked)
                 if planned is None:
                     return None
@@ -226,17 +206,17 @@ class Book:
             self._plan_again([*missing, *(self.jobs[name] for name in behind)], news)
         for job in self.jobs.values():
             by = job.request.deadline_at or math.inf
-            if job.active and job.id not in self._at_risk and facts.now + self._left_s(job) > by:
+            if job.active and job.id not in self._at_risk and facts.now + left_s(job, self._facts) > by:
                 self._risk(job, "it takes longer than was thought", news)
         return news
 
     def _plan_again(self, jobs: list[Job], news: list[tuple[Job, str]]) -> None:
-        gantt = self._fixed()
+        gantt = taken(self._facts, self.jobs)
         for planned in self.plans.values():
             gantt.take(planned)
         late: list[Job] = []
         for job in sorted(jobs, key=lambda job: (-(job.request.deadline_at or 0.0), job.id)):
-            asked = self._asked(job)
+            asked = needs(job, self._facts)
             last = None if asked is None else gantt.latest(asked, (job.request.deadline_at or 0.0) - MARGIN_S)
             if last is None:
                 late.append(job)
@@ -249,7 +229,7 @@ class Book:
                 self.plans = anew
                 late = []
         for job in late:
-            asked = self._asked(job)
+            asked = needs(job, self._facts)
             first = None if asked is None else gantt.earliest(asked)
             if first is not None:
                 gantt.take(first)
@@ -276,7 +256,7 @@ class Book:
 
     def leaves_room(self, job: Job, node: str) -> bool:
         """Whether plans can be kept if a job starts now on a node: it may be stopped, or it is gone in time."""
-        if not self.jobs or not job.request.total_gpus or not self._stays(job):
+        if not self.jobs or not job.request.total_gpus or not stays(job, self._facts, self.jobs):
             return True
         if node not in self._facts.nodes:
             return True
@@ -286,65 +266,20 @@ class Book:
         if own is not None:
             gantt.take(own, -1)
         now = self._facts.now
-        least = gantt.least(node, now, now + self._left_s(job))
+        least = gantt.least(node, now, now + left_s(job, self._facts))
         if own is not None:
             gantt.take(own)
         return least >= wanted
 
-    # -- what is taken ----------------------------------------------------------------------------------------------
-
-    def _stays(self, job: Job) -> bool:
-        return job.id in self.jobs or not (job.request.preemptible and self._facts.stops)
-
-    def _left_s(self, job: Job) -> float:
-        learned = self._facts.learned
-        return longest_left_s(job, self._facts.now, learned.lengths, learned.reach)
-
-    def _asked(self, job: Job) -> Asked | None:
-        request, facts = job.request, self._facts
-        usable = Counter(
-            node.id
-            for node in facts.nodes.values()
-            for device in node.devices
-            if device.memory_bytes >= job.least_bytes
-        )
-        possible = facts.capability.usable(request, job.room_bytes)
-        nodes = {
-            node.id: usable[node.id]
-            for node in facts.nodes.values()
-            if any(device.id in possible for device in node.devices)
-        }
-        if not nodes:
-            return None
-        instances, devices, largest = request.workers, request.gpus, max(nodes.values())
-        if request.spans and request.gpus > largest:  # it takes whole nodes, and one more for the rest
-            instances, devices = -(-request.gpus // largest), largest
-        return Asked(instances, devices, self._left_s(job), nodes, max(facts.now, job.due_at))
-
     def _gantt(self) -> Gantt:
         now = self._facts.now
         if self._made is None or self._made[0] != now:
-            gantt = self._fixed()
+            gantt = taken(self._facts, self.jobs)
             for name, planned in self.plans.items():
                 if not self.jobs[name].active:  # else it has just started, and has its devices
                     gantt.take(planned)
             self._made = now, gantt
         return self._made[1]
-
-    def _fixed(self) -> Gantt:
-        """What those that run take, and nodes that leave service."""
-        facts, now = self._facts, self._facts.now
-        gantt = Gantt({node.id: len(node.devices) for node in facts.nodes.values()}, now)
-        for node in facts.nodes.values():
-            for device in node.devices:
-                if device.ends_at is not None:
-                    gantt.take(Planned(max(now, device.ends_at), math.inf, {node.id: 1}))
-        for job in facts.running.values():
-            if job.placement is None or not job.request.total_gpus or not self._stays(job):
-                continue
-            taken = Counter(part.node for part in job.placement.parts for _ in part.devices)
-            gantt.take(Planned(now, now + self._left_s(job), taken))
-        return gantt
 
 
 def _words(seconds: float) -> str:

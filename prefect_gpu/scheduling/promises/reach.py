@@ -8,7 +8,7 @@ from prefect_gpu.scheduling.model.jobs import Job
 from prefect_gpu.scheduling.state.lengths import Lengths, expected_left
 
 LEVEL = 0.9
-"""The part of all promises that is to be kept at least."""
+"""The part of all promises that is to be kept at least; and what is said of the first ones."""
 
 AIM = 0.915
 """What is aimed at, a little more: as many are kept by chance as are broken by it."""
@@ -22,6 +22,8 @@ _STEP = 0.12  # deviations by which the reach moves for each broken promise: a k
 _LEAST_SPREAD = 0.02  # of a logarithm: no estimate of a run that was not seen is closer
 _UNTOLD_SPREAD = 0.5  # of an estimate that does not say how sure it is, before errors have been seen
 _LEAST_WINDOWS = 10.0  # runs from which on it counts how much of their time others needed
+_FIRST_SAID = 10.0  # promises that count as if they had been kept as is said of the first ones
+_MOST_SAID = 0.99  # nothing is promised for sure
 _REMEMBERED = 200.0  # runs, after which what was seen before counts half
 _UNKNOWN = 3.0  # times as long as is expected of those whose length nobody knows
 _OVERRUN = 0.1  # a run that has outlived all that was thought possible goes on for this part of its time
@@ -35,7 +37,7 @@ class Reach:
     as is aimed at, whatever the errors are like (adaptive conformal inference, Gibbs & Candès 2021).
 
     Attributes:
-        kept, broken, refused: How many.
+        kept, broken, refused: How many, since the worker began.
         deviations: The reach.
     """
 
@@ -43,6 +45,13 @@ class Reach:
         self.kept = self.broken = self.refused = 0
         self.deviations = _FIRST_REACH
         self._windows, self._sum, self._squares = 0.0, 0.0, 0.0
+        self._ended, self._in_time = 0.0, 0.0  # promises, those of long ago for less
+
+    @property
+    def probability(self) -> float:
+        """With which probability the next promise is kept, by how many of the last ones were; in whole per cent."""
+        part = (self._in_time + _FIRST_SAID * LEVEL) / (self._ended + _FIRST_SAID)
+        return min(_MOST_SAID, round(part, 2))
 
     def came_true(self, kept: bool) -> None:
         """A promise was kept or broken."""
@@ -57,6 +66,8 @@ class Reach:
             self._move(kept)
 
     def _move(self, kept: bool) -> None:
+        fades = 0.5 ** (1.0 / _REMEMBERED)
+        self._ended, self._in_time = self._ended * fades + 1.0, self._in_time * fades + kept
         step = -_STEP * (1.0 - AIM) if kept else _STEP * AIM
         self.deviations = min(_MOST_REACH, max(_LEAST_REACH, self.deviations + step))
 

@@ -42,7 +42,8 @@ class WasteWatch:
 
     Args:
         rule: What counts as waste.
-        since: When the run got its devices.
+        since: When the run got its devices; of one that was followed before, since when it does not use them.
+        stepped: Whether it has come to train, or a step further.
 
     Example:
         >>> watch = WasteWatch(WasteRule(below=0.1, for_s=60.0), since=0.0)
@@ -50,9 +51,8 @@ class WasteWatch:
         (None, None, 'tell')
     """
 
-    def __init__(self, rule: WasteRule, since: float) -> None:
-        self._rule, self._idle_since = rule, since
-        self._stepped = False
+    def __init__(self, rule: WasteRule, since: float, stepped: bool = False) -> None:
+        self._rule, self._idle_since, self._stepped = rule, since, stepped
         self._use: float | None = None
 
     def excused(self, at: float) -> None:
@@ -75,6 +75,11 @@ class WasteWatch:
         self._use = part
         if part >= self._rule.below:
             self._idle_since = at
+
+    @property
+    def idle_since(self) -> float:
+        """When it last used its devices, or was excused."""
+        return self._idle_since
 
     def idle_s(self, now: float) -> float:
         """For how long it has not used its devices."""

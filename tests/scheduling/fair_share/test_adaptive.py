@@ -168,3 +168,17 @@ def test_without_shares_priority_counts_within_a_queue() -> None:
     world.submit("urgent", request=Request(preemptible=True, priority=1), service_s=1000.0)
     world.end("running")
     assert list(world.places) == ["urgent"]
+
+
+def test_nobody_comes_to_hold_less_than_is_guaranteed_by_giving_back_a_run_that_holds_more() -> None:
+    """It would have to be given the rest back again: two checkpoints, and a run that was stopped for nothing."""
+    world = pool(Share("ada", weight=10.0), Share("bob", guaranteed=2), devices=7)
+    starts(world, "cyd", 2, preemptible=False)
+    starts(world, "bob", 1)
+    starts(world, "bob", 1, first=1, gpus=2)
+    starts(world, "ada", 1, gpus=2)
+    world.train(*list(world.places))
+    world.wait(HOUR / 4)
+    world.submit("bob2", request=run("bob"), estimate=Estimate(4 * HOUR, launching_s=10.0))
+    starts(world, "ada", 1, first=1, gpus=2)
+    assert world.stopped == [] and held(world, "bob") == 3

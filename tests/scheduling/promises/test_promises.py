@@ -238,3 +238,12 @@ def test_a_plan_of_several_nodes_is_whole() -> None:
     first = gantt.earliest(asked)
     assert first is not None and first.start == 10.0 and first.devices == {"a": 4, "b": 4}
     assert gantt.latest(asked, 14.0) is None and gantt.latest(asked, 15.0) == first
+
+
+def test_what_is_said_of_a_promise_is_what_came_of_the_last_ones() -> None:
+    always, rarely = Reach(), Reach()
+    assert always.probability == 0.9
+    for number in range(300):
+        always.came_true(True)
+        rarely.remembered(100.0, 50.0, kept=number % 2 == 0)
+    assert always.probability == 0.99 and 0.5 <= rarely.probability <= 0.55

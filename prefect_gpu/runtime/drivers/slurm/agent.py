@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.health_watch import watch_gpus
 from prefect_gpu.runtime.telemetry import take_inventory
+from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.training.client import ChannelClient
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -87,6 +89,7 @@ class Agent:
             self._loop.add_signal_handler(signum, self._told_to_end)
         await self._driver.start()
         self._client.start()
+        watching = asyncio.create_task(self._watch_gpus(), name="health")
         alone_s = 0.0
         while not self._over.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
@@ -98,6 +101,7 @@ class Agent:
             if alone_s > self._alone_s:
                 logger.warning("No worker has been there for %.0f s, and no run is: the node is given back.", alone_s)
                 break
+        watching.cancel()
         for run_dir in self._handles:
             (Path(run_dir) / words.CUT_OFF).touch()
         await asyncio.gather(*(handle.stop(0) for handle in list(self._handles.values())))
@@ -163,6 +167,16 @@ class Agent:
             "findings": [f"{one.text} {one.remedy or ''}".strip() for one in inventory.findings if one.level != "ok"],
             "adjustable": priority.adjustable(),
         }
+
+    async def _watch_gpus(self) -> None:
+        """Tell the worker, which decides, of what befalls the GPUs that Slurm has granted here."""
+        inventory = await asyncio.to_thread(take_inventory, virtual_devices=0, virtual_device_memory_bytes=0)
+        own = [device.id for device in inventory.devices if not device.virtual]
+
+        def found(faults: Sequence[Fault]) -> None:
+            self._client.post(words.FAULTS, {"faults": [dataclasses.asdict(fault) for fault in faults]})
+
+        await watch_gpus(own, found, logger)
 
     async def _launch(self, run_dir: str) -> dict[str, Any]:
         path = Path(run_dir) / words.SPEC

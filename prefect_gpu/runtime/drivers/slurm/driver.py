@@ -31,6 +31,7 @@ from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.place import facts_of, take, taken_by
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
+from prefect_gpu.runtime.telemetry.faults import Fault
 from prefect_gpu.scheduling.model.cluster import Node
 
 _MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
@@ -236,6 +237,8 @@ class SlurmDriver(Driver):
         if kind == words.EXIT and (handle := self._handles.get(str(data.pop("run_dir", "")))) is not None:
             report: ExitReport = files.build(ExitReport, data)
             handle.exited(dataclasses.replace(report, tail=tail_lines(handle.folder / supervisor.OUTPUT)))
+        elif kind == words.FAULTS:
+            self.on_faults([files.build(Fault, one) for one in data["faults"]])
         elif kind == words.ENDING and (lent := self._lent.get(agent)) is not None:
             lent.ending = True
             self._changed.set()

@@ -13,6 +13,7 @@ from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 # Events, of the agent.
 ANSWER = "answer"  # {"id", ...}: to what it was asked
 EXIT = "exit"  # {"run_dir", "returncode", "max_rss_bytes", "cpu_seconds", "ended_at"}
+FAULTS = "faults"  # {"faults": [{"device", "code", "words", "serious"}]}: what is wrong with GPUs of its node
 ENDING = "ending"  # {}: Slurm has told it that its allocation ends
 
 # Instructions, of the worker, each with ":" and a number or a run's folder behind it.

@@ -1,0 +1,85 @@
+"""What a promise is planned on: what a job needs, what is taken of the devices, and for how long at most."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container
+from typing import Protocol
+
+from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.jobs import Job
+from prefect_gpu.scheduling.promises.gantt import Asked, Gantt, Planned
+from prefect_gpu.scheduling.promises.reach import longest_left_s
+from prefect_gpu.scheduling.state.capability import Capability
+from prefect_gpu.scheduling.state.learned import Learned
+
+
+class Facts(Protocol):
+    """What must be known of everything else."""
+
+    nodes: dict[str, Node]
+    jobs: dict[str, Job]
+    running: dict[str, Job]
+    capability: Capability
+    learned: Learned
+    stops: bool
+
+    @property
+    def now(self) -> float: ...
+
+    def number_of(self, device_id: str) -> int: ...
+
+
+def left_s(job: Job, facts: Facts) -> float:
+    """Seconds for which a job holds its devices yet, at most, as far as a promise goes."""
+    return longest_left_s(job, facts.now, facts.learned.lengths, facts.learned.reach)
+
+
+def stays(job: Job, facts: Facts, promised: Container[str]) -> bool:
+    """Whether a job keeps its devices until it ends, whoever needs them.
+
+    Args:
+        promised: Jobs that are not to be stopped for others.
+    """
+    return job.id in promised or not (job.request.preemptible and facts.stops)
+
+
+def needs(job: Job, facts: Facts) -> Asked | None:
+    """What a job needs, from when on and for how long; None: no node can ever hold it."""
+    request = job.request
+    usable = Counter(
+        node.id for node in facts.nodes.values() for device in node.devices if device.memory_bytes >= job.least_bytes
+    )
+    possible = facts.capability.usable(request, job.room_bytes)
+    nodes = {
+        node.id: usable[node.id]
+        for node in facts.nodes.values()
+        if any(device.id in possible for device in node.devices)
+    }
+    if not nodes:
+        return None
+    instances, devices, largest = request.workers, request.gpus, max(nodes.values())
+    if request.spans and request.gpus > largest:  # it takes whole nodes, and one more for the rest
+        instances, devices = -(-request.gpus // largest), largest
+    return Asked(instances, devices, left_s(job, facts), nodes, max(facts.now, job.due_at))
+
+
+def taken(facts: Facts, promised: Container[str]) -> Gantt:
+    """What those take that run and cannot be stopped, and nodes that leave service.
+
+    Args:
+        promised: As for :func:`stays`.
+    """
+    now = facts.now
+    gantt = Gantt({node.id: len(node.devices) for node in facts.nodes.values()}, now)
+    for node in facts.nodes.values():
+        for device in node.devices:
+            if device.ends_at is not None:
+                gantt.take(Planned(max(now, device.ends_at), math.inf, {node.id: 1}))
+    for job in facts.running.values():
+        if job.placement is None or not job.request.total_gpus or not stays(job, facts, promised):
+            continue
+        held = Counter(part.node for part in job.placement.parts for _ in part.devices)
+        gantt.take(Planned(now, now + left_s(job, facts), held))
+    return gantt
