@@ -7,14 +7,15 @@ import contextlib
 import random
 import signal
 
-from benchmarks.faults.soak import Fault, Soak
+from benchmarks.faults.soak import Fault
+from benchmarks.faults.swarm import SwarmSoak
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import IDLE
 
 LASTS_S = 15.0
 
 
-async def kill_container(soak: Soak, chance: random.Random) -> None:
+async def kill_container(soak: SwarmSoak, chance: random.Random) -> None:
     """As the kernel does when memory runs out, or an operator."""
     node = chance.choice([node for node in soak.lab.nodes if node.process is not None])
     client = Endpoint(node.url).connect()
@@ -26,7 +27,7 @@ async def kill_container(soak: Soak, chance: random.Random) -> None:
     client.close()
 
 
-async def cut_power(soak: Soak, chance: random.Random) -> None:
+async def cut_power(soak: SwarmSoak, chance: random.Random) -> None:
     """The daemon and every container of a node are gone at once; later it is back."""
     node = chance.choice(soak.lab.nodes[1:])
     await asyncio.to_thread(soak.lab.stop_engine, node, kill=True)
@@ -34,7 +35,7 @@ async def cut_power(soak: Soak, chance: random.Random) -> None:
     await asyncio.to_thread(soak.lab.start_engine, node)
 
 
-async def cut_link(soak: Soak, chance: random.Random) -> None:
+async def cut_link(soak: SwarmSoak, chance: random.Random) -> None:
     """A node's cable is pulled; what runs there goes on, and reaches nobody."""
     node = chance.choice(soak.lab.nodes[1:])
     soak.lab.set_link(node, up=False)
@@ -42,7 +43,7 @@ async def cut_link(soak: Soak, chance: random.Random) -> None:
     soak.lab.set_link(node, up=True)
 
 
-async def freeze_node(soak: Soak, chance: random.Random) -> None:
+async def freeze_node(soak: SwarmSoak, chance: random.Random) -> None:
     """Everything on a node stands still for a while."""
     node = chance.choice(soak.lab.nodes[1:])
     pids = soak.lab.freeze(node)
@@ -50,7 +51,7 @@ async def freeze_node(soak: Soak, chance: random.Random) -> None:
     soak.lab.thaw(pids)
 
 
-async def restart_manager(soak: Soak, chance: random.Random) -> None:
+async def restart_manager(soak: SwarmSoak, chance: random.Random) -> None:
     """The Swarm's manager is restarted, in order; its containers end with it."""
     manager = soak.lab.nodes[0]
     await asyncio.to_thread(soak.lab.stop_engine, manager)
@@ -58,14 +59,14 @@ async def restart_manager(soak: Soak, chance: random.Random) -> None:
     await asyncio.to_thread(soak.lab.start_engine, manager)
 
 
-async def kill_worker(soak: Soak, chance: random.Random) -> None:
+async def kill_worker(soak: SwarmSoak, chance: random.Random) -> None:
     """kill -9; the one that stands by takes over."""
     soak.leader.kill()
     await asyncio.sleep(LASTS_S)
     soak.start_worker()
 
 
-async def freeze_worker(soak: Soak, chance: random.Random) -> None:
+async def freeze_worker(soak: SwarmSoak, chance: random.Random) -> None:
     """The worker stands still; the one that stands by takes over, and the frozen one is of no account any more."""
     frozen = soak.leader
     frozen.popen.send_signal(signal.SIGSTOP)
@@ -76,12 +77,12 @@ async def freeze_worker(soak: Soak, chance: random.Random) -> None:
         soak.start_worker()
 
 
-async def lose_registry(soak: Soak, chance: random.Random) -> None:
+async def lose_registry(soak: SwarmSoak, chance: random.Random) -> None:
     """A run asks for an image of a registry that is away: it must say so, and disturb nobody."""
     await soak.submit_without_image()
 
 
-async def lose_storage(soak: Soak, chance: random.Random) -> None:
+async def lose_storage(soak: SwarmSoak, chance: random.Random) -> None:
     """S3 is away: nobody can save, and who begins now cannot restore."""
     await asyncio.to_thread(soak.storage.halt)
     await asyncio.sleep(LASTS_S)

@@ -33,6 +33,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 1.0
 _CUT_OFF_S = 15.0  # without a worker for so long, no run stays slowed down for others
 _LAST_WORDS_S = 2.0
+_WARMS_UP_S = 30.0  # a new node's first run waits so long: from cold, it would import the same beside its interpreter
 _ENDED_BY_SLURM = (None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
 _SIGNALS_S = 0.5
 
@@ -63,6 +64,7 @@ class Agent:
             after_fork=settings.after_fork,
             environ=None if settings.environ is None else settings.environ | self._own,
             umask=settings.umask,
+            warm_patience_s=_WARMS_UP_S,
             echo=lambda label, line: None,  # the worker reads it where it is written
             logger=logger,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import signal
@@ -16,6 +17,7 @@ from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Want
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
+from prefect_gpu.runtime.drivers.warm import PATIENCE_S
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import LOGGER, SHAPE, Watched, make, watched
 
@@ -67,6 +69,27 @@ async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(sl
         await pool.until(lambda: not pool.nodes)
         await empty(slurm)
         await until(lambda: [path.name for path in folder.glob("*.json")] == ["agents.json"])
+
+
+async def test_the_first_run_of_a_node_waits_for_its_warm_interpreter(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    until_told = "while not here.with_name('go').exists(): time.sleep(0.02)"
+    (library / "slow.py").write_text(f"import pathlib, time\nhere = pathlib.Path(__file__)\n{until_told}")
+    shape = dataclasses.replace(SHAPE, setup=(f"export PYTHONPATH={library}",))
+    async with watched(make(slurm, folder, [shape], idle_s=1.0, warm=True, preload=("slow",))) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        spec = dataclasses.replace(make_spec("print('ran')"), node=pool.nodes[0].id)
+        launching = asyncio.create_task(pool.driver.launch(spec))
+        await asyncio.sleep(PATIENCE_S + 1.0)  # a worker's own runs would have begun from cold by now
+        (library / "go").touch()
+        handle = await launching
+        assert handle.warm and (await handle.wait()).tail == ("ran",)
+        pool.demand = Demand()
+        await empty(slurm)
 
 
 async def test_an_allocation_that_is_cancelled_takes_its_run_along_and_says_so(
