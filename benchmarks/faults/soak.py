@@ -127,7 +127,7 @@ class Soak(abc.ABC):
             self._stopping = True
             await asyncio.wait_for(keeping, _DEADLINE_S)
         except asyncio.TimeoutError:
-            left = await self._states(list(self.open))
+            left = await self.states(list(self.open))
             self.tally.wrong += [f"{self.open[one]} is {state.name} for ever" for one, state in left.items()]
         finally:
             keeping.cancel()
@@ -150,11 +150,12 @@ class Soak(abc.ABC):
             while not self._stopping and len(self.open) < self.in_flight:
                 await self.submit(self._variables)
             await asyncio.sleep(_LOOK_S)
-            for run, state in (await self._states(list(self.open))).items():
+            for run, state in (await self.states(list(self.open))).items():
                 if state.is_final():
                     await self._judge(run, self.open.pop(run), state)
 
-    async def _states(self, ids: list[UUID]) -> dict[UUID, State]:
+    async def states(self, ids: list[UUID]) -> dict[UUID, State]:
+        """Prefect's states of these runs."""
         return {run.id: run.state for run in await read_runs(self.client, ids) if run.state is not None}
 
     async def _judge(self, run: UUID, name: str, state: State) -> None:

@@ -12,6 +12,8 @@
 # many as the machine has), PREFIX of the nodes' names (slurm), SUBNET (10.79.0), MINUTES that a job may last
 # (60), PORT of the controller (6817).
 #
+# Jobs of the partition `urgent` take nodes from those of the partition `train`, which is the default one.
+#
 # It is a cluster to try things on: everything runs as root, nothing is kept apart, and there is no accounting.
 set -euo pipefail
 
@@ -92,6 +94,8 @@ JobCompType=jobcomp/filetxt
 JobCompLoc=$folder/log/jobs.txt
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SchedulerType=sched/backfill
 SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0,bf_interval=5
 MpiDefault=none
@@ -107,7 +111,9 @@ END
       echo "NodeName=$prefix$number NodeAddr=$subnet.$((10 + number)) CPUs=$cpus RealMemory=$megabytes" \
         "$( ((gpus > 0)) && echo "Gres=gpu:$gpus") State=UNKNOWN"
     done
-    echo "PartitionName=train Nodes=$prefix[1-$nodes] Default=YES MaxTime=$minutes DefaultTime=$minutes State=UP"
+    echo "PartitionName=train Nodes=$prefix[1-$nodes] Default=YES PriorityTier=1 MaxTime=$minutes" \
+      "DefaultTime=$minutes State=UP"
+    echo "PartitionName=urgent Nodes=$prefix[1-$nodes] PriorityTier=2 MaxTime=$minutes DefaultTime=$minutes State=UP"
   } >"$folder/slurm.conf"
 }
 
@@ -159,7 +165,7 @@ number_of() {
 
 wait_until_idle() {
   for _ in $(seq 300); do
-    [[ $(sinfo -h -N -o '%T' 2>/dev/null | grep -c -E '^(idle|mixed|allocated)$') == "$nodes" ]] && return 0
+    [[ $(sinfo -h -N -p train -o '%T' 2>/dev/null | grep -c -E '^(idle|mixed|allocated)$') == "$nodes" ]] && return 0
     sleep 0.1
   done
   sinfo -R >&2 || true

@@ -125,10 +125,17 @@ class Pilots:
             job = jobs.get(pilot.name)
             if job is None and pilot.job is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
                 continue
+            if job is not None and _begun_anew(job, pilot.record):
+                strangers.append(job)  # what ran in it is gone, and its agents are others
+                over.append((pilot, f"Its allocation, Slurm's job {job.id}, has been requeued."))
+                self._forget(pilot)
+                continue
             if job is not None and (job.waits or job.runs or job.state == "COMPLETING"):
                 pilot.job = job
-                if pilot.record.job != job.id:
-                    pilot.record = dataclasses.replace(pilot.record, job=job.id)
+                started_at = job.starts_at if job.runs else pilot.record.started_at
+                record = dataclasses.replace(pilot.record, job=job.id, started_at=started_at)
+                if record != pilot.record:
+                    pilot.record = record
                     self._write(pilot)
                 continue
             state = job.state if job is not None else "not in Slurm's queue any more"
@@ -170,6 +177,13 @@ class Pilots:
         if trouble != self.trouble:
             self._logger.error("%s", trouble)
         self.trouble = trouble
+
+
+def _begun_anew(job: SlurmJob, record: words.Record) -> bool:
+    """Whether an administrator, or the failure of its node, has put a job that had its nodes into the queue again."""
+    if record.started_at is None:
+        return False
+    return job.waits or (job.runs and job.starts_at != record.started_at)
 
 
 def prefix_of(pool: str, pool_id: str) -> str:

@@ -64,6 +64,7 @@ class Record:
         shape: Name of its shape.
         nodes: How many agents it has.
         job: Slurm's number; empty: it is not known yet.
+        started_at: Unix seconds at which Slurm gave it its nodes; None: it has not been seen to have them.
         virtual_devices, virtual_device_memory_bytes: See :class:`.Shape`.
     """
 
@@ -71,6 +72,7 @@ class Record:
     shape: str
     nodes: int = 1
     job: str = ""
+    started_at: float | None = None
     virtual_devices: int = 0
     virtual_device_memory_bytes: int = 8 << 30
 

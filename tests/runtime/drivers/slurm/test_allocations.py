@@ -78,11 +78,12 @@ async def test_the_first_run_of_a_node_waits_for_its_warm_interpreter(
     library.mkdir()
     until_told = "while not here.with_name('go').exists(): time.sleep(0.02)"
     (library / "slow.py").write_text(f"import pathlib, time\nhere = pathlib.Path(__file__)\n{until_told}")
-    shape = dataclasses.replace(SHAPE, setup=(f"export PYTHONPATH={library}",))
-    async with watched(make(slurm, folder, [shape], idle_s=1.0, warm=True, preload=("slow",))) as pool:
+    environ = {**os.environ, "PYTHONPATH": str(library)}
+    driver = make(slurm, folder, idle_s=1.0, warm=True, preload=("slow",), environ=environ)
+    async with watched(driver) as pool:
         pool.demand = ONE
         await pool.until(lambda: pool.nodes)
-        spec = dataclasses.replace(make_spec("print('ran')"), node=pool.nodes[0].id)
+        spec = dataclasses.replace(make_spec("print('ran')", PYTHONPATH=str(library)), node=pool.nodes[0].id)
         launching = asyncio.create_task(pool.driver.launch(spec))
         await asyncio.sleep(PATIENCE_S + 1.0)  # a worker's own runs would have begun from cold by now
         (library / "go").touch()
@@ -103,6 +104,23 @@ async def test_an_allocation_that_is_cancelled_takes_its_run_along_and_says_so(
         assert report.returncode is not None or "CANCELLED" in report.cause
         await until(lambda: not alive(process_of(handle)))
         await pool.until(lambda: not pool.nodes)
+
+
+async def test_an_allocation_that_is_requeued_is_over(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
+    """It would come back under the same number, with an agent that knows of no run."""
+    async with watched(make(slurm, folder)) as pool:
+        handle = await running(pool, make_spec(WAITS))
+        [job] = slurm.queue()
+        slurm.command("scontrol", "update", f"JobId={job}", "Requeue=1")
+        slurm.command("scontrol", "requeue", job)
+        report = await handle.wait()
+        assert report.carries_on or report.returncode == -signal.SIGTERM
+        await until(lambda: not alive(process_of(handle)))
+        await pool.until(lambda: not pool.nodes)
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        assert slurm.queue() != [job]
+        slurm.command("scancel", *slurm.queue())
 
 
 async def test_an_agent_that_is_killed_leaves_no_run_behind(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
