@@ -39,6 +39,7 @@ class Tally:
         wrong: What was wrong, a sentence each.
         hit: By fault, how many runs that had begun were started again until the next one.
         times: By fault, how often it happened.
+        crashed_for_a_moment: How often Prefect showed a run that completed as crashed in between.
     """
 
     completed: int = 0
@@ -46,6 +47,7 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     hit: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
+    crashed_for_a_moment: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,14 @@ class Soak(abc.ABC):
         in_flight: How many runs there are at any time.
         steps, step_s: Of each run.
         workers: How many workers begin; all but the first stand by.
+        crashed_s: A run that Prefect's engine has called crashed, as its process was told to end, may go on for so
+            long after that.
     """
 
     def __init__(
         self, sandbox: Sandbox, client: PrefectClient, pool: str, folder: Path, *,
         notes: Notes, notes_url: str, variables: dict[str, Any], in_flight: int, steps: int, step_s: float, seed: int,
-        workers: int,
+        workers: int, crashed_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.sandbox, self.client, self.pool, self.folder = sandbox, client, pool, folder
         self._notes, self._notes_url, self._variables = notes, notes_url, variables
@@ -88,7 +92,8 @@ class Soak(abc.ABC):
         self._deployment: UUID
         self.open: dict[UUID, str] = {}  # runs that are not over, and their names
         self.workers: list[Process] = []
-        self._begin_with = workers
+        self._begin_with, self._crashed_s = workers, crashed_s
+        self._crashed_at: dict[UUID, float] = {}
         self._stopping = False
         self.tally = Tally()
 
@@ -151,6 +156,10 @@ class Soak(abc.ABC):
                 await self.submit(self._variables)
             await asyncio.sleep(_LOOK_S)
             for run, state in (await self.states(list(self.open))).items():
+                if not state.is_crashed():
+                    self._crashed_at.pop(run, None)
+                elif time.monotonic() - self._crashed_at.setdefault(run, time.monotonic()) < self._crashed_s:
+                    continue
                 if state.is_final():
                     await self._judge(run, self.open.pop(run), state)
 
@@ -174,6 +183,7 @@ class Soak(abc.ABC):
             self.wrong(f"{name} is Completed, and said that it ended with {ends}, not once {expected!r}")
         else:
             self.tally.completed += 1
+            self.tally.crashed_for_a_moment += history.count("Crashed")
 
     def otherwise(self, run: UUID, name: str, state: State) -> bool:
         """Whether a run is of a kind that is not to be Completed; if so, its end is judged here."""

@@ -94,6 +94,7 @@ def main() -> int:
     details = {
         "runs completed": tally.completed,
         "wrong": tally.wrong,
+        "shown as crashed for a moment": tally.crashed_for_a_moment,
         "faults": {
             one.name: {"times": tally.times[one.name], "runs tried again": tally.hit[one.name]} for one in kinds
         },

@@ -17,6 +17,8 @@ from prefect_gpu.blocks import GpuSlurm, SlurmShape
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 
 _SETTLES_S = 240.0
+_CRASHED_S = 20.0  # Slurm tells all processes of a job to end, and the engine says so before the worker hears of it
+_NOTICED_S = 5.0  # from a fault until Prefect shows what it did
 _ALMOST = 0.7  # of the runs train: the others begin, end, or wait for what another one gives back
 _DIES_S = 60.0
 _SBATCH = """#!/bin/bash
@@ -41,7 +43,7 @@ class SlurmSoak(Soak):
     """
 
     def __init__(self, *args: Any, lab: SlurmLab, devices: int, away_s: float, **more: Any) -> None:
-        super().__init__(*args, workers=1, variables={"preemptible": True}, **more)
+        super().__init__(*args, workers=1, crashed_s=_CRASHED_S, variables={"preemptible": True}, **more)
         self.lab, self.away_s, self.devices = lab, away_s, devices
         self._deadly = self.folder / "deadly"
         bin_ = self.folder / "bin"
@@ -75,6 +77,7 @@ class SlurmSoak(Soak):
 
     async def settle(self) -> None:
         """Wait until most of the runs train again, as many as devices can hold."""
+        await asyncio.sleep(_NOTICED_S)
         enough = _ALMOST * min(self.in_flight, self.devices * len(self.lab.nodes))
         end = time.monotonic() + _SETTLES_S
         while True:

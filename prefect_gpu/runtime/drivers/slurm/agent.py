@@ -26,6 +26,7 @@ from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm.cores import own_cores
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.training.client import ChannelClient
 
@@ -69,6 +70,7 @@ class Agent:
             logger=logger,
         )
         self._alone_s = settings.alone_s
+        self._cores: tuple[int, ...] = ()
         self._handles: dict[str, ProcessHandle] = {}
         self._listeners: dict[str, intent.Listener] = {}
         self._slowed: set[str] = set()
@@ -152,11 +154,13 @@ class Agent:
             virtual_devices=self._record.virtual_devices,
             virtual_device_memory_bytes=self._record.virtual_device_memory_bytes,
         )
-        granted = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0) or len(inventory.cpus)
+        if not self._cores:  # each worker asks anew
+            granted = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0) or len(inventory.cpus)
+            self._cores = own_cores(inventory.cpus, granted)
         return {
             "host": socket.gethostname(),
             "job": os.environ.get("SLURM_JOB_ID", self._record.job),
-            "cpus": list(inventory.cpus[:granted]),
+            "cpus": list(self._cores),
             "devices": [
                 {"id": one.id, "kind": one.kind, "memory_bytes": one.memory_bytes, "virtual": one.virtual}
                 | {"cores": list(one.cores), "capability": one.capability, "links": list(one.links)}
