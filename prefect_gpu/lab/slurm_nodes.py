@@ -27,6 +27,23 @@ def missing() -> list[str]:
 
 
 @dataclass(frozen=True)
+class Allocation:
+    """A job that is over.
+
+    Attributes:
+        begin, end: Unix seconds, whole ones.
+        nodes: How many it had.
+        names: Their names, as Slurm writes lists.
+    """
+
+    job: str
+    begin: float
+    end: float
+    nodes: int
+    names: str
+
+
+@dataclass(frozen=True)
 class SlurmLab:
     """The cluster that ``deployments/slurm/cluster.sh`` has started.
 
@@ -64,16 +81,17 @@ class SlurmLab:
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
     def completed_jobs(self) -> dict[str, float]:
-        """The jobs that are over, and for how many seconds each had its nodes.
+        """The jobs that are over, and for how many seconds each had its nodes."""
+        return {one.job: (one.end - one.begin) * one.nodes for one in self.allocations()}
 
-        Slurm writes them down a moment after they have left its queue.
-        """
+    def allocations(self) -> list[Allocation]:
+        """The jobs that are over. Slurm writes them down a moment after they have left its queue."""
         file = self.folder / "log" / "jobs.txt"
-        found = {}
+        found = []
         for line in file.read_text().splitlines() if file.exists() else ():
             told = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            begin, end = (datetime.fromisoformat(told[name]) for name in ("StartTime", "EndTime"))
-            found[told["JobId"]] = (end - begin).total_seconds() * int(told["NodeCnt"])
+            begin, end = (datetime.fromisoformat(told[name]).timestamp() for name in ("StartTime", "EndTime"))
+            found.append(Allocation(told["JobId"], begin, end, int(told["NodeCnt"]), told["NodeList"]))
         return found
 
     def queue(self) -> list[str]:
