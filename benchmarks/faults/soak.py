@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import math
 import random
 import sys
 import time
@@ -110,8 +111,13 @@ class Soak(abc.ABC):
     async def settle(self) -> None:
         """Give the cluster the time that it takes to come to rest after a fault."""
 
-    async def run(self, faults: list[Fault]) -> Tally:
-        """Let all faults happen, one after another, and wait until the last run is over."""
+    async def run(self, faults: list[Fault], within_s: float = math.inf) -> Tally:
+        """Let all faults happen, one after another, and wait until the last run is over.
+
+        Args:
+            within_s: After so long, no other fault begins.
+        """
+        end = time.monotonic() + within_s
         self._deployment = await deploy(Path(__file__).with_name("training.py"), "fit", self.pool)
         for _ in range(self._begin_with):
             self.start_worker()
@@ -127,7 +133,7 @@ class Soak(abc.ABC):
                 self.tally.times[fault.name] += 1
                 self.tally.hit[fault.name] += again
                 print(f"{fault.name}: {time.monotonic() - begun:.0f} s, {len(self.open)} in flight", flush=True)
-                if keeping.done():
+                if keeping.done() or time.monotonic() > end:
                     break
             self._stopping = True
             await asyncio.wait_for(keeping, _DEADLINE_S)

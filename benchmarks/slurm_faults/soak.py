@@ -17,9 +17,9 @@ from prefect_gpu.blocks import GpuSlurm, SlurmShape
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 
 _SETTLES_S = 240.0
-_CRASHED_S = 20.0  # Slurm tells all processes of a job to end, and the engine says so before the worker hears of it
+_CRASHED_S = 120.0  # Slurm tells all processes of a job to end, and the engine says so before a worker hears of it
 _NOTICED_S = 5.0  # from a fault until Prefect shows what it did
-_ALMOST = 0.7  # of the runs train: the others begin, end, or wait for what another one gives back
+_ALMOST = 0.5  # of the runs train: the others begin, end, or wait for what another one gives back
 _DIES_S = 60.0
 _SBATCH = """#!/bin/bash
 # Slurm's own sbatch. If it was said so, the worker dies before it hears the answer.

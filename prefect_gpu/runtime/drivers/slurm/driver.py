@@ -137,6 +137,7 @@ class SlurmDriver(Driver):
                 lent.heard_at = now
             takes_work = not (lent.ending or lent.pilot.given_back) and now - lent.heard_at < _UNHEARD_S
             takes_work = takes_work and lent.pilot.job is not None and lent.pilot.job.runs
+            takes_work = takes_work and not (self._plan.one_run and lent.pilot.record.run)
             if takes_work:
                 open_nodes.append(lent.node)
             else:
@@ -245,7 +246,7 @@ class SlurmDriver(Driver):
     async def launch(self, spec: LaunchSpec) -> RunHandle:
         name, run_dir = spec.label or spec.run_id, _own_folder(spec.run_dir)
         lent = self._lent_node(spec.node)
-        if lent is None:
+        if lent is None or (self._plan.one_run and not self._dedicate(lent, spec)):
             failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
             failed.away = True
             raise failed
@@ -258,6 +259,12 @@ class SlurmDriver(Driver):
             await asyncio.shield(self._abandon(launching, lent, run_dir))
             raise
         return self._follow(spec.run_id, run_dir, lent.node.id, lent, told, 0, name, spec.stream_output)
+
+    def _dedicate(self, lent: Lent, spec: LaunchSpec) -> bool:
+        """Where each run has a job of its own: let this one be the run's, and take no other."""
+        dedicated = self._pilots.dedicate(lent.pilot, spec.run_id.partition(".")[0])  # an instance's is RUN.RANK
+        self._changed.set()
+        return dedicated
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
         words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))

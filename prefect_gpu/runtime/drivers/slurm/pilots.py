@@ -147,6 +147,15 @@ class Pilots:
             await self._client.cancel(numbers)
         return over
 
+    def dedicate(self, pilot: Pilot, run: str) -> bool:
+        """Let an allocation be for this run alone; False: it is for another one."""
+        if pilot.record.run in ("", run):
+            if not pilot.record.run:
+                pilot.record = dataclasses.replace(pilot.record, run=run)
+                self._write(pilot)
+            return True
+        return False
+
     async def give_back(self) -> None:
         """Cancel the allocations that are to be given back; each once, and as soon as its number is known.
 
