@@ -100,16 +100,17 @@ class SlurmLab:
 
 
 @contextlib.contextmanager
-def started(nodes: int = 3, gpus: int = 2, number: int = 0) -> Iterator[SlurmLab]:
+def started(nodes: int = 3, gpus: int = 2, number: int = 0, racks: int = 0) -> Iterator[SlurmLab]:
     """Start the cluster, and stop it at the end with all that runs in it.
 
     Args:
         nodes: How many nodes.
         gpus: GPUs of each, which are names and no devices.
         number: Several at once on one machine need several numbers.
+        racks: In how many racks its ``topology.conf`` says that they stand, ``rack1`` and so on, in order; 0: in none.
     """
     prefix, subnet = f"pgs{number}n", f"10.78.{number}"
-    environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus)}
+    environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus), "RACKS": str(racks)}
     environ["PORT"] = str(6820 + 2 * number)
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}"
     lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}{one}" for one in range(1, nodes + 1)), environ)

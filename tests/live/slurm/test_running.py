@@ -42,6 +42,17 @@ async def test_the_same_flow_runs_here_and_on_a_node_of_slurm(slurm_pool: SlurmP
     assert result_of(here) == result_of(there) == undisturbed(40)
 
 
+async def test_each_run_has_a_job_of_its_own_where_the_site_wants_it_so(slurm_pool: SlurmPool) -> None:
+    await slurm_pool.allow({"maximum": 2}, mode="one-job-per-run")
+    slurm_pool.start_worker()
+    runs = [await slurm_pool.submit("train", job_variables={"gpus": 1}) for _ in range(3)]
+    for run_id in runs:
+        state = await slurm_pool.until(run_id)
+        assert state.is_completed(), state
+    jobs = {str((await slurm_pool.read(run_id)).infrastructure_pid).partition(":")[0] for run_id in runs}
+    assert len(jobs) == len(runs), jobs
+
+
 @pytest.mark.full
 async def test_the_same_flow_file_runs_with_three_drivers(slurm_pool: SlurmPool, cluster: Lab, tmp_path: Path) -> None:
     """On nodes of Slurm, as processes of this machine, and in containers: nothing of the flow's file says which."""

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,7 @@ class Agent:
         return {
             "host": socket.gethostname(),
             "job": os.environ.get("SLURM_JOB_ID", self._record.job),
+            "switches": switches_of(os.environ),
             "cpus": list(self._cores),
             "devices": [
                 {"id": one.id, "kind": one.kind, "memory_bytes": one.memory_bytes, "virtual": one.virtual}
@@ -256,6 +257,18 @@ class Agent:
             return None
         self._alone_s = settings.alone_s
         return settings.url
+
+
+def switches_of(environ: Mapping[str, str]) -> list[str]:
+    """The switches above this node, from the topmost to the one that it is at, as Slurm knows them; none: it does not.
+
+    Example:
+        >>> told = {"SLURM_TOPOLOGY_ADDR": "core.rack4.gpu17", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
+        >>> switches_of(told)
+        ['core', 'rack4']
+    """
+    count = environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".").count("switch")
+    return environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")[:count]
 
 
 async def _serve(folder: str, allocation: str) -> None:

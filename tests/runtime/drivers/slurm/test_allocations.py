@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from prefect_gpu.lab.slurm_nodes import SlurmLab
-from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Wanted
+from prefect_gpu.runtime.drivers.base import Demand, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
@@ -65,6 +65,7 @@ async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(sl
         assert host in slurm.nodes and [job] == slurm.queue()
         assert [device.id for device in node.devices] == [f"{node.id}/virtual-0", f"{node.id}/virtual-1"]
         assert node.ends_at is not None and job in node.ends_why
+        assert (node.rack, node.domain) == ("rack1" if host == slurm.nodes[0] else "rack2", "top")
         pool.demand = Demand()
         await pool.until(lambda: not pool.nodes)
         await empty(slurm)
@@ -179,6 +180,28 @@ async def test_a_job_of_the_pool_that_nobody_has_written_down_is_cancelled(slurm
         await until(lambda: slurm.queue() == [other])
     slurm.command("scancel", other)
     await empty(slurm)
+
+
+async def test_a_job_for_one_run_takes_no_other_and_ends_with_it(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+) -> None:
+    """Also with a worker that comes later."""
+    async with watched(make(slurm, folder, one_run=True)) as pool:
+        handle = await running(pool, make_spec(WAITS))
+        [job] = slurm.queue()
+        node = next(iter(pool.demand.busy))
+        await pool.until(lambda: not pool.nodes)
+        with pytest.raises(LaunchError, match="takes no work") as refused:
+            await pool.driver.launch(dataclasses.replace(make_spec("print('ran')"), node=node))
+        assert refused.value.away
+    async with watched(make(slurm, folder, one_run=True)) as pool:
+        pool.demand = Demand(waiting=ONE.waiting, busy=frozenset({node}))
+        await pool.until(lambda: pool.nodes)
+        assert job in slurm.queue() and len(slurm.queue()) == 2
+        pool.demand = Demand(busy=frozenset({pool.nodes[0].id}))
+        slurm.command("scancel", *(one for one in slurm.queue() if one != job))
+        os.kill(process_of(handle), signal.SIGKILL)
+        await empty(slurm)
 
 
 async def test_an_agent_that_nobody_needs_gives_its_node_back_without_a_worker(slurm: SlurmLab, folder: Path) -> None:
