@@ -8,7 +8,7 @@ not count.
 
     python -m benchmarks.slurm_scale [--json] [--quick] [--runs N]
 
-Needs root and Slurm (see deployments/slurm/cluster.sh). All nodes are one machine's: with few cores, Prefect's server
+Needs root, PostgreSQL, where Prefect keeps its data, and Slurm (see deployments/slurm/cluster.sh). All nodes are one machine's: with few cores, Prefect's server
 and the starts of runs are most of the time that it takes.
 """
 
@@ -29,6 +29,7 @@ from benchmarks._host.served import completed, deploy, served, settings
 from prefect_gpu.blocks import GpuSlurm, SlurmShape
 from prefect_gpu.lab.sandbox import Process, Sandbox, wait_until
 from prefect_gpu.lab.slurm_nodes import Allocation, SlurmLab, started
+from tests.postgres import for_prefect, postgres_server
 
 POOL = "gpus"
 NODES, DEVICES = 6, 2
@@ -67,7 +68,7 @@ async def pool(lab: SlurmLab, sandbox: Sandbox, runs: int, notes: Path, watch: W
         begin = time.monotonic()
         await _queue(runs, notes, worker)
         took_s = time.monotonic() - begin
-        await asyncio.to_thread(wait_until, lambda: not lab.queue(), what="the nodes to be given back", timeout_s=120.0)
+        await asyncio.to_thread(wait_until, lambda: not lab.queue(), what="the nodes to be given back", timeout_s=300.0)
         await asyncio.sleep(2 * _LOOK_S)
         return took_s
     finally:
@@ -118,7 +119,10 @@ def main() -> int:
         started(NODES, DEVICES, _NUMBER) as lab,
     ):
         notes, watch = Path(folder) / "notes", Watch(lab)
-        with served({POOL: "gpu"}, host="0.0.0.0") as sandbox:
+        with (
+            postgres_server() as database,
+            served({POOL: "gpu"}, settings=for_prefect(database), host="0.0.0.0") as sandbox,
+        ):
             took_s = asyncio.run(pool(lab, sandbox, runs, notes, watch))
         allocations, left = lab.allocations(), len(lab.queue())
         ran, idle_s = len(notes.read_text().splitlines()), longest_idle_s(allocations, notes)

@@ -186,7 +186,8 @@ async def test_a_job_for_one_run_takes_no_other_and_ends_with_it(
     slurm: SlurmLab, folder: Path, make_spec: MakeSpec
 ) -> None:
     """Also with a worker that comes later."""
-    async with watched(make(slurm, folder, one_run=True)) as pool:
+    shapes = [dataclasses.replace(SHAPE, maximum=2)]
+    async with watched(make(slurm, folder, shapes, one_run=True)) as pool:
         handle = await running(pool, make_spec(WAITS))
         [job] = slurm.queue()
         node = next(iter(pool.demand.busy))
@@ -194,7 +195,7 @@ async def test_a_job_for_one_run_takes_no_other_and_ends_with_it(
         with pytest.raises(LaunchError, match="takes no work") as refused:
             await pool.driver.launch(dataclasses.replace(make_spec("print('ran')"), node=node))
         assert refused.value.away
-    async with watched(make(slurm, folder, one_run=True)) as pool:
+    async with watched(make(slurm, folder, shapes, one_run=True)) as pool:
         pool.demand = Demand(waiting=ONE.waiting, busy=frozenset({node}))
         await pool.until(lambda: pool.nodes)
         assert job in slurm.queue() and len(slurm.queue()) == 2
