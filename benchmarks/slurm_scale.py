@@ -8,8 +8,8 @@ not count.
 
     python -m benchmarks.slurm_scale [--json] [--quick] [--runs N]
 
-Needs root, PostgreSQL, where Prefect keeps its data, and Slurm (see deployments/slurm/cluster.sh). All nodes are one machine's: with few cores, Prefect's server
-and the starts of runs are most of the time that it takes.
+Needs root, PostgreSQL, where Prefect keeps its data, and Slurm (see deployments/slurm/cluster.sh). All nodes are one
+machine's: with few cores, Prefect's server and the starts of runs are most of the time that it takes.
 """
 
 from __future__ import annotations

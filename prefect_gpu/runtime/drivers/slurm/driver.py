@@ -162,8 +162,18 @@ class SlurmDriver(Driver):
                 await self._supply.carry_out(decision)
                 self._admit_all()
             self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _BALANCE_S)
+            await self._change()
+
+    async def _change(self) -> None:
+        """Wait until something has changed, for a moment at most.
+
+        ``wait_for`` would forget that it was cancelled if that comes with the change (Python before 3.12).
+        """
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((changing,), timeout=_BALANCE_S)
+        finally:
+            changing.cancel()
 
     def coming(self, run: Wanted) -> Coming | None:
         return coming(run, self._supply, bool(self._describing))
