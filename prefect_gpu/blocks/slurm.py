@@ -81,6 +81,10 @@ class SlurmShape(BaseModel):
     @classmethod
     def _valid_flags(cls, value: list[str]) -> list[str]:
         for flag in value:
+            if flag == ":":
+                raise ValueError(
+                    "flags: ':' asks for a heterogeneous job, and there are none: name a shape for each kind"
+                )
             if not flag.startswith("-"):
                 raise ValueError(f"flags: {flag!r} is no option of sbatch: write --NAME=VALUE")
             if flag.partition("=")[0] in _OURS:

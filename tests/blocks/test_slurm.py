@@ -16,3 +16,8 @@ def test_a_site_that_wants_one_job_for_each_run_keeps_no_allocations() -> None:
         GpuSlurm(shapes=[SlurmShape(**ONE, minimum=1)], mode="one-job-per-run")
     with pytest.raises(ValueError, match="'allocations' or 'one-job-per-run'"):
         GpuSlurm(shapes=[SlurmShape(**ONE)], mode="pilots")
+
+
+def test_a_heterogeneous_job_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="heterogeneous job, and there are none: name a shape for each kind"):
+        SlurmShape(**ONE, flags=["--reservation=ours", ":", "--gres=gpu:4"])

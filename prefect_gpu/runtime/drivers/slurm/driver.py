@@ -205,6 +205,7 @@ class SlurmDriver(Driver):
     async def _describe(self, pilot: Pilot, agent: str) -> None:
         try:
             told = await self._hub.ask(agent, words.DESCRIBE)
+            self._pilots.began(pilot)
             node = node_of(f"{told['host']}.{told['job']}", told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)

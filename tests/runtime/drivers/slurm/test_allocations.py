@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
@@ -94,33 +94,45 @@ async def test_the_first_run_of_a_node_waits_for_its_warm_interpreter(
         await empty(slurm)
 
 
-async def test_an_allocation_that_is_cancelled_takes_its_run_along_and_says_so(
-    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+def cancel(slurm: SlurmLab, job: str, host: str) -> None:
+    slurm.command("scancel", job)
+
+
+def set_down(slurm: SlurmLab, job: str, host: str) -> None:
+    slurm.command("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
+    slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
+
+
+def preempt(slurm: SlurmLab, job: str, host: str) -> None:
+    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--nodelist={host}", "--wrap=true"]
+    slurm.command(*urgent)
+
+
+def requeue(slurm: SlurmLab, job: str, host: str) -> None:
+    """It would come back under the same number, with an agent that knows of no run."""
+    slurm.command("scontrol", "update", f"JobId={job}", "Requeue=1")
+    slurm.command("scontrol", "requeue", job)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(cancel, "CANCELLED"), (set_down, "NODE_FAIL"), (preempt, "PREEMPTED"), (requeue, "requeued")],
+)
+async def test_an_allocation_that_slurm_ends_takes_its_run_along_and_says_so(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec, end: Callable[[SlurmLab, str, str], None], said: str
 ) -> None:
     async with watched(make(slurm, folder)) as pool:
         handle = await running(pool, make_spec(WAITS))
-        slurm.command("scancel", *slurm.queue())
-        report = await handle.wait()
-        assert report.carries_on or report.returncode == -signal.SIGTERM
-        assert report.returncode is not None or "CANCELLED" in report.cause
-        await until(lambda: not alive(process_of(handle)))
-        await pool.until(lambda: not pool.nodes)
-
-
-async def test_an_allocation_that_is_requeued_is_over(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
-    """It would come back under the same number, with an agent that knows of no run."""
-    async with watched(make(slurm, folder)) as pool:
-        handle = await running(pool, make_spec(WAITS))
         [job] = slurm.queue()
-        slurm.command("scontrol", "update", f"JobId={job}", "Requeue=1")
-        slurm.command("scontrol", "requeue", job)
+        end(slurm, job, pool.nodes[0].id.partition(".")[0])
         report = await handle.wait()
         assert report.carries_on or report.returncode == -signal.SIGTERM
+        assert report.returncode is not None or said in report.cause
         await until(lambda: not alive(process_of(handle)))
         await pool.until(lambda: not pool.nodes)
         pool.demand = ONE
         await pool.until(lambda: pool.nodes)
-        assert slurm.queue() != [job]
+        assert job not in slurm.queue()
         slurm.command("scancel", *slurm.queue())
 
 
@@ -220,6 +232,17 @@ async def test_what_slurm_refuses_is_said_to_whoever_waits(slurm: SlurmLab, fold
         assert "no shape of the block gpu-slurm holds that (small: 2 devices" in words(pool, gpus=3)
         assert not pool.driver.coming(Wanted(Request(gpus=3))).possible  # type: ignore[union-attr]
         assert "end after 30 minutes: make it preemptible" in words(pool, gpus=1, needs_s=1e5)
+
+
+async def test_an_agent_that_cannot_start_is_said_to_whoever_waits_and_not_tried_at_once(
+    slurm: SlurmLab, folder: Path
+) -> None:
+    shape = dataclasses.replace(SHAPE, python="/nowhere/python", name="broken")
+    async with watched(make(slurm, folder, [shape])) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "has ended before its agent has connected (FAILED" in words(pool, gpus=1))
+        assert "/nowhere/python" in words(pool, gpus=1)
+        assert not slurm.queue()
 
 
 async def test_slurms_reason_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:
