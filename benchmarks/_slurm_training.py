@@ -1,7 +1,7 @@
 """A short real training: as a script, one task of a Slurm job array; as a flow, a run of the pool. The same work.
 
 ``python benchmarks/_slurm_training.py ROUNDS NOTES`` trains for so many rounds, and adds a line to the notes: number,
-node, begin, end and loss. Of several ROUNDS with commas between them, it takes those of its task.
+node, when it was prepared, begin, end and loss. Of several ROUNDS with commas between them, it takes those of its task.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def fit(rounds: int, ready: Callable[[], object], each: Callable[[float], object
     return loss
 
 
-def note(path: str, number: int, begin: float, end: float, loss: float) -> None:
+def note(path: str, number: int, prepared: float, begin: float, end: float, loss: float) -> None:
     """Add a line of a training, in one write."""
     with open(path, "a") as notes:
-        notes.write(f"{number} {socket.gethostname()} {begin} {end} {loss!r}\n")
+        notes.write(f"{number} {socket.gethostname()} {prepared} {begin} {end} {loss!r}\n")
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
     rounds = int(sys.argv[1].split(",")[number])
     begun: list[float] = []
     loss = fit(rounds, lambda: begun.append(time.time()), lambda loss: None)
-    note(notes, number, begun[0], time.time(), loss)
+    note(notes, number, begun[0], begun[0], time.time(), loss)
 
 
 if __name__ == "__main__":
@@ -69,14 +69,17 @@ else:
     @flow
     def boost(number: int, rounds: int, notes: str) -> float:
         """The same in the pool. It reports, and waits at the gate while the run before it trains."""
+        prepared: list[float] = []
         begun: list[float] = []
         with training_run(steps=rounds) as run:
 
             def ready() -> None:
+                prepared.append(time.time())
                 run.ready()
                 begun.append(time.time())
 
             loss = fit(rounds, ready, lambda loss: run.report(loss=loss))
             end = time.time()
-        note(notes, number, begun[0], end, loss)
+            with run.saving():  # its device is free from here on
+                note(notes, number, prepared[0], begun[0], end, loss)
         return loss

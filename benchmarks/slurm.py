@@ -14,6 +14,8 @@ core of its own. Allocation time is Slurm's own, in whole seconds.
 from __future__ import annotations
 
 import asyncio
+import bisect
+import contextlib
 import itertools
 import os
 import sys
@@ -34,6 +36,8 @@ from prefect_gpu.lab.slurm_nodes import SlurmLab, started
 
 POOL = "gpus"
 NODES = 3
+PRELOAD = "xgboost,sklearn.datasets,sklearn.model_selection"
+_NUMBER = 90  # of its cluster: the tests' have smaller ones
 SHORTEST_S, LONGEST_S = 3.0, 20.0
 _DEADLINE_S = 1800.0
 
@@ -45,6 +49,7 @@ class Side:
     Attributes:
         makespan_s: From the first submission to the last training's end.
         idle_s: From a training's end to the next one's first step on the same node, all such times together.
+        unprepared_s: The part of that in which the next one was not prepared yet.
         trained_s: From first step to last, all trainings together.
         allocated_s: For which nodes were allocated, all together.
         allocations: How many there were.
@@ -52,6 +57,7 @@ class Side:
 
     makespan_s: float
     idle_s: float
+    unprepared_s: float
     trained_s: float
     allocated_s: float
     allocations: int
@@ -60,17 +66,35 @@ class Side:
 def rounds_of(count: int, shortest_s: float, longest_s: float) -> list[int]:
     """Trees of each training, so that it lasts as long as asked on an idle core; short and long ones take turns.
 
+    Later trees are quicker than earlier ones, so the longest training is done once, and looked at.
+
     Args:
         count: How many trainings; even.
     """
-    begun: list[float] = []
-    trees = 200
-    training.fit(trees, lambda: begun.append(time.process_time()), lambda loss: None)
-    per_s = trees / (time.process_time() - begun[0])  # of a core, whoever else wants it
     ratio = longest_s / shortest_s
     seconds = [shortest_s * ratio ** (number / max(1, count - 1)) for number in range(count)]
     mixed = [one for pair in zip(seconds[: count // 2], seconds[: count // 2 - 1 : -1], strict=True) for one in pair]
-    return [max(1, round(per_s * one)) for one in mixed]
+    done_at = _seconds_of_trees(longest_s)
+    return [bisect.bisect_left(done_at, one) + 1 for one in mixed]
+
+
+class _EnoughError(Exception):
+    """A training is looked at no longer."""
+
+
+def _seconds_of_trees(longest_s: float) -> list[float]:
+    """After how many seconds of a core each tree of a training is done, whoever else wants the core."""
+    begun: list[float] = []
+    done_at: list[float] = []
+
+    def each(loss: float) -> None:
+        done_at.append(time.process_time() - begun[0])
+        if done_at[-1] >= longest_s:
+            raise _EnoughError
+
+    with contextlib.suppress(_EnoughError):
+        training.fit(1_000_000_000, lambda: begun.append(time.process_time()), each)
+    return done_at
 
 
 def side_of(notes: Path, begin: float, lab: SlurmLab, before: set[str]) -> Side:
@@ -81,18 +105,17 @@ def side_of(notes: Path, begin: float, lab: SlurmLab, before: set[str]) -> Side:
         before: Jobs that were over by then.
     """
     lines = [line.split() for line in notes.read_text().splitlines()]
-    spans: dict[str, list[tuple[float, float]]] = {}
-    for _, node, first, last, _ in lines:
-        spans.setdefault(node, []).append((float(first), float(last)))
-    idle = sum(
-        max(0.0, after[0] - one[1]) for some in spans.values() for one, after in itertools.pairwise(sorted(some))
-    )
+    spans: dict[str, list[tuple[float, float, float]]] = {}  # by node: begin, end, and when it was prepared
+    for _, node, prepared, first, last, _ in lines:
+        spans.setdefault(node, []).append((float(first), float(last), float(prepared)))
+    pairs = [pair for some in spans.values() for pair in itertools.pairwise(sorted(some))]
     jobs = {job: seconds for job, seconds in lab.completed_jobs().items() if job not in before}
     every = [span for some in spans.values() for span in some]
     return Side(
-        makespan_s=max(last for _, last in every) - begin,
-        idle_s=idle,
-        trained_s=sum(last - first for first, last in every),
+        makespan_s=max(last for _, last, _ in every) - begin,
+        idle_s=sum(max(0.0, after[0] - one[1]) for one, after in pairs),
+        unprepared_s=sum(max(0.0, after[2] - one[1]) for one, after in pairs),
+        trained_s=sum(last - first for first, last, _ in every),
         allocated_s=sum(jobs.values()),
         allocations=len(jobs),
     )
@@ -128,7 +151,11 @@ async def pool(lab: SlurmLab, sandbox: Sandbox, rounds: list[int], folder: Path)
     block = GpuSlurm(shapes=[shape], conf=lab.conf, idle_seconds=5.0, poll_seconds=1.0)
     await block.save(POOL, overwrite=True)  # type: ignore[misc]
     env = settings(
-        slurm=POOL, advertise=lab.gateway, channel_host="0.0.0.0", preload="xgboost,sklearn.datasets", page="false"
+        slurm=POOL,
+        advertise=lab.gateway,
+        channel_host="0.0.0.0",
+        preload="xgboost,sklearn.datasets,sklearn.model_selection",
+        page="false",
     )
     worker = sandbox.start_worker(POOL, env=env, wait=False)
     try:
@@ -180,7 +207,7 @@ def main() -> int:
     options = parser.parse_args()
     count, least, most = (8, 0.5, 3.0) if options.quick else (40, SHORTEST_S, LONGEST_S)
     rounds = rounds_of(count, least, most)
-    with tempfile.TemporaryDirectory(prefix="prefect-gpu-bench-slurm-") as name, started(nodes=NODES, gpus=1) as lab:
+    with tempfile.TemporaryDirectory(prefix="prefect-gpu-bench-slurm-") as name, started(NODES, 1, _NUMBER) as lab:
         folder = Path(name)
         theirs = array(lab, rounds, folder)
         print(f"array: {theirs}", file=sys.stderr)

@@ -76,9 +76,9 @@ def cluster() -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmLab]:
-    """Three nodes of a real Slurm; one for each process of the tests."""
+    """Three nodes of a real Slurm, the first in a rack of its own; one cluster for each process of the tests."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    with started(number=number) as running:
+    with started(number=number, racks=2) as running:
         yield running
 
 

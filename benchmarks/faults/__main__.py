@@ -28,7 +28,8 @@ from benchmarks._claims import at_least, at_most, command_line, report
 from benchmarks._host.served import served
 from benchmarks.faults.faults import FAULTS
 from benchmarks.faults.notes import Notes, serve
-from benchmarks.faults.soak import Fault, Soak, Tally
+from benchmarks.faults.soak import Fault, Tally
+from benchmarks.faults.swarm import SwarmSoak
 from prefect_gpu.blocks import CheckpointStorage
 from prefect_gpu.lab.checkout import environment, volumes
 from prefect_gpu.lab.sandbox import Sandbox
@@ -60,13 +61,13 @@ async def soak(
                 access_key_id=SecretStr(ACCESS_KEY),
                 secret_access_key=SecretStr(SECRET_KEY),
             ).save(POOL)
-            running = Soak(
-                sandbox, client, lab, storage, POOL, folder, checkpoints=f"block:checkpoint-storage/{POOL}",
-                notes=notes, notes_url=notes_url, volumes=volumes(), environment=environment(), in_flight=in_flight,
-                steps=5 if quick else 240, step_s=1.0, seed=seed,
+            running = SwarmSoak(
+                sandbox, client, POOL, folder, lab=lab, storage=storage, checkpoints=f"block:checkpoint-storage/{POOL}",
+                notes=notes, notes_url=notes_url, variables={"volumes": volumes(), "env": environment()},
+                in_flight=in_flight, steps=5 if quick else 240, step_s=1.0, seed=seed, pause_s=2.0 if quick else 12.0,
             )  # fmt: skip
             try:
-                return await running.run(chosen, pause_s=2.0 if quick else 12.0)
+                return await running.run(chosen)
             finally:
                 running.stop()
 

@@ -11,14 +11,15 @@ import time
 from prefect.exceptions import FlowPauseTimeout, NotPausedError
 from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
 
-from benchmarks.faults.soak import Fault, Soak
+from benchmarks.faults.soak import Fault
+from benchmarks.faults.swarm import SwarmSoak
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from prefect_gpu.runtime.drivers.docker.containers import IDLE
 
 LASTS_S = 15.0
 
 
-async def kill_container(soak: Soak, chance: random.Random) -> None:
+async def kill_container(soak: SwarmSoak, chance: random.Random) -> None:
     """As the kernel does when memory runs out, or an operator."""
     node = chance.choice([node for node in soak.lab.nodes if node.process is not None])
     client = Endpoint(node.url).connect()
@@ -30,7 +31,7 @@ async def kill_container(soak: Soak, chance: random.Random) -> None:
     client.close()
 
 
-async def cut_power(soak: Soak, chance: random.Random) -> None:
+async def cut_power(soak: SwarmSoak, chance: random.Random) -> None:
     """The daemon and every container of a node are gone at once; later it is back."""
     node = chance.choice(soak.lab.nodes[1:])
     await asyncio.to_thread(soak.lab.stop_engine, node, kill=True)
@@ -38,7 +39,7 @@ async def cut_power(soak: Soak, chance: random.Random) -> None:
     await asyncio.to_thread(soak.lab.start_engine, node)
 
 
-async def cut_link(soak: Soak, chance: random.Random) -> None:
+async def cut_link(soak: SwarmSoak, chance: random.Random) -> None:
     """A node's cable is pulled; what runs there goes on, and reaches nobody."""
     node = chance.choice(soak.lab.nodes[1:])
     soak.lab.set_link(node, up=False)
@@ -46,7 +47,7 @@ async def cut_link(soak: Soak, chance: random.Random) -> None:
     soak.lab.set_link(node, up=True)
 
 
-async def freeze_node(soak: Soak, chance: random.Random) -> None:
+async def freeze_node(soak: SwarmSoak, chance: random.Random) -> None:
     """Everything on a node stands still for a while."""
     node = chance.choice(soak.lab.nodes[1:])
     pids = soak.lab.freeze(node)
@@ -54,7 +55,7 @@ async def freeze_node(soak: Soak, chance: random.Random) -> None:
     soak.lab.thaw(pids)
 
 
-async def restart_manager(soak: Soak, chance: random.Random) -> None:
+async def restart_manager(soak: SwarmSoak, chance: random.Random) -> None:
     """The Swarm's manager is restarted, in order; its containers end with it."""
     manager = soak.lab.nodes[0]
     await asyncio.to_thread(soak.lab.stop_engine, manager)
@@ -62,14 +63,14 @@ async def restart_manager(soak: Soak, chance: random.Random) -> None:
     await asyncio.to_thread(soak.lab.start_engine, manager)
 
 
-async def kill_worker(soak: Soak, chance: random.Random) -> None:
+async def kill_worker(soak: SwarmSoak, chance: random.Random) -> None:
     """kill -9; the one that stands by takes over."""
     soak.leader.kill()
     await asyncio.sleep(LASTS_S)
     soak.start_worker()
 
 
-async def freeze_worker(soak: Soak, chance: random.Random) -> None:
+async def freeze_worker(soak: SwarmSoak, chance: random.Random) -> None:
     """The worker stands still; the one that stands by takes over, and the frozen one is of no account any more."""
     frozen = soak.leader
     frozen.popen.send_signal(signal.SIGSTOP)
@@ -80,19 +81,19 @@ async def freeze_worker(soak: Soak, chance: random.Random) -> None:
         soak.start_worker()
 
 
-async def lose_registry(soak: Soak, chance: random.Random) -> None:
+async def lose_registry(soak: SwarmSoak, chance: random.Random) -> None:
     """A run asks for an image of a registry that is away: it must say so, and disturb nobody."""
     await soak.submit_without_image()
 
 
-async def lose_storage(soak: Soak, chance: random.Random) -> None:
+async def lose_storage(soak: SwarmSoak, chance: random.Random) -> None:
     """S3 is away: nobody can save, and who begins now cannot restore."""
     await asyncio.to_thread(soak.storage.halt)
     await asyncio.sleep(LASTS_S)
     await asyncio.to_thread(soak.storage.resume)
 
 
-async def cordon_device(soak: Soak, chance: random.Random) -> None:
+async def cordon_device(soak: SwarmSoak, chance: random.Random) -> None:
     """A device that a run has is taken out of service; later it is put back."""
     devices = soak.devices_in_use()
     if devices:
@@ -102,7 +103,7 @@ async def cordon_device(soak: Soak, chance: random.Random) -> None:
         soak.cordons.remove(device)
 
 
-async def drain_node(soak: Soak, chance: random.Random) -> None:
+async def drain_node(soak: SwarmSoak, chance: random.Random) -> None:
     """A node is to be drained by a date; it is gone for a while, and back."""
     devices = soak.devices_in_use()
     if devices:
@@ -113,14 +114,14 @@ async def drain_node(soak: Soak, chance: random.Random) -> None:
         soak.cordons.remove(*chosen)
 
 
-async def give_notice(soak: Soak, chance: random.Random) -> None:
+async def give_notice(soak: SwarmSoak, chance: random.Random) -> None:
     """All machines are announced to be taken away in a moment; then that is taken back."""
     soak.notice_file.write_text(str(chance.uniform(0.5, 1.0) * LASTS_S))
     await asyncio.sleep(2 * LASTS_S)
     soak.notice_file.unlink()
 
 
-async def suspend_run(soak: Soak, chance: random.Random) -> None:
+async def suspend_run(soak: SwarmSoak, chance: random.Random) -> None:
     """Its user suspends a run, and resumes it after a while."""
     run = await soak.one_that_runs(chance)
     if run is None:
@@ -132,7 +133,7 @@ async def suspend_run(soak: Soak, chance: random.Random) -> None:
         await aresume_flow_run(run)
 
 
-async def ask_for_promises(soak: Soak, chance: random.Random) -> None:
+async def ask_for_promises(soak: SwarmSoak, chance: random.Random) -> None:
     """Two runs want their deadlines promised: that of one is far away, that of the other cannot be promised."""
     await soak.submit_with_deadline("2h", may_be=True)
     await soak.submit_with_deadline("5s", may_be=False)

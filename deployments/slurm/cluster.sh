@@ -10,7 +10,9 @@
 # `controller-stop` and `controller-start` take slurmctld away and bring it back, `node-stop NAME` and `node-start NAME`
 # a node. From the environment: NODES (3), GPUS of each node (2, which are names and no devices), CPUS of each node (as
 # many as the machine has), PREFIX of the nodes' names (slurm), SUBNET (10.79.0), MINUTES that a job may last
-# (60), PORT of the controller (6817).
+# (60), PORT of the controller (6817), RACKS that the nodes stand in, each with a switch of its own (0: Slurm knows of none).
+#
+# Jobs of the partition `urgent` take nodes from those of the partition `train`, which is the default one.
 #
 # It is a cluster to try things on: everything runs as root, nothing is kept apart, and there is no accounting.
 set -euo pipefail
@@ -18,7 +20,7 @@ set -euo pipefail
 what=${1:?start, stop, controller-stop, controller-start, node-stop or node-start}
 folder=$(realpath -m "${2:?the folder of the cluster}")
 nodes=${NODES:-3} gpus=${GPUS:-2} cpus=${CPUS:-$(nproc)} prefix=${PREFIX:-slurm} subnet=${SUBNET:-10.79.0}
-minutes=${MINUTES:-60} port=${PORT:-6817}
+minutes=${MINUTES:-60} port=${PORT:-6817} racks=${RACKS:-0}
 bridge="${prefix}br"
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 export SLURM_CONF="$folder/slurm.conf"
@@ -52,7 +54,7 @@ write_configuration() {
   mkdir -p "$folder"/{state,log,run,spool}
   chmod 755 "$folder"
   cat >"$folder/cluster.env" <<END
-nodes=$nodes gpus=$gpus cpus=$cpus prefix=$prefix subnet=$subnet minutes=$minutes port=$port bridge=$bridge
+nodes=$nodes gpus=$gpus cpus=$cpus prefix=$prefix subnet=$subnet minutes=$minutes port=$port bridge=$bridge racks=$racks
 END
   if [[ ! -f $folder/munge.key ]]; then
     dd if=/dev/urandom of="$folder/munge.key" bs=128 count=1 status=none
@@ -92,6 +94,8 @@ JobCompType=jobcomp/filetxt
 JobCompLoc=$folder/log/jobs.txt
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 SchedulerType=sched/backfill
 SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0,bf_interval=5
 MpiDefault=none
@@ -103,12 +107,23 @@ KillWait=10
 MinJobAge=60
 GresTypes=gpu
 END
+    ((racks > 0)) && echo "TopologyPlugin=topology/tree"
     for number in $(seq "$nodes"); do
       echo "NodeName=$prefix$number NodeAddr=$subnet.$((10 + number)) CPUs=$cpus RealMemory=$megabytes" \
         "$( ((gpus > 0)) && echo "Gres=gpu:$gpus") State=UNKNOWN"
     done
-    echo "PartitionName=train Nodes=$prefix[1-$nodes] Default=YES MaxTime=$minutes DefaultTime=$minutes State=UP"
+    echo "PartitionName=train Nodes=$prefix[1-$nodes] Default=YES PriorityTier=1 MaxTime=$minutes" \
+      "DefaultTime=$minutes State=UP"
+    echo "PartitionName=urgent Nodes=$prefix[1-$nodes] PriorityTier=2 MaxTime=$minutes DefaultTime=$minutes State=UP"
   } >"$folder/slurm.conf"
+  if ((racks > 0)); then
+    local rack first last
+    for rack in $(seq "$racks"); do
+      first=$(((rack - 1) * nodes / racks + 1)) last=$((rack * nodes / racks))
+      echo "SwitchName=rack$rack Nodes=$prefix[$first-$last]"
+    done >"$folder/topology.conf"
+    echo "SwitchName=top Switches=rack[1-$racks]" >>"$folder/topology.conf"
+  fi
 }
 
 start_munge() {
@@ -159,7 +174,7 @@ number_of() {
 
 wait_until_idle() {
   for _ in $(seq 300); do
-    [[ $(sinfo -h -N -o '%T' 2>/dev/null | grep -c -E '^(idle|mixed|allocated)$') == "$nodes" ]] && return 0
+    [[ $(sinfo -h -N -p train -o '%T' 2>/dev/null | grep -c -E '^(idle|mixed|allocated)$') == "$nodes" ]] && return 0
     sleep 0.1
   done
   sinfo -R >&2 || true

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, field_validator, model_validator
 
@@ -81,6 +81,10 @@ class SlurmShape(BaseModel):
     @classmethod
     def _valid_flags(cls, value: list[str]) -> list[str]:
         for flag in value:
+            if flag == ":":
+                raise ValueError(
+                    "flags: ':' asks for a heterogeneous job, and there are none: name a shape for each kind"
+                )
             if not flag.startswith("-"):
                 raise ValueError(f"flags: {flag!r} is no option of sbatch: write --NAME=VALUE")
             if flag.partition("=")[0] in _OURS:
@@ -120,6 +124,12 @@ class GpuSlurm(StrictBlock):
     shapes: list[SlurmShape] = Field(
         min_length=1, description="Kinds of allocations. A run is given the first one that can hold it."
     )
+    mode: Literal["allocations", "one-job-per-run"] = Field(
+        default="allocations",
+        description="allocations: what Slurm lends is used for one run after another, and for several at once. "
+        "one-job-per-run: each run has a job of its own, which ends with it, for sites that want it so. A gang needs a "
+        "shape that holds all of it.",
+    )
     idle_seconds: float = Field(
         default=120.0, ge=0, description="An allocation that nobody has needed for so long is given back."
     )
@@ -155,6 +165,12 @@ class GpuSlurm(StrictBlock):
         names = [shape.name for shape in self.shapes]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"shapes: {twice[0]!r} is there twice: give each its own name")
+        kept = [shape.name for shape in self.shapes if shape.minimum]
+        if self.mode == "one-job-per-run" and kept:
+            raise ValueError(
+                f"minimum of shape {kept[0]} keeps allocations without a run, and mode='one-job-per-run' has none: "
+                "leave one of them out"
+            )
         return self
 
     def plan(self, python: str) -> Plan:
@@ -194,7 +210,8 @@ class GpuSlurm(StrictBlock):
             )
             for shape in self.shapes
         )
-        return Plan(tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds)
+        one_run = self.mode == "one-job-per-run"
+        return Plan(tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds, one_run)
 
 
 _OURS = frozenset(

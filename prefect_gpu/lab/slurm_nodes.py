@@ -27,6 +27,23 @@ def missing() -> list[str]:
 
 
 @dataclass(frozen=True)
+class Allocation:
+    """A job that is over.
+
+    Attributes:
+        begin, end: Unix seconds, whole ones.
+        nodes: How many it had.
+        names: Their names, as Slurm writes lists.
+    """
+
+    job: str
+    begin: float
+    end: float
+    nodes: int
+    names: str
+
+
+@dataclass(frozen=True)
 class SlurmLab:
     """The cluster that ``deployments/slurm/cluster.sh`` has started.
 
@@ -64,16 +81,17 @@ class SlurmLab:
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
     def completed_jobs(self) -> dict[str, float]:
-        """The jobs that are over, and for how many seconds each had its nodes.
+        """The jobs that are over, and for how many seconds each had its nodes."""
+        return {one.job: (one.end - one.begin) * one.nodes for one in self.allocations()}
 
-        Slurm writes them down a moment after they have left its queue.
-        """
+    def allocations(self) -> list[Allocation]:
+        """The jobs that are over. Slurm writes them down a moment after they have left its queue."""
         file = self.folder / "log" / "jobs.txt"
-        found = {}
+        found = []
         for line in file.read_text().splitlines() if file.exists() else ():
             told = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            begin, end = (datetime.fromisoformat(told[name]) for name in ("StartTime", "EndTime"))
-            found[told["JobId"]] = (end - begin).total_seconds() * int(told["NodeCnt"])
+            begin, end = (datetime.fromisoformat(told[name]).timestamp() for name in ("StartTime", "EndTime"))
+            found.append(Allocation(told["JobId"], begin, end, int(told["NodeCnt"]), told["NodeList"]))
         return found
 
     def queue(self) -> list[str]:
@@ -82,16 +100,17 @@ class SlurmLab:
 
 
 @contextlib.contextmanager
-def started(nodes: int = 3, gpus: int = 2, number: int = 0) -> Iterator[SlurmLab]:
+def started(nodes: int = 3, gpus: int = 2, number: int = 0, racks: int = 0) -> Iterator[SlurmLab]:
     """Start the cluster, and stop it at the end with all that runs in it.
 
     Args:
         nodes: How many nodes.
         gpus: GPUs of each, which are names and no devices.
         number: Several at once on one machine need several numbers.
+        racks: In how many racks its ``topology.conf`` says that they stand, ``rack1`` and so on, in order; 0: in none.
     """
     prefix, subnet = f"pgs{number}n", f"10.78.{number}"
-    environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus)}
+    environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus), "RACKS": str(racks)}
     environ["PORT"] = str(6820 + 2 * number)
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}"
     lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}{one}" for one in range(1, nodes + 1)), environ)

@@ -23,7 +23,7 @@ from prefect_gpu.runtime.drivers.base import Driver, LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.fork_compatibility import unlike_warm
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.launched import Started, find_or_revoke
-from prefect_gpu.runtime.drivers.warm import Declined, Interrupted, WarmInterpreter
+from prefect_gpu.runtime.drivers.warm import PATIENCE_S, Declined, Interrupted, WarmInterpreter
 
 
 class ProcessDriver(Driver):
@@ -36,6 +36,7 @@ class ProcessDriver(Driver):
             before its own module runs; for state that was loaded ahead and depends on the environment.
         environ: The environment that most runs will have: what is loaded ahead sees it; None: the worker's own.
         umask: That of runs; -1: the worker's own.
+        warm_patience_s: For so long a run waits for a warm interpreter that is still importing.
         echo: Called with a run's label and each line of its output; by default the line is printed.
         logger: Told which runs start cold, and why.
 
@@ -56,10 +57,11 @@ class ProcessDriver(Driver):
         after_fork: str | None = None,
         environ: Mapping[str, str] | None = None,
         umask: int = -1,
+        warm_patience_s: float = PATIENCE_S,
         echo: Callable[[str, str], None] | None = None,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
-        self._warm = WarmInterpreter(preload, after_fork, logger, environ, umask) if warm else None
+        self._warm = WarmInterpreter(preload, after_fork, logger, environ, umask, warm_patience_s) if warm else None
         self._umask = umask
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger

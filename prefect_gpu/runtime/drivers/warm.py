@@ -13,7 +13,8 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.zygote import PLACEHOLDER
 
-_PATIENCE_SECONDS = 3.0  # for an interpreter that is still importing: a cold start would take as long
+PATIENCE_S = 3.0
+"""For so long an interpreter that is still importing is waited for: a cold start would take as long."""
 _ATTEMPTS = 3  # in a row that did not become ready
 _PAUSE_SECONDS = 1.0  # before another attempt, doubled each time
 
@@ -35,6 +36,7 @@ class WarmInterpreter:
         logger: Told when warm starts are not to be had, and why.
         environ: Its environment; None: the worker's own.
         umask: Its umask; -1: the worker's own.
+        patience_s: For so long a launch waits for an interpreter that is still importing.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class WarmInterpreter:
         logger: Logger | LoggerAdapter[Any],
         environ: Mapping[str, str] | None = None,
         umask: int = -1,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._task = json.dumps({"preload": list(preload), "after_fork": after_fork})
         # Copied, since what the worker imports for itself may change it later.
         self._environ = dict(os.environ if environ is None else environ)
-        self._umask = umask
+        self._umask, self._patience_s = umask, patience_s
         self._logger = logger
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -87,7 +90,7 @@ class WarmInterpreter:
             RuntimeError: It could not be started, and could not be started cold either.
         """
         try:
-            await asyncio.wait_for(self._settled.wait(), _PATIENCE_SECONDS)
+            await asyncio.wait_for(self._settled.wait(), self._patience_s)
         except asyncio.TimeoutError:
             raise Declined("the warm interpreter is still importing") from None
         process = self._process

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from prefect_gpu.lab.checkout import IMAGE, environment, volumes
+from prefect_gpu.lab.docker_nodes import Lab
 from tests.live.pool import LivePool
 from tests.live.slurm.conftest import SlurmPool
 from tests.live.test_preemption import result_of, undisturbed
@@ -34,6 +40,46 @@ async def test_the_same_flow_runs_here_and_on_a_node_of_slurm(slurm_pool: SlurmP
     same = await slurm_pool.submit("carries_on", trace=str(here), steps=40)
     assert (await slurm_pool.until(same)).is_completed()
     assert result_of(here) == result_of(there) == undisturbed(40)
+
+
+async def test_each_run_has_a_job_of_its_own_where_the_site_wants_it_so(slurm_pool: SlurmPool) -> None:
+    await slurm_pool.allow({"maximum": 2}, mode="one-job-per-run")
+    slurm_pool.start_worker()
+    runs = [await slurm_pool.submit("train", job_variables={"gpus": 1}) for _ in range(3)]
+    for run_id in runs:
+        state = await slurm_pool.until(run_id)
+        assert state.is_completed(), state
+    jobs = {str((await slurm_pool.read(run_id)).infrastructure_pid).partition(":")[0] for run_id in runs}
+    assert len(jobs) == len(runs), jobs
+
+
+@pytest.mark.full
+async def test_the_same_flow_file_runs_with_three_drivers(slurm_pool: SlurmPool, cluster: Lab, tmp_path: Path) -> None:
+    """On nodes of Slurm, as processes of this machine, and in containers: nothing of the flow's file says which."""
+    in_containers = {
+        "driver": "docker",
+        "docker_host": cluster.nodes[0].url,
+        "advertise": cluster.gateway,
+        "channel_host": "0.0.0.0",
+        "image": IMAGE,
+        "checkpoints": str(tmp_path / "checkpoints"),
+        "container_volumes": "*",
+        "virtual_devices": "1",
+    }
+    mounted = {"env": environment() | {"NOTES": str(slurm_pool.notes)}, "volumes": volumes(tmp_path)}
+    await slurm_pool.allow()
+    kinds: list[tuple[str, Callable[[], object], dict[str, Any]]] = [
+        ("slurm", slurm_pool.start_worker, {}),
+        ("process", lambda: LivePool.start_worker(slurm_pool, state_dir=tmp_path / "here", virtual_devices="1"), {}),
+        ("docker", lambda: LivePool.start_worker(slurm_pool, state_dir=tmp_path / "there", **in_containers), mounted),
+    ]
+    for name, start, variables in kinds:
+        start()
+        run_id = await slurm_pool.submit("carries_on", job_variables=variables, trace=str(tmp_path / name), steps=40)
+        state = await slurm_pool.until(run_id)
+        assert state.is_completed(), (name, state)
+        assert result_of(tmp_path / name) == undisturbed(40)
+        await asyncio.to_thread(slurm_pool.stop_workers)
 
 
 async def test_a_cancelled_run_ends_as_cancelled(slurm_pool: SlurmPool, tmp_path: Path) -> None:

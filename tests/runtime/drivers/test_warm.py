@@ -341,16 +341,11 @@ async def test_a_warm_interpreter_that_never_comes_up_is_given_up(
 
 
 async def test_an_interpreter_that_takes_long_is_not_waited_for_long(
-    make_driver: MakeDriver,
-    make_spec: MakeSpec,
-    library: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    make_driver: MakeDriver, make_spec: MakeSpec, library: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("prefect_gpu.runtime.drivers.warm._PATIENCE_SECONDS", 0.05)
     until_told = "while not pathlib.Path(__file__).with_name('go').exists(): time.sleep(0.02)"
     (library / "slow.py").write_text(f"import time, pathlib\n{until_told}")
-    driver = await make_driver(preload=["slow"])
+    driver = await make_driver(preload=["slow"], warm_patience_s=0.05)
     assert await ends(driver, make_spec("print('ran')")) == (False, 0, ("ran",))
     assert "still importing" in warnings_in(caplog)[0]
     (library / "go").touch()

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from prefect_gpu.runtime.drivers.base import LaunchError, LaunchSpec
 from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm.cores import own_cores
 from prefect_gpu.runtime.health_watch import watch_gpus
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.telemetry.faults import Fault
@@ -35,6 +36,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 1.0
 _CUT_OFF_S = 15.0  # without a worker for so long, no run stays slowed down for others
 _LAST_WORDS_S = 2.0
+_WARMS_UP_S = 30.0  # a new node's first run waits so long: from cold, it would import the same beside its interpreter
 _ENDED_BY_SLURM = (None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
 _SIGNALS_S = 0.5
 
@@ -65,10 +67,12 @@ class Agent:
             after_fork=settings.after_fork,
             environ=None if settings.environ is None else settings.environ | self._own,
             umask=settings.umask,
+            warm_patience_s=_WARMS_UP_S,
             echo=lambda label, line: None,  # the worker reads it where it is written
             logger=logger,
         )
         self._alone_s = settings.alone_s
+        self._cores: tuple[int, ...] = ()
         self._handles: dict[str, ProcessHandle] = {}
         self._listeners: dict[str, intent.Listener] = {}
         self._slowed: set[str] = set()
@@ -154,11 +158,14 @@ class Agent:
             virtual_devices=self._record.virtual_devices,
             virtual_device_memory_bytes=self._record.virtual_device_memory_bytes,
         )
-        granted = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0) or len(inventory.cpus)
+        if not self._cores:  # each worker asks anew
+            granted = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0) or len(inventory.cpus)
+            self._cores = own_cores(inventory.cpus, granted)
         return {
             "host": socket.gethostname(),
             "job": os.environ.get("SLURM_JOB_ID", self._record.job),
-            "cpus": list(inventory.cpus[:granted]),
+            "switches": switches_of(os.environ),
+            "cpus": list(self._cores),
             "devices": [
                 {"id": one.id, "kind": one.kind, "memory_bytes": one.memory_bytes, "virtual": one.virtual}
                 | {"cores": list(one.cores), "capability": one.capability, "links": list(one.links)}
@@ -264,6 +271,18 @@ class Agent:
             return None
         self._alone_s = settings.alone_s
         return settings.url
+
+
+def switches_of(environ: Mapping[str, str]) -> list[str]:
+    """The switches above this node, from the topmost to the one that it is at, as Slurm knows them; none: it does not.
+
+    Example:
+        >>> told = {"SLURM_TOPOLOGY_ADDR": "core.rack4.gpu17", "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node"}
+        >>> switches_of(told)
+        ['core', 'rack4']
+    """
+    count = environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".").count("switch")
+    return environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")[:count]
 
 
 async def _serve(folder: str, allocation: str) -> None:

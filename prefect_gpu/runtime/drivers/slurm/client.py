@@ -23,7 +23,7 @@ PENDING, RUNNING = (
 )
 """States of a job that waits, and of one that has its nodes. In all others it is over, or about to be."""
 
-_FIELDS = "%i|%T|%r|%e|%j"
+_FIELDS = "%i|%T|%r|%S|%e|%j"
 _COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
 _AWAY = (
     "Unable to contact slurm controller",
@@ -58,6 +58,7 @@ class SlurmJob:
         state: ``PENDING``, ``RUNNING``, ``TIMEOUT``, …
         reason: Why it waits: ``Resources``, ``Priority``, ``QOSMaxGRESPerUser``, …; ``None`` if there is none.
         ends_at: Unix seconds at which its time limit ends it, or at which it ended; None: it has none.
+        starts_at: Unix seconds at which it was given its nodes, or may be; None: that is unknown.
     """
 
     id: str
@@ -65,6 +66,7 @@ class SlurmJob:
     state: str
     reason: str = "None"
     ends_at: float | None = None
+    starts_at: float | None = None
 
     @property
     def waits(self) -> bool:
@@ -177,5 +179,9 @@ def missing_commands() -> list[str]:
 
 
 def _parse(line: str) -> SlurmJob:
-    number, state, reason, end, name = line.strip().split("|", 4)
-    return SlurmJob(number, name, state, reason, float(end) if end.isdigit() else None)
+    number, state, reason, start, end, name = line.strip().split("|", 5)
+    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start))
+
+
+def _seconds(told: str) -> float | None:
+    return float(told) if told.isdigit() else None

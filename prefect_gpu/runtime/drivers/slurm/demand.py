@@ -6,6 +6,8 @@ An allocation is worth its start if there is work enough for each of its devices
 nobody knows how long it takes counts as so much work for the devices that it asks for, and so does a longer one as no
 more than its own allocation's: two runs of an hour do not get faster by a third allocation, but each has one. Many
 short runs thus share few allocations, and long ones do not wait for each other as long as there may be more.
+
+Where each run has an allocation of its own, there is one for each that waits, and it is given back with its run's end.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Held:
         busy: Whether something runs in it.
         idle_s: For how long nobody has needed it.
         left_s: Until its end.
+        used: Whether it was for one run, which has begun.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Held:
     busy: bool = False
     idle_s: float = 0.0
     left_s: float = math.inf
+    used: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,13 +68,19 @@ def decide(plan: Plan, waiting: Sequence[Wanted], held: Collection[Held]) -> Dec
     work = _work_by_shape(plan, waiting)
     for shape in plan.shapes:
         runs = work.get(shape.name, [])
+        done = [one for one in held if one.shape == shape.name and one.used and not one.busy]
+        give_back += sorted(one.name for one in done)
         ours = [one for one in held if one.shape == shape.name]
         # One that is about to end is of no use to those who wait, and would keep its successor from them.
-        late = [one for one in ours if not one.busy and runs and one.left_s < min(run.needs_s for run in runs)]
+        late = [
+            one
+            for one in ours
+            if not one.busy and not one.used and runs and one.left_s < min(run.needs_s for run in runs)
+        ]
         give_back += sorted(one.name for one in late)
-        ours = [one for one in ours if one not in late]
-        free = [one for one in ours if not one.busy]
-        fresh = _worth(shape, runs, plan.worth_s, len(ours) - len(free))
+        ours = [one for one in ours if one not in late and one not in done]
+        free = [one for one in ours if not (one.busy or one.used)]
+        fresh = len(runs) if plan.one_run else _worth(shape, runs, plan.worth_s, len(ours) - len(free))
         more = min(max(fresh - len(free), shape.minimum - len(ours)), shape.maximum - len(ours))
         if more > 0:
             submit[shape.name] = more

@@ -138,6 +138,7 @@ class SlurmDriver(Driver):
                 lent.heard_at = now
             takes_work = not (lent.ending or lent.pilot.given_back) and now - lent.heard_at < _UNHEARD_S
             takes_work = takes_work and lent.pilot.job is not None and lent.pilot.job.runs
+            takes_work = takes_work and not (self._plan.one_run and lent.pilot.record.run)
             if takes_work:
                 open_nodes.append(lent.node)
             else:
@@ -162,8 +163,18 @@ class SlurmDriver(Driver):
                 await self._supply.carry_out(decision)
                 self._admit_all()
             self._changed.clear()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _BALANCE_S)
+            await self._change()
+
+    async def _change(self) -> None:
+        """Wait until something has changed, for a moment at most.
+
+        ``wait_for`` would forget that it was cancelled if that comes with the change (Python before 3.12).
+        """
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((changing,), timeout=_BALANCE_S)
+        finally:
+            changing.cancel()
 
     def coming(self, run: Wanted) -> Coming | None:
         return coming(run, self._supply, bool(self._describing))
@@ -195,6 +206,7 @@ class SlurmDriver(Driver):
     async def _describe(self, pilot: Pilot, agent: str) -> None:
         try:
             told = await self._hub.ask(agent, words.DESCRIBE)
+            self._pilots.began(pilot)
             node = node_of(f"{told['host']}.{told['job']}", told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)
@@ -248,7 +260,7 @@ class SlurmDriver(Driver):
     async def launch(self, spec: LaunchSpec) -> RunHandle:
         name, run_dir = spec.label or spec.run_id, _own_folder(spec.run_dir)
         lent = self._lent_node(spec.node)
-        if lent is None:
+        if lent is None or (self._plan.one_run and not self._dedicate(lent, spec)):
             failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
             failed.away = True
             raise failed
@@ -261,6 +273,12 @@ class SlurmDriver(Driver):
             await asyncio.shield(self._abandon(launching, lent, run_dir))
             raise
         return self._follow(spec.run_id, run_dir, lent.node.id, lent, told, 0, name, spec.stream_output)
+
+    def _dedicate(self, lent: Lent, spec: LaunchSpec) -> bool:
+        """Where each run has a job of its own: let this one be the run's, and take no other."""
+        dedicated = self._pilots.dedicate(lent.pilot, spec.run_id.partition(".")[0])  # an instance's is RUN.RANK
+        self._changed.set()
+        return dedicated
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
         words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))

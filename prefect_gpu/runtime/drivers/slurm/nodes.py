@@ -57,4 +57,7 @@ def node_of(name: str, told: Mapping[str, Any]) -> Node:
         )
         for one in told["devices"]
     )
-    return Node(name, devices, tuple(told["cpus"]))
+    switches = [str(one) for one in told.get("switches", ())]  # an agent of an older version tells of none
+    # Nodes below different topmost switches do not reach each other: Slurm gives no job some of both.
+    domain = switches[0] if len(switches) > 1 else ""
+    return Node(name, devices, tuple(told["cpus"]), rack=switches[-1] if switches else "", domain=domain)

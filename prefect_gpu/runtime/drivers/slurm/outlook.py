@@ -33,7 +33,7 @@ def coming(run: Wanted, supply: Supply, connecting: bool) -> Coming | None:
 
 
 def _fits_none(run: Wanted, plan: Plan) -> Coming:
-    large_enough = [shape for shape in plan.shapes if shape.holds(run.request)]
+    large_enough = plan.holding(run.request)
     if large_enough:
         longest = max(shape.minutes for shape in large_enough)
         return Coming(

@@ -26,6 +26,9 @@ UNSEEN_S = 120.0
 """A job that was submitted, and that Slurm has not shown for so long, is none: the answer had been lost."""
 _LOG_KEPT_S = 3600.0
 _REFUSED_S = 30.0  # from a refusal to the next try
+_LONGEST_REFUSED_S = 600.0  # if allocations fail at once, again and again
+_FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL")  # other ends say nothing of our script
+_SHOWN = 300  # characters of a log
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Pilot:
         asked_at: When it was submitted, monotonic seconds; of one that was found, when that was.
         given_back: Whether it is to be cancelled: it takes no work any more.
         cancelled: Whether Slurm has been told so.
+        begun: Whether one of its agents has connected, or may have to an earlier worker.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Pilot:
     asked_at: float = dataclasses.field(default_factory=time.monotonic)
     given_back: bool = False
     cancelled: bool = False
+    begun: bool = False
 
 
 class Pilots:
@@ -62,7 +67,8 @@ class Pilots:
         self._client, self._folder, self._prefix, self._logger = client, folder, prefix, logger
         self.all: dict[str, Pilot] = {}
         self._refused_until = -math.inf
-        self.trouble = ""  # what Slurm said last of why it refused a job; empty: it did not
+        self._failures = 0  # in a row
+        self.trouble = ""  # why Slurm refused the last job, or how it failed at once; empty: it did not
 
     def load(self) -> None:
         """Find what an earlier worker has written down."""
@@ -74,7 +80,7 @@ class Pilots:
             if record is None:
                 path.unlink(missing_ok=True)  # its job is cancelled, as nobody knows its token
             else:
-                self.all[path.stem] = Pilot(path.stem, record)
+                self.all[path.stem] = Pilot(path.stem, record, begun=True)
 
     async def submit(self, shape: Shape) -> Pilot | None:
         """Ask Slurm for one more allocation; None if it refuses, which :attr:`trouble` tells, or has just refused."""
@@ -103,7 +109,8 @@ class Pilots:
             self._forget(pilot)
             self._refused_until = time.monotonic() + _REFUSED_S
             return None
-        self.trouble = ""
+        if not self._failures:
+            self.trouble = ""
         pilot.record = dataclasses.replace(record, job=number)
         self._write(pilot)
         self._logger.info("Asked Slurm for an allocation of the shape %r: job %s", shape.name, number)
@@ -125,20 +132,58 @@ class Pilots:
             job = jobs.get(pilot.name)
             if job is None and pilot.job is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
                 continue
+            if job is not None and _begun_anew(job, pilot.record):
+                strangers.append(job)  # what ran in it is gone, and its agents are others
+                over.append((pilot, f"Its allocation, Slurm's job {job.id}, has been requeued."))
+                self._forget(pilot)
+                continue
             if job is not None and (job.waits or job.runs or job.state == "COMPLETING"):
                 pilot.job = job
-                if pilot.record.job != job.id:
-                    pilot.record = dataclasses.replace(pilot.record, job=job.id)
+                started_at = job.starts_at if job.runs else pilot.record.started_at
+                record = dataclasses.replace(pilot.record, job=job.id, started_at=started_at)
+                if record != pilot.record:
+                    pilot.record = record
                     self._write(pilot)
                 continue
             state = job.state if job is not None else "not in Slurm's queue any more"
             over.append((pilot, f"Its allocation, Slurm's job {pilot.record.job or '?'}, has ended: {state}."))
+            if job is not None and job.state in _FAILED and not (pilot.begun or pilot.given_back):
+                self._failed(pilot, job)
             self._forget(pilot)
         if strangers:
             numbers = [job.id for job in strangers]
             self._logger.warning("Slurm's jobs %s are this pool's and nobody's: cancelled.", ", ".join(numbers))
             await self._client.cancel(numbers)
         return over
+
+    def began(self, pilot: Pilot) -> None:
+        """An agent of the allocation has connected: whatever was wrong with those before is so no more."""
+        pilot.begun = True
+        if self._failures:
+            self._failures, self.trouble = 0, ""
+
+    def _failed(self, pilot: Pilot, job: SlurmJob) -> None:
+        """Its script, or its agent, does not work there. Nor would the next one: Slurm is spared it for a while."""
+        log = self._folder / f"{pilot.name}.log"
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
+        told = [line for line in lines if line and not line.startswith("srun: ")]  # which only counts exit codes
+        last = told[-1] if told else ""
+        said = f": {last[-_SHOWN:]}" if last else ", and the node does not see this folder, or nothing was said"
+        self._failures += 1
+        self._refused_until = time.monotonic() + min(_REFUSED_S * 2 ** (self._failures - 1), _LONGEST_REFUSED_S)
+        self._say(
+            f"Slurm's job {job.id}, an allocation of the shape {pilot.record.shape!r}, has ended before its agent has "
+            f"connected ({job.state}; {log}){said}"
+        )
+
+    def dedicate(self, pilot: Pilot, run: str) -> bool:
+        """Let an allocation be for this run alone; False: it is for another one."""
+        if pilot.record.run in ("", run):
+            if not pilot.record.run:
+                pilot.record = dataclasses.replace(pilot.record, run=run)
+                self._write(pilot)
+            return True
+        return False
 
     async def give_back(self) -> None:
         """Cancel the allocations that are to be given back; each once, and as soon as its number is known.
@@ -170,6 +215,13 @@ class Pilots:
         if trouble != self.trouble:
             self._logger.error("%s", trouble)
         self.trouble = trouble
+
+
+def _begun_anew(job: SlurmJob, record: words.Record) -> bool:
+    """Whether an administrator, or the failure of its node, has put a job that had its nodes into the queue again."""
+    if record.started_at is None:
+        return False
+    return job.waits or (job.runs and job.starts_at != record.started_at)
 
 
 def prefix_of(pool: str, pool_id: str) -> str:

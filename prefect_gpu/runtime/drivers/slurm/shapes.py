@@ -85,9 +85,9 @@ class Shape:
             return True
         return replace(request.wants, capability=()).accepts(Device("", self.gpu_kind, 0))
 
-    def holds(self, request: Request) -> bool:
-        """Whether as many allocations of this shape as there may be can hold the run."""
-        return self.instances(request) * self.maximum >= request.workers + request.servers
+    def holds(self, request: Request, most: int | None = None) -> bool:
+        """Whether as many allocations of this shape as there may be can hold the run, or so many."""
+        return self.instances(request) * (most or self.maximum) >= request.workers + request.servers
 
     def options(self, name: str, log: Path) -> list[str]:
         """Options of ``sbatch``.
@@ -148,16 +148,23 @@ class Plan:
         idle_s: An allocation that has done nothing for so long is given back.
         worth_s: So much expected work of each of its devices makes one more allocation worth its start.
         poll_s: From one look at Slurm's queue to the next.
+        one_run: Whether each allocation is for one run, and ends with it.
     """
 
     shapes: tuple[Shape, ...]
     idle_s: float = 120.0
     worth_s: float = 60.0
     poll_s: float = 5.0
+    one_run: bool = False
 
     def shape_for(self, run: Wanted) -> Shape | None:
         """The first shape that can hold a run, and is there for long enough; None: none can."""
-        return next((one for one in self.shapes if one.holds(run.request) and run.needs_s <= one.useful_s), None)
+        return next((one for one in self.holding(run.request) if run.needs_s <= one.useful_s), None)
+
+    def holding(self, request: Request) -> list[Shape]:
+        """The shapes that can hold a run, for however long it takes: several allocations may, or one alone."""
+        most = 1 if self.one_run else None
+        return [shape for shape in self.shapes if shape.holds(request, most)]
 
 
 def gpus_of(gres: str) -> int:

@@ -72,7 +72,8 @@ class Supply:
             since = self._unneeded_since.setdefault(pilot.name, now)
             ends_at = pilot.job.ends_at if pilot.job is not None and pilot.job.runs else None
             left_s = math.inf if ends_at is None else ends_at - time.time()
-            held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s))
+            used = self.plan.one_run and bool(pilot.record.run)
+            held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s, used))
         decision = decide(self.plan, demand.waiting, held)
         for name in decision.give_back:
             self.pilots.all[name].given_back = True

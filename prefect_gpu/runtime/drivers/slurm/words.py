@@ -65,6 +65,8 @@ class Record:
         shape: Name of its shape.
         nodes: How many agents it has.
         job: Slurm's number; empty: it is not known yet.
+        run: The run that it is for, where each has its own; empty: none has begun in it, or it is for several.
+        started_at: Unix seconds at which Slurm gave it its nodes; None: it has not been seen to have them.
         virtual_devices, virtual_device_memory_bytes: See :class:`.Shape`.
     """
 
@@ -72,6 +74,8 @@ class Record:
     shape: str
     nodes: int = 1
     job: str = ""
+    run: str = ""
+    started_at: float | None = None
     virtual_devices: int = 0
     virtual_device_memory_bytes: int = 8 << 30
 

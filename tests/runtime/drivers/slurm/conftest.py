@@ -24,9 +24,9 @@ SHAPE = Shape("small", minutes=30, gres="gpu:2", cpus=1, virtual_devices=2, pyth
 
 def make(lab: SlurmLab, folder: Path, shapes: Sequence[Shape] = (SHAPE,), **more: Any) -> SlurmDriver:
     """A driver of a pool, whose allocations are kept in a folder."""
-    plan = Plan(tuple(shapes), idle_s=more.pop("idle_s", 600.0), poll_s=0.5)
+    plan = Plan(tuple(shapes), idle_s=more.pop("idle_s", 600.0), poll_s=0.5, one_run=more.pop("one_run", False))
     settings: dict[str, Any] = {"warm": False, "alone_s": 600.0, "python": sys.executable}
-    settings |= {name: more.pop(name) for name in list(more) if name in ("warm", "preload", "alone_s")}
+    settings |= {name: more.pop(name) for name in list(more) if name in ("warm", "preload", "alone_s", "environ")}
     more = {"echo": lambda label, line: None, "comes_back_s": 5.0, "logger": LOGGER} | more
     return SlurmDriver(
         SlurmClient(lab.conf, patience_s=2.0),

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from prefect_gpu.lab.slurm_nodes import SlurmLab
-from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Wanted
+from prefect_gpu.runtime.drivers.base import Demand, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
+from prefect_gpu.runtime.drivers.warm import PATIENCE_S
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import LOGGER, SHAPE, Watched, make, watched
 
@@ -63,23 +65,75 @@ async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(sl
         assert host in slurm.nodes and [job] == slurm.queue()
         assert [device.id for device in node.devices] == [f"{node.id}/virtual-0", f"{node.id}/virtual-1"]
         assert node.ends_at is not None and job in node.ends_why
+        assert (node.rack, node.domain) == ("rack1" if host == slurm.nodes[0] else "rack2", "top")
         pool.demand = Demand()
         await pool.until(lambda: not pool.nodes)
         await empty(slurm)
         await until(lambda: [path.name for path in folder.glob("*.json")] == ["agents.json"])
 
 
-async def test_an_allocation_that_is_cancelled_takes_its_run_along_and_says_so(
-    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+async def test_the_first_run_of_a_node_waits_for_its_warm_interpreter(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    until_told = "while not here.with_name('go').exists(): time.sleep(0.02)"
+    (library / "slow.py").write_text(f"import pathlib, time\nhere = pathlib.Path(__file__)\n{until_told}")
+    environ = {**os.environ, "PYTHONPATH": str(library)}
+    driver = make(slurm, folder, idle_s=1.0, warm=True, preload=("slow",), environ=environ)
+    async with watched(driver) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        spec = dataclasses.replace(make_spec("print('ran')", PYTHONPATH=str(library)), node=pool.nodes[0].id)
+        launching = asyncio.create_task(pool.driver.launch(spec))
+        await asyncio.sleep(PATIENCE_S + 1.0)  # a worker's own runs would have begun from cold by now
+        (library / "go").touch()
+        handle = await launching
+        assert handle.warm and (await handle.wait()).tail == ("ran",)
+        pool.demand = Demand()
+        await empty(slurm)
+
+
+def cancel(slurm: SlurmLab, job: str, host: str) -> None:
+    slurm.command("scancel", job)
+
+
+def set_down(slurm: SlurmLab, job: str, host: str) -> None:
+    slurm.command("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
+    slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
+
+
+def preempt(slurm: SlurmLab, job: str, host: str) -> None:
+    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--nodelist={host}", "--wrap=true"]
+    slurm.command(*urgent)
+
+
+def requeue(slurm: SlurmLab, job: str, host: str) -> None:
+    """It would come back under the same number, with an agent that knows of no run."""
+    slurm.command("scontrol", "update", f"JobId={job}", "Requeue=1")
+    slurm.command("scontrol", "requeue", job)
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [(cancel, "CANCELLED"), (set_down, "NODE_FAIL"), (preempt, "PREEMPTED"), (requeue, "requeued")],
+)
+async def test_an_allocation_that_slurm_ends_takes_its_run_along_and_says_so(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec, end: Callable[[SlurmLab, str, str], None], said: str
 ) -> None:
     async with watched(make(slurm, folder)) as pool:
         handle = await running(pool, make_spec(WAITS))
-        slurm.command("scancel", *slurm.queue())
+        [job] = slurm.queue()
+        end(slurm, job, pool.nodes[0].id.partition(".")[0])
         report = await handle.wait()
         assert report.carries_on or report.returncode == -signal.SIGTERM
-        assert report.returncode is not None or "CANCELLED" in report.cause
+        assert report.returncode is not None or said in report.cause
         await until(lambda: not alive(process_of(handle)))
         await pool.until(lambda: not pool.nodes)
+        pool.demand = ONE
+        await pool.until(lambda: pool.nodes)
+        assert job not in slurm.queue()
+        slurm.command("scancel", *slurm.queue())
 
 
 async def test_an_agent_that_is_killed_leaves_no_run_behind(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
@@ -140,6 +194,29 @@ async def test_a_job_of_the_pool_that_nobody_has_written_down_is_cancelled(slurm
     await empty(slurm)
 
 
+async def test_a_job_for_one_run_takes_no_other_and_ends_with_it(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+) -> None:
+    """Also with a worker that comes later."""
+    shapes = [dataclasses.replace(SHAPE, maximum=2)]
+    async with watched(make(slurm, folder, shapes, one_run=True)) as pool:
+        handle = await running(pool, make_spec(WAITS))
+        [job] = slurm.queue()
+        node = next(iter(pool.demand.busy))
+        await pool.until(lambda: not pool.nodes)
+        with pytest.raises(LaunchError, match="takes no work") as refused:
+            await pool.driver.launch(dataclasses.replace(make_spec("print('ran')"), node=node))
+        assert refused.value.away
+    async with watched(make(slurm, folder, shapes, one_run=True)) as pool:
+        pool.demand = Demand(waiting=ONE.waiting, busy=frozenset({node}))
+        await pool.until(lambda: pool.nodes)
+        assert job in slurm.queue() and len(slurm.queue()) == 2
+        pool.demand = Demand(busy=frozenset({pool.nodes[0].id}))
+        slurm.command("scancel", *(one for one in slurm.queue() if one != job))
+        os.kill(process_of(handle), signal.SIGKILL)
+        await empty(slurm)
+
+
 async def test_an_agent_that_nobody_needs_gives_its_node_back_without_a_worker(slurm: SlurmLab, folder: Path) -> None:
     async with watched(make(slurm, folder, alone_s=1.0)) as pool:
         pool.demand = ONE
@@ -155,6 +232,17 @@ async def test_what_slurm_refuses_is_said_to_whoever_waits(slurm: SlurmLab, fold
         assert "no shape of the block gpu-slurm holds that (small: 2 devices" in words(pool, gpus=3)
         assert not pool.driver.coming(Wanted(Request(gpus=3))).possible  # type: ignore[union-attr]
         assert "end after 30 minutes: make it preemptible" in words(pool, gpus=1, needs_s=1e5)
+
+
+async def test_an_agent_that_cannot_start_is_said_to_whoever_waits_and_not_tried_at_once(
+    slurm: SlurmLab, folder: Path
+) -> None:
+    shape = dataclasses.replace(SHAPE, python="/nowhere/python", name="broken")
+    async with watched(make(slurm, folder, [shape])) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "has ended before its agent has connected (FAILED" in words(pool, gpus=1))
+        assert "/nowhere/python" in words(pool, gpus=1)
+        assert not slurm.queue()
 
 
 async def test_slurms_reason_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:

@@ -141,3 +141,27 @@ def test_one_that_is_about_to_end_makes_room_for_its_successor() -> None:
     ending = Held("a", "small", left_s=60.0)
     decision = decide(plan, [Wanted(Request(), None, needs_s=120.0)], [ending])
     assert (decision.submit, decision.give_back) == ({"small": 1}, ("a",))
+
+
+ONE_EACH = dataclasses.replace(PLAN, one_run=True)
+
+
+@pytest.mark.parametrize(
+    ("runs", "held", "submit", "give_back"),
+    [
+        ([run(expected_s=1.0)] * 3, [], {"small": 3}, ()),  # short ones, too
+        ([run()] * 9, [], {"small": 4}, ()),
+        ([run()], [Held("a", "small", busy=True, used=True)], {"small": 1}, ()),
+        ([run()], [Held("a", "small")], {}, ()),  # it is on its way
+        ([], [Held("a", "small", busy=True, used=True)], {}, ()),
+        ([run()], [Held("a", "small", used=True)], {"small": 1}, ("a",)),  # its run has ended
+        ([run(gpus=1, workers=2)], [], {"small": 1}, ()),
+        ([run(gpus=2, workers=2)], [], {"large": 1}, ()),
+        ([run(gpus=4, workers=4)], [], {}, ()),  # no one allocation holds it
+    ],
+)
+def test_each_run_has_an_allocation_of_its_own(
+    runs: list[Wanted], held: list[Held], submit: dict[str, int], give_back: tuple[str, ...]
+) -> None:
+    decision = decide(ONE_EACH, runs, held)
+    assert (decision.submit, decision.give_back) == (submit, give_back)

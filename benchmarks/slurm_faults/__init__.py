@@ -1,0 +1,1 @@
+"""Every fault of a Slurm cluster, some times each, with twenty runs in flight."""
