@@ -78,23 +78,27 @@ class Forecast:
         self._costs.fit(encoded(timed, self._kinds), np.log([step_s[trial.number] for trial in timed]))
         return True
 
-    def expect(self, training: Sequence[FrozenTrial]) -> None:
-        """Believe that these, which train now, will end as predicted: others should not try the same again."""
-        if training:
-            at = self._at(training, [self._last] * len(training))
-            self._values.believe(at)
-
-    def promises(self, trials: Sequence[FrozenTrial], levels: Sequence[Sequence[int]], done: Sequence[int]) -> Any:
+    def promises(
+        self,
+        trials: Sequence[FrozenTrial],
+        levels: Sequence[Sequence[int]],
+        done: Sequence[int],
+        training: Sequence[FrozenTrial] = (),
+    ) -> Any:
         """By trial: logarithm of the expected improvement per second, at the best of the levels before it.
 
         Args:
             levels: By trial, the steps at which it could be looked at again.
             done: By trial, the steps that it has done.
+            training: Others that train now. They are taken to end as predicted: nobody should try the same again.
         """
+        values = self._values
+        if training:
+            values = values.believing(self._at(training, [self._last] * len(training)))
         step_s = self.step_seconds(trials)
         owner = np.array([at for at, of_one in enumerate(levels) for _ in of_one], dtype=int)
         steps = np.array([level for of_one in levels for level in of_one], dtype=float)
-        mean, spread = self._values.predict(self._at([trials[at] for at in owner], steps))
+        mean, spread = values.predict(self._at([trials[at] for at in owner], steps))
         took = START_S + step_s[owner] * (steps - np.array(done)[owner])
         found = np.full(len(trials), -inf)
         np.maximum.at(found, owner, _log_improvement(self._best - mean, spread) - np.log(took))
@@ -166,8 +170,12 @@ class _Process:
         self._fitted(x, y, "fmin_l_bfgs_b" if again else None)
         self._kernel = self._process.kernel_
 
-    def believe(self, x: Any) -> None:
-        self._fitted(np.vstack([self._x, x]), np.concatenate([self._y, self._process.predict(x)]), None)
+    def believing(self, x: Any) -> _Process:
+        """Another one, which has seen what this one predicts at some places."""
+        found = _Process(curves=self._curves)
+        found._kernel = self._kernel
+        found._fitted(np.vstack([self._x, x]), np.concatenate([self._y, self._process.predict(x)]), None)
+        return found
 
     def _fitted(self, x: Any, y: Any, optimizer: str | None) -> None:
         from sklearn.gaussian_process import GaussianProcessRegressor

@@ -74,14 +74,13 @@ class Proposer:
             return None
         candidates = self._proposals()
         self._forecast.learn(trials, _kinds([*trials, *candidates]), last)  # the same, unless a parameter is new
-        self._forecast.expect([trials[number] for number in training])
         waiting = [trials[number] for number in stopped if self._ahead(trials[number], last)]
         compared = [*candidates, *waiting]
         done = [0] * len(candidates) + [_done(trial) for trial in waiting]
         # A proposal has the number that it had in the copy: what counts for its bracket is the one that it will have.
         ahead = [self._rungs.ahead(len(trials), 0, last)] * len(candidates)
         ahead += [self._ahead(trial, last) for trial in waiting]
-        promises = self._forecast.promises(compared, ahead, done)
+        promises = self._forecast.promises(compared, ahead, done, [trials[number] for number in training])
         best = int(promises.argmax())
         bar = max(promises[:best].max(initial=-1e9), promises[best + 1 :].max(initial=-1e9)) + _BETTER
         return Plan(
