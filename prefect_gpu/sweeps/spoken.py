@@ -40,7 +40,8 @@ class Spoken:
         """A trial goes on."""
         trials = self._study.get_trials(deepcopy=False)
         step = trials[number].last_step
-        _logger().info("Trial %d is promoted from step %s: %s.%s", number, step, why, self._best(trials))
+        at = f" from step {step}" if step is not None else ""
+        _logger().info("Trial %d is promoted%s: %s.%s", number, at, why, self._best(trials))
 
     def warn(self, message: str, *about: Any) -> None:
         """Something is wrong."""
