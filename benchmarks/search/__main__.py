@@ -2,13 +2,15 @@
 
 Two tuning problems on scikit-learn's digits, each with five parameters that decide both what a training is worth and
 what it costs: gradient boosting, and a small convolutional network in PyTorch. A full training has 81 steps and takes
-ten seconds to over a minute. Three contenders have 180 seconds each, one after the other, on two devices:
+ten seconds to over a minute. Three contenders have 75 seconds each, one after the other, on two devices:
 
 - ``ours``: ``sweep`` with ``asha`` and the learned cost;
 - ``plain``: Optuna's ``study.optimize`` in the same pool, with Optuna's defaults: TPE and the median pruner;
 - ``process``: the same with Prefect's process worker, which may have two runs and asks for runs each 0.5 s.
 
     python -m benchmarks.search [--json] [--quick] [--seeds N] [--problem NAME ...] [--only NAME ...] [--seconds S]
+
+With five seeds that is 40 minutes.
 
 All have the same flows, the same number of trainings submitted at a time, and TPE with the same seeds; contenders take
 turns in an order that is drawn for each seed. *Loss* is the best validation loss that any training has reported so far.
@@ -143,7 +145,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="searches of each contender and problem (default: 5)")
     parser.add_argument("--problem", nargs="+", choices=list(SPACES), help="only these problems")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="only these contenders")
-    parser.add_argument("--seconds", type=float, default=Size.seconds, help="of each search (default: 180)")
+    parser.add_argument("--seconds", type=float, default=Size.seconds, help="of each search (default: 75)")
     options = parser.parse_args()
     size = QUICK if options.quick else Size(seconds=options.seconds)
     problems = options.problem or (["boosted"] if options.quick else list(SPACES))

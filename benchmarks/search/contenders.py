@@ -43,7 +43,7 @@ class Size:
         trials: At most.
     """
 
-    seconds: float = 180.0
+    seconds: float = 75.0
     steps: int = STEPS
     trials: int = 1000
 
@@ -83,7 +83,7 @@ def start_workers(sandbox: Sandbox) -> dict[str, Process]:
 
 
 def ours(problem: str, seed: int, size: Size, folder: Path, _: UUID) -> None:
-    """Our sweep: ASHA with promotion, and the learned cost."""
+    """Our sweep: rungs with promotion, and the learned cost in the choice of who is promoted or begins."""
     sweep(
         gpu(work_pool=OURS)(getattr(flows, problem)),
         SPACES[problem],
@@ -91,7 +91,7 @@ def ours(problem: str, seed: int, size: Size, folder: Path, _: UUID) -> None:
         parallel=PARALLEL,
         timeout=size.seconds,
         sampler=optuna.samplers.TPESampler(seed=seed),
-        rungs=asha(min_steps=max(1, size.steps // 27)),
+        rungs=asha(min_steps=max(1, size.steps // 27), reduction=2),
         fixed={"trace": str(folder / "trace"), "steps": size.steps},
         storage=f"sqlite:///{folder / 'study.db'}",
         name="search",

@@ -88,6 +88,14 @@ class Boosted:
         self._model.set_params(n_estimators=_ROUNDS * (number + 1)).fit(self._x, self._y)
         return float(log_loss(self._y_valid, self._model.predict_proba(self._x_valid)))
 
+    def staged(self, steps: int, seed: int) -> list[float]:
+        """The validation loss after each step, of one training from its beginning with another seed."""
+        from sklearn.metrics import log_loss
+
+        self._model.set_params(n_estimators=_ROUNDS * steps, random_state=seed).fit(self._x, self._y)
+        stages = list(self._model.staged_predict_proba(self._x_valid))
+        return [float(log_loss(self._y_valid, stage)) for stage in stages[_ROUNDS - 1 :: _ROUNDS]]
+
     def save(self, path: Path) -> None:
         """The trees so far."""
         path.write_bytes(pickle.dumps(self._model))

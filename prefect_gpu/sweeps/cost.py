@@ -38,10 +38,10 @@ def best_per_second(known: Sequence[FrozenTrial], candidates: Sequence[FrozenTri
         return 0
     by_number = {trial.number: trial for trial in known}
     kinds = {name: kind for trial in candidates for name, kind in sorted(trial.distributions.items())}
-    at = _encoded(candidates, kinds)
-    mean, spread = _predict(_encoded([by_number[number] for number in values], kinds), _without_peaks(values), at)
+    at = encoded(candidates, kinds)
+    mean, spread = _predict(encoded([by_number[number] for number in values], kinds), _without_peaks(values), at)
     log_s = np.log(list(durations.values()))
-    expected, _ = _predict(_encoded([by_number[number] for number in durations], kinds), log_s, at)
+    expected, _ = _predict(encoded([by_number[number] for number in durations], kinds), log_s, at)
     better = min(values.values()) - mean
     z = better / spread
     log_improvement = np.log(np.maximum(better * norm.cdf(z) + spread * norm.pdf(z), 1e-300))
@@ -80,7 +80,7 @@ def seconds(known: Sequence[FrozenTrial]) -> dict[int, float]:
     return {}
 
 
-def _encoded(trials: Sequence[FrozenTrial], kinds: Mapping[str, BaseDistribution]) -> Any:
+def encoded(trials: Sequence[FrozenTrial], kinds: Mapping[str, BaseDistribution]) -> Any:
     """Parameters as numbers from 0 to 1; a parameter that a trial does not have is halfway."""
     columns = []
     for name, kind in kinds.items():

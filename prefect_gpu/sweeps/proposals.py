@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import isfinite, log
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.samplers import TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from prefect_gpu.sweeps.cost import best_per_second
+from prefect_gpu.sweeps.forecast import Forecast
 from prefect_gpu.sweeps.space import Space, propose
+from prefect_gpu.training.rungs import Rungs
+from prefect_gpu.training.trial import STEPS
 
 _CANDIDATES = 8
+_BETTER = log(2.0)  # another trial promises so much more than one that trains, or that one goes on
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who gets the next place in the pool, and with which values those that train go on.
+
+    Attributes:
+        promoted: A stopped trial; None: a new one.
+        parameters: Of the new one, as Optuna has them.
+        own: By rung, the worst value with which the promoted or new trial goes on there.
+        needed: The same of each trial that trains.
+    """
+
+    promoted: int | None
+    parameters: Mapping[str, Any]
+    own: Mapping[str, float]
+    needed: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Proposer:
-    """Proposes trials.
+    """Proposes trials, and with rungs also promotions.
 
     Optuna's samplers look only at trials that are over. Here a trial that has stopped at a rung, or trains still, has
     something to teach as well. So TPE is asked in a copy of the study, in memory, in which each such trial counts as
@@ -25,26 +50,102 @@ class Proposer:
 
     Args:
         learned_cost: Choose by expected improvement per second; else the sampler's first proposal is taken.
+        rungs: Where trials stop, if they do.
     """
 
-    def __init__(self, study: Study, space: Space, *, learned_cost: bool) -> None:
-        self._study, self._space = study, space
+    def __init__(self, study: Study, space: Space, *, learned_cost: bool, rungs: Rungs | None = None) -> None:
+        self._study, self._space, self._rungs = study, space, rungs
+        self._maximize = study.direction is optuna.study.StudyDirection.MAXIMIZE
         self._candidates = _CANDIDATES if learned_cost else 1
+        self._forecast = Forecast(maximize=self._maximize)
 
-    def next(self) -> tuple[Trial, dict[str, Any]]:
-        """The next trial, and the parameters of its training."""
-        sampler = self._study.sampler
-        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        if isinstance(sampler, TPESampler) and not waiting:  # what somebody has enqueued comes first
+    def plan(self, stopped: Collection[int], training: Collection[int]) -> Plan | None:
+        """Compare new trials and stopped ones by what they promise. None: too little is known, or it is not wanted.
+
+        Args:
+            stopped: Trials that wait at a rung.
+            training: Trials that have a place in the pool.
+        """
+        if self._rungs is None or self._candidates == 1 or not self._by_tpe():
+            return None
+        trials = self._study.get_trials(deepcopy=False)
+        last = self._last(trials)
+        if not self._forecast.learn(trials, _kinds(trials), last):
+            return None
+        candidates = self._proposals()
+        self._forecast.learn(trials, _kinds([*trials, *candidates]), last)  # the same, unless a parameter is new
+        waiting = [trials[number] for number in stopped if self._ahead(trials[number], last)]
+        compared = [*candidates, *waiting]
+        done = [0] * len(candidates) + [_done(trial) for trial in waiting]
+        # A proposal has the number that it had in the copy: what counts for its bracket is the one that it will have.
+        ahead = [self._rungs.ahead(len(trials), 0, last)] * len(candidates)
+        ahead += [self._ahead(trial, last) for trial in waiting]
+        promises = self._forecast.promises(compared, ahead, done, [trials[number] for number in training])
+        best = int(promises.argmax())
+        bar = max(promises[:best].max(initial=-1e9), promises[best + 1 :].max(initial=-1e9)) + _BETTER
+        return Plan(
+            promoted=None if best < len(candidates) else compared[best].number,
+            parameters=compared[best].params,
+            own=self._needed(compared[best], ahead[best], bar),
+            needed={n: self._needed(trials[n], self._ahead(trials[n], last), bar) for n in training},
+        )
+
+    def next(self, parameters: Mapping[str, Any] | None = None) -> tuple[Trial, dict[str, Any]]:
+        """The next trial, and the parameters of its training.
+
+        Args:
+            parameters: Of the plan; None: there is no plan.
+        """
+        if parameters is None and self._by_tpe():
             known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
-            copy = optuna.create_study(directions=self._study.directions, sampler=sampler)
-            copy.add_trials([_as_over(trial) for trial in known])
-            candidates = [propose(copy, self._space)[0] for _ in range(self._candidates)]
-            maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
-            frozen = [copy.trials[trial.number] for trial in candidates]
-            chosen = best_per_second(known, frozen, maximize=maximize) if len(frozen) > 1 else 0
-            self._study.enqueue_trial(frozen[chosen].params)
+            candidates = self._proposals()
+            several = len(candidates) > 1
+            chosen = best_per_second(known, candidates, maximize=self._maximize) if several else 0
+            parameters = candidates[chosen].params
+        if parameters is not None:
+            self._study.enqueue_trial(dict(parameters))
         return propose(self._study, self._space)
+
+    def _by_tpe(self) -> bool:
+        """Whether there is a choice: what somebody has enqueued comes first."""
+        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        return isinstance(self._study.sampler, TPESampler) and not waiting
+
+    def _proposals(self) -> list[FrozenTrial]:
+        known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
+        copy = optuna.create_study(directions=self._study.directions, sampler=self._study.sampler)
+        copy.add_trials([_as_over(trial) for trial in known])
+        numbers = [propose(copy, self._space)[0].number for _ in range(self._candidates)]
+        trials = copy.get_trials(deepcopy=False)
+        return [trials[number] for number in numbers]
+
+    def _last(self, trials: Collection[FrozenTrial]) -> int:
+        """The last step of a training: as long as none has said how many it has, one rung above the highest."""
+        assert self._rungs is not None
+        said = max((trial.user_attrs.get(STEPS, 0) for trial in trials), default=0)
+        highest = max((_done(trial) for trial in trials), default=0)
+        last = max(said, highest) if said else highest * self._rungs.reduction
+        return last if self._rungs.max_steps is None else min(last, self._rungs.max_steps)
+
+    def _ahead(self, trial: FrozenTrial, last: int) -> list[int]:
+        assert self._rungs is not None
+        return self._rungs.ahead(trial.number, _done(trial), min(last, trial.user_attrs.get(STEPS, last)))
+
+    def _needed(self, trial: FrozenTrial, ahead: list[int], bar: float) -> dict[str, float]:
+        """At the next two rungs: before a trial comes to the third, it is looked at again."""
+        return {
+            str(level): self._forecast.needed(trial, level, ahead[at + 1 :], bar)
+            for at, level in enumerate(ahead[:-1][:2])
+        }
+
+
+def _kinds(trials: Collection[FrozenTrial]) -> dict[str, BaseDistribution]:
+    return {name: kind for trial in trials for name, kind in sorted(trial.distributions.items())}
+
+
+def _done(trial: FrozenTrial) -> int:
+    """The last step that a trial has reported."""
+    return max((step for step, value in trial.intermediate_values.items() if isfinite(value)), default=0)
 
 
 def _as_over(trial: FrozenTrial) -> FrozenTrial:

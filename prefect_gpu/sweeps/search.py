@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import time
 from base64 import b64encode
@@ -19,11 +18,10 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.cost import RUN_S
-from prefect_gpu.sweeps.proposals import Proposer
+from prefect_gpu.sweeps.proposals import Plan, Proposer
+from prefect_gpu.sweeps.spoken import Spoken
 from prefect_gpu.training.rungs import Rungs
-from prefect_gpu.training.trial import PRUNED_AT, TrialOf, reached_by
-
-logger = logging.getLogger("prefect_gpu.sweeps")
+from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by
 
 ERROR = "error"  # user attributes of a trial: why it failed
 RUN = "flow_run"  # its flow run
@@ -54,6 +52,8 @@ class Search:
         self._fixed, self._objective, self._watched_in, self._rungs = fixed, objective, watched_in, rungs
         self._training: dict[UUID, int] = {}  # by flow run, the trial
         self._stopped: dict[int, UUID] = {}  # trials at a rung, with their flow runs
+        self._needed: dict[int, Mapping[str, float]] = {}  # by trial, what it was told last
+        self._spoken = Spoken(study, objective)
 
     def run(self, trials: int, parallel: int, timeout: float | None) -> None:
         """Until so many trials are over, or the time is."""
@@ -83,7 +83,7 @@ class Search:
         try:
             at_rest = list(runs.at_rest(self._training)) if self._training else []
         except httpx.TransportError as error:  # the next look may succeed; the runs train meanwhile
-            logger.warning("Prefect is out of reach: %s", error)
+            self._spoken.warn("Prefect is out of reach: %s", error)
             return
         for run in at_rest:
             number = self._training.pop(run.id)
@@ -91,26 +91,54 @@ class Search:
                 self._stopped[number] = run.id
             else:
                 self._tell(number, run)
+            self._spoken.at_rest(number)
 
     def _next(self, trials: int) -> bool:
         """Give a place in the pool to the promotion that is worth most, else to a new trial. False: there is none."""
-        if self._rungs is not None and self._stopped:
-            maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
-            reached = reached_by(self._study.get_trials(deepcopy=False), maximize=maximize)
-            promoted = self._rungs.promotion(self._stopped, reached)
-            if promoted is not None:
-                run_id = self._stopped.pop(promoted)
-                runs.resume(run_id, "Promoted: it is among the best of its rung.")
-                self._training[run_id] = promoted
-                return True
         begun = len(self._study.get_trials(deepcopy=False, states=(*_OVER, TrialState.RUNNING)))
-        if begun >= trials:
+        # When no new trial may start, the rungs say whose end is still of interest.
+        plan = self._proposer.plan(self._stopped, self._training.values()) if begun < trials else None
+        if plan is not None:
+            for number, needed in plan.needed.items():
+                self._goes_on_with(number, needed)
+        promoted = plan.promoted if plan is not None else self._by_rungs()
+        if promoted is not None:
+            self._promote(promoted, plan)
+        elif begun < trials:
+            self._start(plan)
+        else:
             return False
-        trial, parameters = self._proposer.next()
+        return True
+
+    def _by_rungs(self) -> int | None:
+        """Whom the rungs alone would promote."""
+        if self._rungs is None or not self._stopped:
+            return None
+        maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
+        reached = reached_by(self._study.get_trials(deepcopy=False), maximize=maximize)
+        return self._rungs.promotion(self._stopped, reached)
+
+    def _promote(self, number: int, plan: Plan | None) -> None:
+        run_id = self._stopped.pop(number)
+        self._goes_on_with(number, plan.own if plan is not None else {})
+        why = "it promises most for its time" if plan is not None else "it is among the best of its rung"
+        runs.resume(run_id, f"Promoted: {why}.")
+        self._training[run_id] = number
+        self._spoken.promoted(number, why)
+
+    def _start(self, plan: Plan | None) -> None:
+        trial, parameters = self._proposer.next(plan.parameters if plan is not None else None)
+        if plan is not None:
+            self._goes_on_with(trial.number, plan.own)
         run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial))
         trial.set_user_attr(RUN, str(run_id))
         self._training[run_id] = trial.number
-        return True
+
+    def _goes_on_with(self, number: int, needed: Mapping[str, float]) -> None:
+        """Have a trial find with which values it goes on at its next rungs; without any the rungs decide."""
+        if needed != self._needed.get(number, {}):
+            Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id).set_user_attr(NEEDED, needed)
+            self._needed[number] = needed
 
     def _about(self, trial: Trial) -> TrialOf | None:
         if self._watched_in is None:
@@ -134,7 +162,7 @@ class Search:
             self._failed(number, f"{type(error).__name__}: {error}")
 
     def _failed(self, number: int, words: str) -> None:
-        logger.warning("Trial %d failed: %s", number, words)
+        self._spoken.warn("Trial %d failed: %s", number, words)
         Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(ERROR, words)
         self._study.tell(number, state=TrialState.FAIL)
 

@@ -72,6 +72,16 @@ class Rungs:
                 found.append(level)
         return found
 
+    def ahead(self, trial: int, done: int, last: int) -> list[int]:
+        """The steps at which a trial is still to be looked at: its rungs, and the end of its training.
+
+        Example:
+            >>> Rungs(min_steps=2, reduction=3).ahead(trial=0, done=2, last=20)
+            [6, 18, 20]
+        """
+        last = last if self.max_steps is None else min(last, self.max_steps)
+        return [level for level in self.between(trial, done, last) if level < last] + ([last] if done < last else [])
+
     def highest(self, trial: int, values: Mapping[int, float]) -> int | None:
         """The highest rung that a trial has reached; None: it is below the first."""
         levels = self.between(trial, 0, max(values, default=0))

@@ -33,6 +33,10 @@ PRUNED_AT = "pruned_at"
 """User attribute of a trial: the step after which it was pruned."""
 STEP_S = "step_s"
 """User attribute of a trial: seconds of training that a step took, on the whole."""
+STEPS = "steps"
+"""User attribute of a trial: how many steps its whole training has, if it says so."""
+NEEDED = "needed"
+"""User attribute of a trial, which the sweep writes: by rung, as text, the worst value with which it goes on there."""
 
 _LOOKS = 20  # at most so many times is a training of known length looked at
 _EVERY = 10  # steps from one look to the next, where the length is not known
@@ -171,6 +175,8 @@ class TrialLink:
                 self._answered.set()
             if self._done:
                 trial.set_user_attr(STEP_S, (monotonic() - self._began) / self._done)
+                if self._steps and STEPS not in trial.user_attrs:
+                    trial.set_user_attr(STEPS, self._steps)
         except Exception as error:  # whatever is wrong with the study, the training goes on
             logger.warning("The study %s cannot be told of this trial: %s", self._about.study, error)
             self._gone = True
@@ -183,9 +189,7 @@ class TrialLink:
             if not trial.should_prune():
                 return None
         else:
-            trials = trial.study.get_trials(deepcopy=False)
-            reached = reached_by(trials, maximize=trial.study.direction.name == "MAXIMIZE")
-            if rungs.goes_on(self._about.number, reached, at_least=0 if self._carries_on else 1):
+            if self._goes_on(rungs, trial.study, step):
                 return None
             if self._carries_on:
                 return STOPPED
@@ -196,6 +200,17 @@ class TrialLink:
             )
         trial.set_user_attr(PRUNED_AT, step)
         return PRUNED
+
+    def _goes_on(self, rungs: Rungs, study: Any, step: int) -> bool:
+        """What the sweep has said of this trial at this rung, else what the rungs say."""
+        trials, maximize = study.get_trials(deepcopy=False), study.direction.name == "MAXIMIZE"
+        own = next(one for one in trials if one.number == self._about.number)
+        needed = own.user_attrs.get(NEEDED, {}).get(str(step))
+        if needed is not None and self._carries_on:  # whoever has no second chance is not given up on a forecast
+            value = own.intermediate_values[step]
+            return bool(value >= needed if maximize else value <= needed)
+        reached = reached_by(trials, maximize=maximize)
+        return rungs.goes_on(self._about.number, reached, at_least=0 if self._carries_on else 1)
 
     def _open(self) -> Any:
         import optuna

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.search.__main__ import claims_of, details_of, shares
 from benchmarks.search.contenders import Curve, Size, read_curve
-from benchmarks.search.problems import PROBLEMS, SPACES
+from benchmarks.search.noise import best_and_last
+from benchmarks.search.problems import PROBLEMS, SPACES, Boosted
 from tests.benchmarks.quick import quick
 
 FAST = Curve(((1.0, 0.9), (4.0, 0.2), (9.0, 0.1)), trials=20, steps=90)
@@ -50,6 +51,13 @@ def test_a_training_that_was_carried_on_has_the_losses_of_one_that_was_not(name:
     first.save(tmp_path / "saved")
     second.load(tmp_path / "saved")
     assert parts + [second.step(number) for number in range(2, 4)] == pytest.approx(losses)
+
+
+def test_seeds_are_what_makes_trainings_of_one_configuration_differ() -> None:
+    stepwise = Boosted(**EXAMPLES["boosted"])
+    losses = [stepwise.step(number) for number in range(3)]
+    assert Boosted(**EXAMPLES["boosted"]).staged(3, seed=0) == pytest.approx(losses)
+    assert best_and_last(EXAMPLES["boosted"], 1, 3)[1] != pytest.approx(losses[-1])
 
 
 @pytest.mark.full

@@ -13,12 +13,15 @@ import pytest
 from optuna.trial import TrialState
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.sorting import LogSort
+from prefect.runtime import flow_run
 
 from benchmarks._host.served import using
 from prefect_gpu import asha, gpu, sweep, training_run
 from prefect_gpu.sweeps import SweepError
 from prefect_gpu.training.trial import PRUNED_AT
-from tests.live.pool import LivePool
+from tests.live.pool import LivePool, eventually
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 STEPS = 40
@@ -88,6 +91,21 @@ def slope(x: float, trace: str) -> float:
     return x
 
 
+@flow(name="a-search")
+def a_search(pool: str, trace: str, storage: str) -> UUID:
+    """Two trials, one at a time. Returns its own run."""
+    sweep(
+        gpu(work_pool=pool)(slope),
+        {"x": (0.0, 8.0)},
+        trials=2,
+        parallel=1,
+        rungs=asha(min_steps=1, reduction=2),
+        fixed={"trace": trace},
+        storage=storage,
+    )
+    return UUID(flow_run.id)
+
+
 async def test_who_is_among_the_best_of_its_rung_is_promoted_and_carries_on_from_its_checkpoint(
     serving: LivePool, tmp_path: Path
 ) -> None:
@@ -96,19 +114,26 @@ async def test_who_is_among_the_best_of_its_rung_is_promoted_and_carries_on_from
     for x in (1.0, 2.0):
         study.enqueue_trial({"x": x})
     with using(serving.sandbox):
-        study = await asyncio.to_thread(
-            sweep,
-            gpu(work_pool=serving.name)(slope),
-            {"x": (0.0, 8.0)},
-            trials=2,
-            parallel=1,
-            rungs=asha(min_steps=1, reduction=2),
-            fixed={"trace": str(trace)},
-            storage=storage,
-        )
+        search = await asyncio.to_thread(a_search, serving.name, str(trace), storage)
+        study = optuna.load_study(study_name="slope", storage=storage)
         async with get_client() as client:
+            of_search = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[search]))
+
+            async def said() -> list[str]:
+                logs = await client.read_logs(of_search, sort=LogSort.TIMESTAMP_ASC)
+                found = [log.message for log in logs if log.message.startswith("Trial ")]
+                return found if len(found) >= 4 else []
+
+            lines = await eventually(said, "the search's lines in the log of its flow run")
             ids = [UUID(trial.user_attrs["flow_run"]) for trial in study.trials]
             names = [[state.name for state in await client.read_flow_run_states(id_)] for id_ in ids]
+    best = "The best so far is trial 0, with loss 1."
+    assert lines == [
+        f"Trial 0 has stopped after step 1, loss 1. {best}",
+        f"Trial 1 has stopped after step 1, loss 2. {best}",
+        f"Trial 0 is promoted from step 1: it is among the best of its rung. {best}",
+        f"Trial 0 is complete after step 2, loss 1. {best}",
+    ]
     # The first stops, as one of one. The second is worse, so that the first is the better one of two.
     assert trace.read_text().splitlines() == ["1.0 0", "2.0 0", "1.0 1"], "no step is lost, and none is done twice"
     assert names[0].count("Suspended") == 1 and names[0][-1] == "Completed", names

@@ -13,7 +13,17 @@ from prefect_gpu import training_run
 from prefect_gpu.sweeps.sweep import storage_url
 from prefect_gpu.training.protocol import ENV_CHECKPOINTS, ENV_RUN_ID, ENV_TRIAL
 from prefect_gpu.training.rungs import asha
-from prefect_gpu.training.trial import COMPLETE, PRUNED, PRUNED_AT, STEP_S, STOPPED, TrialLink, TrialOf
+from prefect_gpu.training.trial import (
+    COMPLETE,
+    NEEDED,
+    PRUNED,
+    PRUNED_AT,
+    STEP_S,
+    STEPS,
+    STOPPED,
+    TrialLink,
+    TrialOf,
+)
 from tests.postgres import PostgresServer
 
 PRUNER = "gAROLg=="  # None, pickled: rungs need none
@@ -44,7 +54,7 @@ def follow(storage: str) -> None:
     study = optuna.load_study(storage=storage, study_name="s")
     assert [trial.user_attrs.get(PRUNED_AT) for trial in study.trials] == [None, 1, 1, None, 1, 3, None]
     assert study.trials[0].intermediate_values == {1: 3.0, 3: 3.0, 9: 3.0}
-    assert all(trial.user_attrs[STEP_S] >= 0.0 for trial in study.trials)
+    assert all(trial.user_attrs[STEP_S] >= 0.0 and trial.user_attrs[STEPS] == 9 for trial in study.trials)
 
 
 def test_without_checkpoints_a_rung_prunes_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,6 +90,33 @@ def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, mo
         for number in run.steps():
             run.report(loss=1.0, checkpoint=functools.partial(Path.write_text, data=str(number)))
     assert run.stopped == STOPPED and asked[1:] == [("the-run", 3)]
+
+
+@pytest.mark.parametrize(
+    ("direction", "value", "needed", "last"),
+    [
+        ("minimize", 5.0, {"1": 5.0, "3": 4.9}, 3),
+        ("minimize", 0.5, {"1": 0.4}, 1),
+        ("maximize", 5.0, {"1": 5.0, "3": 5.1}, 3),
+        ("maximize", 9.0, {"1": 0.4, "3": 9.0}, 9),
+    ],
+)
+def test_it_goes_on_with_a_value_as_good_as_the_sweep_has_said(
+    direction: str, value: float, needed: dict[str, float], last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s", direction=direction)
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    trial.set_user_attr(NEEDED, needed)
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
+    monkeypatch.setenv(ENV_RUN_ID, "the-run")
+    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: None)  # in Prefect's place
+    with training_run(steps=3 if last == 3 else 9) as run:
+        for number in run.steps():
+            run.report(loss=value, checkpoint=functools.partial(Path.write_text, data=str(number)))
+    assert run.step == last
 
 
 def test_a_study_that_is_out_of_reach_stops_no_training(

@@ -1,0 +1,72 @@
+"""What a sweep says while it runs: a line when a trial has ended or stopped, or is promoted, and who is best so far.
+
+In a flow run the lines are in its log, else on the console as all of Prefect's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_logger, get_run_logger
+
+_ENDED = {TrialState.COMPLETE: "is complete", TrialState.PRUNED: "is pruned", TrialState.RUNNING: "has stopped"}
+
+
+class Spoken:
+    """Speaks of the trials of a study.
+
+    Args:
+        objective: What the study optimises, by its name.
+    """
+
+    def __init__(self, study: optuna.Study, objective: str) -> None:
+        self._study, self._objective = study, objective
+
+    def at_rest(self, number: int) -> None:
+        """A trial is over, or has stopped at a rung. Of one that failed, the warning has spoken."""
+        trials = self._study.get_trials(deepcopy=False)
+        trial = trials[number]
+        if trial.state not in _ENDED:
+            return
+        value = _value(trial)
+        what = f", {self._objective} {value:.6g}" if value is not None else ""
+        steps = f" after step {trial.last_step}" if trial.last_step is not None else ""
+        _logger().info("Trial %d %s%s%s.%s", number, _ENDED[trial.state], steps, what, self._best(trials))
+
+    def promoted(self, number: int, why: str) -> None:
+        """A trial goes on."""
+        trials = self._study.get_trials(deepcopy=False)
+        step = trials[number].last_step
+        at = f" from step {step}" if step is not None else ""
+        _logger().info("Trial %d is promoted%s: %s.%s", number, at, why, self._best(trials))
+
+    def warn(self, message: str, *about: Any) -> None:
+        """Something is wrong."""
+        _logger().warning(message, *about)
+
+    def _best(self, trials: list[FrozenTrial]) -> str:
+        """The best trial so far by what it has reported last, also if it trains still."""
+        known = [(value, trial) for trial in trials if (value := _value(trial)) is not None]
+        if not known:
+            return ""
+        sign = 1.0 if self._study.direction is optuna.study.StudyDirection.MINIMIZE else -1.0
+        value, trial = min(known, key=lambda one: (sign * one[0], one[1].number))
+        return f" The best so far is trial {trial.number}, with {self._objective} {value:.6g}."
+
+
+def _value(trial: FrozenTrial) -> float | None:
+    if trial.state is TrialState.FAIL:
+        return None
+    if trial.value is not None:
+        return trial.value
+    return trial.intermediate_values[trial.last_step] if trial.last_step is not None else None
+
+
+def _logger() -> Any:
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return get_logger("gpu.sweeps")
