@@ -66,11 +66,12 @@ class Supply:
         for pilot in self.pilots.all.values():
             if pilot.given_back:
                 continue
-            busy = is_busy(pilot, demand.busy)
-            if busy or pilot.record.shape in wanted:
+            busy, runs = is_busy(pilot, demand.busy), pilot.job is not None and pilot.job.runs
+            # Whoever waits is on the way to one that has begun, or is not for it: that it waits keeps none of these.
+            if busy or (pilot.record.shape in wanted and not runs):
                 self._unneeded_since.pop(pilot.name, None)
             since = self._unneeded_since.setdefault(pilot.name, now)
-            ends_at = pilot.job.ends_at if pilot.job is not None and pilot.job.runs else None
+            ends_at = pilot.job.ends_at if pilot.job is not None and runs else None
             left_s = math.inf if ends_at is None else ends_at - time.time()
             used = self.plan.one_run and bool(pilot.record.run)
             held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s, used))
