@@ -70,10 +70,12 @@ class Proposer:
             return None
         trials = self._study.get_trials(deepcopy=False)
         last = self._last(trials)
-        if not self._forecast.learn(trials, _kinds(trials), last):
+        kinds = _kinds(trials)
+        if not self._forecast.learn(trials, kinds, last):
             return None
         candidates = self._proposals()
-        self._forecast.learn(trials, _kinds([*trials, *candidates]), last)  # the same, unless a parameter is new
+        if (with_new := _kinds([*trials, *candidates])) != kinds:  # a branch that nobody has tried
+            self._forecast.learn(trials, with_new, last)
         waiting = [trials[number] for number in stopped if self._ahead(trials[number], last)]
         compared = [*candidates, *waiting]
         done = [0] * len(candidates) + [_done(trial) for trial in waiting]

@@ -5,6 +5,7 @@ In a flow run the lines are in its log, else on the console as all of Prefect's.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import optuna
@@ -48,21 +49,25 @@ class Spoken:
         _logger().warning(message, *about)
 
     def _best(self, trials: list[FrozenTrial]) -> str:
-        """The best trial so far by what it has reported last, also if it trains still."""
-        known = [(value, trial) for trial in trials if (value := _value(trial)) is not None]
+        """The best of all that was reported, also by trials that train still."""
+        known = [(value, trial.number) for trial in trials for value in _values(trial) if isfinite(value)]
         if not known:
             return ""
         sign = 1.0 if self._study.direction is optuna.study.StudyDirection.MINIMIZE else -1.0
-        value, trial = min(known, key=lambda one: (sign * one[0], one[1].number))
-        return f" The best so far is trial {trial.number}, with {self._objective} {value:.6g}."
+        value, number = min(known, key=lambda one: (sign * one[0], one[1]))
+        return f" The best so far is trial {number}, with {self._objective} {value:.6g}."
+
+
+def _values(trial: FrozenTrial) -> list[float]:
+    """All that a trial has reported, its result last. Of one that failed nothing counts."""
+    if trial.state is TrialState.FAIL:
+        return []
+    reported = [trial.intermediate_values[step] for step in sorted(trial.intermediate_values)]
+    return reported if trial.value is None else [*reported, trial.value]
 
 
 def _value(trial: FrozenTrial) -> float | None:
-    if trial.state is TrialState.FAIL:
-        return None
-    if trial.value is not None:
-        return trial.value
-    return trial.intermediate_values[trial.last_step] if trial.last_step is not None else None
+    return values[-1] if (values := _values(trial)) else None
 
 
 def _logger() -> Any:

@@ -34,6 +34,7 @@ def study_of(direction: str = "minimize") -> optuna.Study:
     """Trial 0 is complete, 1 is pruned, 2 has stopped at step 3, 3 has failed, 4 trains and has said nothing yet."""
     study = optuna.create_study(direction=direction)
     trials = [study.ask({"x": FloatDistribution(0.0, 1.0)}) for _ in range(5)]
+    trials[0].report(0.1875, 9)
     trials[0].report(0.25, 27)
     study.tell(trials[0], 0.25)
     trials[1].report(2.0, 1)
