@@ -41,7 +41,7 @@ HEADERS = {
 
 
 class Source(Protocol):
-    """Whoever knows what the page shows. All are called on the event loop that serves it."""
+    """Knows what the page shows. Each method is called on the event loop that serves the page."""
 
     def overview(self, since: int, queue_from: int | None = None) -> dict[str, Any]:
         """The pool now; see :func:`prefect_gpu.runtime.overview.overview`."""

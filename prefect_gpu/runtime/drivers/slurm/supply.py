@@ -67,7 +67,7 @@ class Supply:
             if pilot.given_back:
                 continue
             busy, runs = is_busy(pilot, demand.busy), pilot.job is not None and pilot.job.runs
-            # Whoever waits is on the way to one that has begun, or is not for it: that it waits keeps none of these.
+            # Waiting runs keep no allocation that has begun: they are on their way to it, or go elsewhere.
             if busy or (pilot.record.shape in wanted and not runs):
                 self._unneeded_since.pop(pilot.name, None)
             since = self._unneeded_since.setdefault(pilot.name, now)
