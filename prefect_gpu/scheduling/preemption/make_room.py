@@ -137,6 +137,8 @@ class _Room:
         self._request = request = job.request
         self._on_one_node = not request.is_gang and request.gpus <= decision.state.largest_node
         self._on: dict[str, list[Job]] = {}
+        self._gone: dict[str, set[str]] = {}  # node: ids of these
+        self._freed: dict[str, set[str]] = {}  # node: devices that nobody would be on then
         self._suits: dict[str, bool] = {}  # node: whether it has devices that would do
         self._before: dict[str, int] = {}  # domain: what it gives as it is, see `_worth`
         self._gained: dict[str, dict[str, int]] = {}  # domain: node: what that would give more
@@ -156,11 +158,27 @@ class _Room:
             on = self._on.setdefault(node.id, [])
             if victim not in on[-1:]:  # a gang may have several parts there
                 on.append(victim)
-            free = free_without(on, node.id, self._state, self._job)
+            free = self._free(victim, node)
             found = self._enough_on(node, free) if self._on_one_node else self._enough_in_domain(node, free)
             if found is not None:
                 return found
         return None
+
+    def _free(self, victim: Job, node: Node) -> int:
+        """What :func:`free_without` counts of a node, with one more job gone: only its devices are looked at again."""
+        state = self._state
+        if self._request.wants is not None:
+            return free_without(self._on[node.id], node.id, state, self._job)
+        gone, freed = self._gone.setdefault(node.id, set()), self._freed.setdefault(node.id, set())
+        gone.add(victim.id)
+        assert victim.placement is not None
+        for part in victim.placement.parts:
+            if part.node == node.id:
+                for device in part.devices:
+                    there = state.occupants(device)  # the victim, too
+                    if len(there) == 1 or all(one.id in gone or one.behind in gone for one in there):
+                        freed.add(device)
+        return state.free_on(node.id) + len(freed)
 
     def _enough_on(self, node: Node, free: int) -> list[Job] | None:
         """Of the jobs seen on a node, leave those that need not go, those early in the order first."""
