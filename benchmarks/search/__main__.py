@@ -1,8 +1,9 @@
 """Does a sweep with rungs and learned costs find as good a model sooner than plain Optuna?
 
-Two tuning problems on scikit-learn's digits, each with five parameters that decide both what a training is worth and
-what it costs: gradient boosting, and a small convolutional network in PyTorch. A full training has 81 steps and takes
-ten seconds to over a minute. Three contenders have 75 seconds each, one after the other, on two devices:
+Two tuning problems on the photographs that ship with scikit-learn, each with five parameters that decide both what a
+training is worth and what it costs: gradient boosting, and a small convolutional network in PyTorch. A full training
+has 81 steps and takes three seconds to over a minute. Three contenders have 75 seconds each, one after the other, on
+two devices:
 
 - ``ours``: ``sweep`` with ``asha`` and the learned cost;
 - ``plain``: Optuna's ``study.optimize`` in the same pool, with Optuna's defaults: TPE and the median pruner;

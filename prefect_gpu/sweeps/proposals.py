@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.samplers import TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
@@ -20,6 +20,7 @@ from prefect_gpu.training.rungs import Rungs
 from prefect_gpu.training.trial import STEPS
 
 _CANDIDATES = 8
+_ANYWHERE = 64  # more of them, from nowhere in particular, where each is judged by a forecast and not by the sampler
 _BETTER = log(2.0)  # another trial promises so much more than one that trains, or that one goes on
 
 
@@ -73,7 +74,7 @@ class Proposer:
         kinds = _kinds(trials)
         if not self._forecast.learn(trials, kinds, last):
             return None
-        candidates = self._proposals()
+        candidates = [*self._proposals(), *self._anywhere(len(trials))]
         if (with_new := _kinds([*trials, *candidates])) != kinds:  # a branch that nobody has tried
             self._forecast.learn(trials, with_new, last)
         waiting = [trials[number] for number in stopped if self._ahead(trials[number], last)]
@@ -115,9 +116,16 @@ class Proposer:
 
     def _proposals(self) -> list[FrozenTrial]:
         known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
-        copy = optuna.create_study(directions=self._study.directions, sampler=self._study.sampler)
+        return self._proposed(self._study.sampler, known, self._candidates)
+
+    def _anywhere(self, seed: int) -> list[FrozenTrial]:
+        """Draws from the whole space: the sampler keeps near to what was good, among the few that it has seen."""
+        return self._proposed(RandomSampler(seed=seed), [], _ANYWHERE)
+
+    def _proposed(self, sampler: BaseSampler, known: list[FrozenTrial], count: int) -> list[FrozenTrial]:
+        copy = optuna.create_study(directions=self._study.directions, sampler=sampler)
         copy.add_trials([_as_over(trial) for trial in known])
-        numbers = [propose(copy, self._space)[0].number for _ in range(self._candidates)]
+        numbers = [propose(copy, self._space)[0].number for _ in range(count)]
         trials = copy.get_trials(deepcopy=False)
         return [trials[number] for number in numbers]
 

@@ -13,6 +13,7 @@ import httpx
 import optuna
 from optuna.trial import Trial, TrialState
 from prefect.client.schemas.objects import FlowRun
+from prefect.context import SyncClientContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_gpu.decorators import GpuFlow
@@ -57,6 +58,10 @@ class Search:
 
     def run(self, trials: int, parallel: int, timeout: float | None) -> None:
         """Until so many trials are over, or the time is."""
+        with SyncClientContext.get_or_create():  # one client for all questions: to make one takes longer than to ask
+            self._run(trials, parallel, timeout)
+
+    def _run(self, trials: int, parallel: int, timeout: float | None) -> None:
         end = time.monotonic() + timeout if timeout is not None else float("inf")
         self._take_over()
         while True:
