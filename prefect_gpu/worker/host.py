@@ -365,8 +365,7 @@ class PrefectHost:
         with self.lane.urgent():
             outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
         if outcome is None and message == SUSPENDED:
-            done = run.record.progress.get("step") if run.record.request.preemptible else None
-            from_where = f" from step {done}" if done else ""
+            from_where = f" from step {run.saved_step}" if run.saved_step else ""
             self._log_for(run).info("Suspended: its devices are free. Once it is resumed, it carries on%s.", from_where)
         await keep_time_held(self.asking, run, ends=outcome is not None)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
