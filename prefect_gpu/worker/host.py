@@ -51,7 +51,7 @@ from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.run_spans import RunSpans
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
-from prefect_gpu.worker.time_held import keep_time_held
+from prefect_gpu.worker.time_held import keep_what_it_took
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -367,7 +367,7 @@ class PrefectHost:
         if outcome is None and message == SUSPENDED:
             from_where = f" from step {run.saved_step}" if run.saved_step else ""
             self._log_for(run).info("Suspended: its devices are free. Once it is resumed, it carries on%s.", from_where)
-        await keep_time_held(self.asking, run, ends=outcome is not None)
+        await keep_what_it_took(self.asking, run, ends=outcome is not None)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
             self.intake.exhausted(run.run_id)
         self.intake.finalised(run.run_id)
@@ -380,7 +380,7 @@ class PrefectHost:
         if display is not None:
             await display.leave()
         with self.lane.urgent():
-            await keep_time_held(self.asking, run)
+            await keep_what_it_took(self.asking, run)
             waiting = await self._finalisation.give_way(run, reason)
         if waiting is None:
             return False
