@@ -126,7 +126,7 @@ async def drain_node(soak: SwarmSoak, chance: random.Random) -> int:
 async def give_notice(soak: SwarmSoak, chance: random.Random) -> int:
     """All machines are announced to be taken away in a moment; then that is taken back."""
     trainings, since = await soak.trainings(), datetime.now(timezone.utc)
-    soak.notice_file.write_text(str(chance.uniform(0.5, 1.0) * LASTS_S))
+    soak.notice_file.write_text(f"{chance.uniform(0.5, 1.0) * LASTS_S:.1f}")
     stopped = await soak.gave_way(trainings, since, 3 * LASTS_S)
     await asyncio.sleep(LASTS_S)
     soak.notice_file.unlink()
