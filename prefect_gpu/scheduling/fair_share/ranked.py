@@ -52,9 +52,9 @@ def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence
         _oldest_first([unit for unit in running if kinds[id(unit)] == BORROWED])
     prices = {owner: standing.price(owner) for owner in by_owner}
     if any(kinds[id(unit)] == GUARANTEED for unit in waiting):
-        for units in by_owner.values():  # also where those that borrow are no class of their own
+        for owner, units in by_owner.items():  # also where those that borrow are no class of their own
             given_back = [unit for unit in units if unit.job.active and kinds[id(unit)] in (OWED, BORROWED)]
-            if any(kinds[id(unit)] == BORROWED for unit in given_back):
+            if owner not in claims and any(kinds[id(unit)] == BORROWED for unit in given_back):
                 _oldest_first(given_back)
     for unit in (*running, *waiting):
         kind, price = kinds[id(unit)], prices[unit.job.request.owner]
