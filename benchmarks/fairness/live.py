@@ -3,6 +3,8 @@
 Each training is a small network in numpy that saves its weights when it is asked to, and is checked to have come to
 the same weights, to the last bit, as one that was never stopped. Devices are counted by who has a process on them, the
 time included in which one saves because it has to leave; so is what a launch costs, as others cannot have the device.
+Whoever holds less than is guaranteed to it, while a run of its waits that would fit, is to have it within the
+borrower's checkpoint: the rest of its step, what saving takes, and the end of its process.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ STEP_S, CHECKPOINT_S, LAUNCHING_S = 0.25, 0.2, 3.0
 SHORTEST_S, LONGEST_S = 5.0, 40.0
 EVERY_S = 0.25
 WITHIN = 0.05
+ENDS_S = 1.0  # a process that has saved, and what it started; and how often is looked
 _LOAD = 1.3  # so that somebody waits most of the time
 _CHECKED = 10  # trainings whose weights are compared
 
@@ -54,6 +57,7 @@ async def _measure(folder: Path, seconds: float) -> dict[str, Any]:
             await asyncio.sleep(EVERY_S)
             now = time.monotonic()
             meter.passed(holds, wants, before - began, now - began)
+            _look_for_lacks(pool, meter, now)
             before = now
         await pool.completed(*pool.courses)
         courses = dict(pool.courses)
@@ -71,6 +75,8 @@ async def _measure(folder: Path, seconds: float) -> dict[str, Any]:
         "worst_gap": max((gap for gap, _, _ in gaps), default=0.0),
         "mean_gap": sum(gap * span for gap, span, _ in gaps) / total_s,
         "within_5": sum(span for gap, span, _ in gaps if gap <= WITHIN) / total_s,
+        "lacks": len(meter.lacking_s),
+        "longest_lack_s": max(meter.lacking_s, default=0.0),
         "had": {owner: round(number, 1) for owner, number in meter.had.items()},
         "owed": {owner: round(number, 1) for owner, number in meter.owed.items()},
     }
@@ -115,6 +121,22 @@ def _holds(pool: Pool) -> Counter[str]:
     return Counter(launch.record.request.owner for launch in devices.values())
 
 
+def _look_for_lacks(pool: Pool, meter: Meter, now: float) -> None:
+    """Who has less than is guaranteed to it, by what its runs have been given and need not leave."""
+    given = Counter[str]()
+    for launch in pool.controller.runs.values():
+        if launch.eviction is None and launch.record.behind is None:
+            given[launch.record.request.owner] += len(launch.record.placement.all_devices)
+    for share in meter.shares.named:
+        room = share.guaranteed - given[share.name]
+        waits = any(
+            course.run.request.owner == share.name and course.run.request.total_gpus <= room
+            for name, course in pool.courses.items()
+            if name not in pool.controller.runs and not course.over.is_set()
+        )
+        meter.lacks(share.name, waits, now)
+
+
 def _wants(pool: Pool) -> Counter[str]:
     found: Counter[str] = Counter()
     for course in pool.courses.values():
@@ -133,4 +155,8 @@ def _check(order: Order) -> None:
 
 def live_claims(found: dict[str, Any]) -> list[Claim]:
     """What is claimed of that."""
-    return [at_most("live: largest difference of had and owed", found["worst_gap"], WITHIN)]
+    within_s = STEP_S + CHECKPOINT_S + ENDS_S
+    return [
+        at_most("live: largest difference of had and owed", found["worst_gap"], WITHIN),
+        at_most("live: longest wait for what is guaranteed: seconds", round(found["longest_lack_s"], 3), within_s),
+    ]

@@ -107,7 +107,7 @@ class Divided(World):
             waits = any(
                 run.model.request.total_gpus <= room
                 for run in self.runs.values()
-                if run.model.request.owner == share.name and run.placement is None and run.next_place is None
+                if run.model.request.owner == share.name and run.placement is None and run not in self._standby
             )
             self.meter.lacks(share.name, waits, self.now)
 
@@ -121,11 +121,19 @@ class Divided(World):
         return found
 
     def _given(self) -> Counter[str]:
-        """By owner: devices that its runs have and need not leave."""
+        """By owner: devices that its runs have and need not leave, or leave to another run of the same owner."""
+        after = {
+            device: run.model.request.owner
+            for run in self._standby
+            if run.next_place is not None
+            for device in run.next_place.all_devices
+        }
         found: Counter[str] = Counter()
         for run in self.active.values():
-            if run.status is not Status.STOPPING and run.placement is not None and run.gate_open:
-                found[run.model.request.owner] += len(run.placement.all_devices)
+            if run.placement is not None and run.gate_open:
+                owner, devices = run.model.request.owner, run.placement.all_devices
+                stays = run.status is not Status.STOPPING
+                found[owner] += sum(stays or after.get(device) == owner for device in devices)
         return found
 
     def _wants(self) -> Counter[str]:

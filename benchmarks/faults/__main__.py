@@ -9,6 +9,9 @@ whose deadline is refused, which must never begin. Prefect keeps its data in Pos
 
     python -m benchmarks.faults [--json] [--quick] [--times N] [--in-flight N] [--only WORDS]
 
+Faults that are meant to stop runs (cordons, drains, notices, suspensions) choose what holds a run that trains and may
+be stopped, and it is counted how many the pool has stopped for them.
+
 Needs root, and Debian's packages that .ci/run installs. The trainings are tiny and mostly sleep: this is
 about what becomes of runs, not about speed. The containers use this machine's Python.
 """
@@ -16,6 +19,7 @@ about what becomes of runs, not about speed. The containers use this machine's P
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import sys
 import tempfile
@@ -64,7 +68,7 @@ async def soak(
             running = SwarmSoak(
                 sandbox, client, POOL, folder, lab=lab, storage=storage, checkpoints=f"block:checkpoint-storage/{POOL}",
                 notes=notes, notes_url=notes_url, variables={"volumes": volumes(), "env": environment()},
-                in_flight=in_flight, steps=5 if quick else 240, step_s=1.0, seed=seed, pause_s=2.0 if quick else 12.0,
+                in_flight=in_flight, steps=_steps(kinds, quick), step_s=1.0, seed=seed, pause_s=2.0 if quick else 12.0,
             )  # fmt: skip
             try:
                 return await running.run(chosen)
@@ -72,9 +76,17 @@ async def soak(
                 running.stop()
 
 
+def _steps(kinds: list[Fault], quick: bool) -> int:
+    """So many seconds does a run train: it is to be hit by a fault, and its end to be waited for."""
+    if not quick:
+        return 240
+    return 20 if all(fault.quick for fault in kinds) else 60
+
+
 def _kinds(quick: bool, only: list[str]) -> list[Fault]:
-    some = [fault for fault in FAULTS if fault.quick or not quick]
-    return [fault for fault in some if not only or any(words in fault.name for words in only)]
+    return [
+        fault for fault in FAULTS if (any(words in fault.name for words in only) if only else fault.quick or not quick)
+    ]
 
 
 def main() -> int:
@@ -86,6 +98,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="only faults whose name has this in it; repeatable")
     options = parser.parse_args()
     kinds = _kinds(options.quick, options.only)
+    if not kinds:
+        parser.error(f"--only {' '.join(options.only)}: there are {', '.join(fault.name for fault in FAULTS)}")
     times, in_flight = (1, 4) if options.quick else (options.times, options.in_flight)
     with (
         tempfile.TemporaryDirectory(prefix="prefect-gpu-faults-") as folder,
@@ -97,12 +111,17 @@ def main() -> int:
     claims = [
         at_most("runs that were lost, ended twice, or came to another result", len(tally.wrong), 0),
         at_least("faults of the kind that happened least", least, times),
+        at_most("faults that were to stop runs, and stopped none", sum(tally.missed.values()), 0),
     ]
     details = {
         "runs completed": tally.completed,
         "faults": {
-            one.name: {"times": tally.times[one.name], "runs tried again": tally.hit[one.name]} for one in kinds
+            one.name: {"times": tally.times[one.name], "runs tried again": tally.hit[one.name]}
+            | ({"runs stopped": tally.stopped[one.name]} if one.name in tally.missed else {})
+            for one in kinds
         },
+        "wrong": tally.wrong,
+        "load_of_the_machine": os.getloadavg()[0],
     }
     return report("faults", claims, details, as_json=options.json)
 

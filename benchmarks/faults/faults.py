@@ -7,6 +7,8 @@ import contextlib
 import random
 import signal
 import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
 
 from prefect.exceptions import FlowPauseTimeout, NotPausedError
 from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
@@ -93,50 +95,67 @@ async def lose_storage(soak: SwarmSoak, chance: random.Random) -> None:
     await asyncio.to_thread(soak.storage.resume)
 
 
-async def cordon_device(soak: SwarmSoak, chance: random.Random) -> None:
-    """A device that a run has is taken out of service; later it is put back."""
-    devices = soak.devices_in_use()
-    if devices:
-        device = chance.choice(devices)
-        soak.cordons.add({device: "it is out of service for a while"})
-        await asyncio.sleep(LASTS_S)
-        soak.cordons.remove(device)
+async def cordon_device(soak: SwarmSoak, chance: random.Random) -> int:
+    """The devices of a run that may be stopped are taken out of service; once it has left, they are put back."""
+    trainings, since = await soak.trainings(), datetime.now(timezone.utc)
+    if not trainings:
+        return 0
+    run, devices = chance.choice(list(trainings.items()))
+    soak.cordons.add(dict.fromkeys(devices, "it is out of service for a while"))
+    stopped = await soak.gave_way([run], since, 3 * LASTS_S)
+    await asyncio.sleep(LASTS_S)
+    soak.cordons.remove(*devices)
+    return stopped
 
 
-async def drain_node(soak: SwarmSoak, chance: random.Random) -> None:
-    """A node is to be drained by a date; it is gone for a while, and back."""
-    devices = soak.devices_in_use()
-    if devices:
-        node = chance.choice(devices).rpartition("/")[0]
-        chosen = [device for device in devices if device.rpartition("/")[0] == node]
-        soak.cordons.add(dict.fromkeys(chosen, "its node is to be drained"), by=time.time() + LASTS_S)
-        await asyncio.sleep(2 * LASTS_S)
-        soak.cordons.remove(*chosen)
+async def drain_node(soak: SwarmSoak, chance: random.Random) -> int:
+    """The node of a run that may be stopped is to be drained by a date; it is gone for a while, and back."""
+    trainings, since = await soak.trainings(), datetime.now(timezone.utc)
+    if not trainings:
+        return 0
+    node = chance.choice([_node(devices) for devices in trainings.values()])
+    there = {run: devices for run, devices in trainings.items() if _node(devices) == node}
+    chosen = sorted({device for devices in there.values() for device in devices})
+    soak.cordons.add(dict.fromkeys(chosen, "its node is to be drained"), by=time.time() + LASTS_S)
+    stopped = await soak.gave_way(there, since, 3 * LASTS_S)
+    await asyncio.sleep(LASTS_S)
+    soak.cordons.remove(*chosen)
+    return stopped
 
 
-async def give_notice(soak: SwarmSoak, chance: random.Random) -> None:
+async def give_notice(soak: SwarmSoak, chance: random.Random) -> int:
     """All machines are announced to be taken away in a moment; then that is taken back."""
-    soak.notice_file.write_text(str(chance.uniform(0.5, 1.0) * LASTS_S))
-    await asyncio.sleep(2 * LASTS_S)
+    trainings, since = await soak.trainings(), datetime.now(timezone.utc)
+    soak.notice_file.write_text(f"{chance.uniform(0.5, 1.0) * LASTS_S:.1f}")
+    stopped = await soak.gave_way(trainings, since, 3 * LASTS_S)
+    await asyncio.sleep(LASTS_S)
     soak.notice_file.unlink()
+    return stopped
 
 
-async def suspend_run(soak: SwarmSoak, chance: random.Random) -> None:
+async def suspend_run(soak: SwarmSoak, chance: random.Random) -> int:
     """Its user suspends a run, and resumes it after a while."""
-    run = await soak.one_that_runs(chance)
+    run = await soak.one_that_trains(chance)
     if run is None:
-        return
+        return 0
+    stopped = 0
     with contextlib.suppress(NotPausedError, FlowPauseTimeout, RuntimeError):  # it has just ended, or waits again
         await asuspend_flow_run(flow_run_id=run)
+        stopped = 1
     await asyncio.sleep(chance.uniform(0.0, LASTS_S))
     with contextlib.suppress(NotPausedError):
         await aresume_flow_run(run)
+    return stopped
 
 
 async def ask_for_promises(soak: SwarmSoak, chance: random.Random) -> None:
     """Two runs want their deadlines promised: that of one is far away, that of the other cannot be promised."""
     await soak.submit_with_deadline("2h", may_be=True)
     await soak.submit_with_deadline("5s", may_be=False)
+
+
+def _node(devices: Sequence[str]) -> str:
+    return devices[0].rpartition("/")[0]
 
 
 def _longer(chance: random.Random) -> float:

@@ -39,6 +39,8 @@ class Tally:
         submitted: How many were submitted.
         wrong: What was wrong, a sentence each.
         hit: By fault, how many runs that had begun were started again until the next one.
+        stopped: By fault that is meant to stop runs, how many it stopped.
+        missed: By such a fault, how often it stopped none.
         times: By fault, how often it happened.
         crashed_for_a_moment: How often Prefect showed a run that completed as crashed in between.
     """
@@ -47,6 +49,8 @@ class Tally:
     submitted: int = 0
     wrong: list[str] = field(default_factory=list)
     hit: Counter[str] = field(default_factory=Counter)
+    stopped: Counter[str] = field(default_factory=Counter)
+    missed: Counter[str] = field(default_factory=Counter)
     times: Counter[str] = field(default_factory=Counter)
     crashed_for_a_moment: int = 0
 
@@ -57,12 +61,13 @@ class Fault:
 
     Attributes:
         name: For people.
-        happen: Does it, waits, and undoes it.
+        happen: Does it, waits, and undoes it. One that is meant to stop runs returns how many it has stopped: they may
+            be started again only after the next fault has begun.
         quick: Whether that takes no time.
     """
 
     name: str
-    happen: Callable[[Any, random.Random], Awaitable[None]]
+    happen: Callable[[Any, random.Random], Awaitable[int | None]]
     quick: bool = False
 
 
@@ -130,12 +135,20 @@ class Soak(abc.ABC):
             for fault in faults:
                 before = {name: self._notes.tries(name) for name in self.open.values()}
                 begun = time.monotonic()
-                await fault.happen(self, self._chance)
+                stopped = await fault.happen(self, self._chance)
                 await self.settle()
                 again = sum(0 < count < self._notes.tries(name) for name, count in before.items())
                 self.tally.times[fault.name] += 1
                 self.tally.hit[fault.name] += again
-                print(f"{fault.name}: {time.monotonic() - begun:.0f} s, {len(self.open)} in flight", flush=True)
+                what = "" if stopped is None else f", {stopped} stopped"
+                if stopped is not None:
+                    self.tally.stopped[fault.name] += stopped
+                    self.tally.missed[fault.name] += not stopped
+                print(
+                    f"{fault.name}: {time.monotonic() - begun:.0f} s, {len(self.open)} in flight{what}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 if keeping.done() or time.monotonic() > end:
                     break
             self._stopping = True

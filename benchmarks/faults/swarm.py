@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
+from collections.abc import Iterable
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,8 +19,11 @@ from benchmarks.faults.soak import Soak
 from prefect_gpu.lab.checkout import IMAGE
 from prefect_gpu.lab.docker_nodes import Lab
 from prefect_gpu.runtime.cordons import Cordons
+from prefect_gpu.worker.states import GAVE_WAY
 from tests.radosgw import S3Server
 
+_TRAINING = "Training"  # as Prefect shows it
+_TRAINS_S = 90.0  # until a container trains, on a busy machine
 _NO_REGISTRY = "127.0.0.1:9/nobody/has-this:1"
 # Every second run may be stopped, and would be told that its time is over if that was counted wrongly.
 _STOPPABLE = {"preemptible": True, "time_limit": "2h"}
@@ -75,19 +81,45 @@ class SwarmSoak(Soak):
         run = await self.submit({**self._variables, **_STOPPABLE, **asked})
         self._promises[run] = may_be
 
-    def devices_in_use(self) -> list[str]:
-        """Those that runs hold, by the worker's records."""
-        found: set[str] = set()
-        for file in (self._state_dir / "runs").glob("*/record.json"):
-            with suppress(OSError, ValueError, KeyError):  # it is being replaced, or its run is over
-                found.update(json.loads(file.read_text())["placement"]["devices"])
-        return sorted(found)
+    async def trainings(self) -> dict[UUID, list[str]]:
+        """Runs that train and may be stopped, with their devices; waits for a while until there is one."""
+        until = time.monotonic() + _TRAINS_S
+        while True:
+            states = await self.states([run for run, name in self.open.items() if _may_be_stopped(name)])
+            training = sorted((run for run, state in states.items() if state.name == _TRAINING), key=str)
+            found = {run: devices for run in training if (devices := self._devices_of(run))}
+            if found or time.monotonic() > until:
+                return found
+            await asyncio.sleep(1.0)
 
-    async def one_that_runs(self, chance: random.Random) -> UUID | None:
-        """A run whose process has begun, and that may be stopped."""
-        states = await self.states([run for run, name in self.open.items() if _may_be_stopped(name)])
-        running = sorted((run for run, state in states.items() if state.is_running()), key=str)
-        return chance.choice(running) if running else None
+    async def one_that_trains(self, chance: random.Random) -> UUID | None:
+        """Any of them."""
+        found = await self.trainings()
+        return chance.choice(list(found)) if found else None
+
+    def _devices_of(self, run: UUID) -> list[str]:
+        """By the worker's record of its launch."""
+        for file in (self._state_dir / "runs").glob(f"{run}-*/record.json"):
+            with suppress(OSError, ValueError, KeyError):  # it is being replaced, or its run is over
+                return list(json.loads(file.read_text())["placement"]["devices"])
+        return []
+
+    async def gave_way(self, runs: Iterable[UUID], since: datetime, within_s: float) -> int:
+        """How many of these runs the pool has stopped since then, to carry on elsewhere, by what Prefect has of them.
+
+        Waits until each is stopped or over, for so long at most.
+        """
+        left, stopped, until = set(runs), 0, time.monotonic() + within_s
+        while left and time.monotonic() < until:
+            await asyncio.sleep(1.0)
+            for run in tuple(left):
+                states = [one for one in await self.client.read_flow_run_states(run) if one.timestamp > since]
+                if any((one.message or "").startswith(GAVE_WAY) for one in states):
+                    left.discard(run)
+                    stopped += 1
+                elif any(one.is_final() for one in states):
+                    left.discard(run)
+        return stopped
 
     def otherwise(self, run: UUID, name: str, state: State) -> bool:
         if run in self._without_image:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks._host.pool import Pool, Run, module
+from benchmarks.kinds.training import SHARE
 from prefect_gpu.estimation.estimator import Estimator
 from prefect_gpu.estimation.runs import FinishedRun
 from prefect_gpu.estimation.submission import known_of
@@ -26,6 +27,12 @@ KINDS = {"virtual-0": "slow", "virtual-1": "slow", "virtual-2": "fast", "virtual
 """One fast device among three slow ones, and not the first one."""
 
 STEPS = {"compute": 60, "reader": 60}
+
+LEARNED = (0.5, 0.75, 1.0)
+"""What is learned from: runs of so many steps, as parts of those that come later."""
+
+SLOWER = {"compute": SHARE["fast"] / SHARE["slow"], "reader": 1.0}
+"""How many times as long each program takes on a slow device, by how it is made."""
 
 GAP_S = 5.0
 """Mean seconds between two submissions."""
@@ -79,10 +86,10 @@ async def learn(folder: Path, scale: float) -> list[FinishedRun]:
     async with Pool(folder, (_node(),), _driver, name="learn") as pool:
         await asyncio.sleep(WARM_UP_S)
         runs = [
-            _run(f"{program}-{kind}-{at}", program, _steps(program, scale) // 2, request=Request(
+            _run(f"{program}-{kind}-{at}", program, round(_steps(program, scale) * part), request=Request(
                 cpus=1, wants=Wants((kind,)),
             ))
-            for at in range(3) for program in STEPS for kind in ("fast", "slow")
+            for at, part in enumerate(LEARNED) for program in STEPS for kind in ("fast", "slow")
         ]  # fmt: skip
         pool.submit(*runs)
         courses = await pool.completed(*(run.name for run in runs))

@@ -26,6 +26,7 @@ _POOL = "gpus"
 _FLOW = Path(__file__).with_name("training.py")
 _DEADLINE_S = 1200.0
 _STEPS = (20, 40, 60, 80)
+WITHIN_S, _LOGS_S = 1.0, 10
 _START_S = 4.0
 """What users of such a pool expect a start to take, beside the training."""
 
@@ -66,9 +67,13 @@ async def ended(client: PrefectClient, runs: list[Submitted], worker: Process) -
 
 async def answered_s(client: PrefectClient, run: Submitted) -> float | None:
     """Seconds from a run's creation to its answer, which is in its log; None: there is none."""
-    logs = await client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
-    at = [log.timestamp for log in logs if "deadline" in log.message and "promised" in log.message]
-    return (min(at) - run.created).total_seconds() if at and run.created is not None else None
+    for _ in range(_LOGS_S):  # they are sent now and then
+        logs = await client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id])))
+        at = [log.timestamp for log in logs if "deadline" in log.message and "promised" in log.message]
+        if at and run.created is not None:
+            return (min(at) - run.created).total_seconds()
+        await asyncio.sleep(1.0)
+    return None
 
 
 async def run_all(box: Sandbox, quick: bool) -> tuple[list[Claim], dict[str, Any]]:
@@ -98,8 +103,10 @@ async def run_all(box: Sandbox, quick: bool) -> tuple[list[Claim], dict[str, Any
     promised = [run for run in wanted if PROMISED in found[run.id].labels]
     kept = 0
     for run in promised:
-        row = rows[str(run.id)]
-        kept += row.outcome == "completed" and row.deadline_at is not None and row.ended_at <= row.deadline_at
+        row = rows.get(str(run.id))
+        in_time = row is not None and row.deadline_at is not None and row.ended_at <= row.deadline_at
+        kept += in_time and row is not None and row.outcome == "completed"
+    in_a_second = sum(one <= WITHIN_S for one in took)
     others = [run for run in runs if not run.wants]
     lost = [run for run in others if found[run.id].state_name != "Completed"]
     details = {
@@ -112,8 +119,9 @@ async def run_all(box: Sandbox, quick: bool) -> tuple[list[Claim], dict[str, Any
     }
     claims = [
         at_least("live: kept of 100 promises", 100.0 * kept / max(1, len(promised)), 87.0),
-        at_least("live: part of those who asked that was answered", len(promised) + len(refused), len(wanted)),
-        at_most("live: answered within, median, s", sorted(took)[len(took) // 2] if took else 99.0, 1.0),
+        at_least("live: of those who asked, answered", len(promised) + len(refused), len(wanted)),
+        at_most("live: answered within, median, s", sorted(took)[len(took) // 2] if took else 99.0, WITHIN_S),
+        at_least("live: of 100 answers, within a second", 100.0 * in_a_second / max(1, len(wanted)), 95.0),
         at_most("live: other runs that did not complete", len(lost), 0.0),
     ]
     return claims, details

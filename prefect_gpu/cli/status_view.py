@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +21,28 @@ from prefect_gpu.units import format_bytes, format_seconds
 
 _QUEUE_SHOWN = 12
 _FINISHED_SHOWN = 5
+_BOUNDLESS = 10_000
 _TITLE: dict[str, Any] = {"title_justify": "left", "title_style": "bold"}
-_CURVE = 16  # characters
+_CURVES = (16, 12, 8, 4, 0)  # characters of a curve of losses
+
+
+class _Fitted:
+    """A table whose curves are as long as there is room for beside all else.
+
+    Args:
+        make: Makes it with curves of so many characters at most.
+    """
+
+    def __init__(self, make: Callable[[int], Table]) -> None:
+        self._make = make
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        boundless = options.update_width(_BOUNDLESS)
+        tables = map(self._make, _CURVES)
+        yield next(
+            (one for one in tables if Measurement.get(console, boundless, one).maximum <= options.max_width),
+            self._make(_CURVES[-1]),
+        )
 
 
 def screen_of(told: dict[str, Any]) -> RenderableType:
@@ -41,7 +63,7 @@ def screen_of(told: dict[str, Any]) -> RenderableType:
         head.append("  draining: no run is started any more", "yellow")
     for trouble in told.get("unwell", ()):
         head.append(f"\nNot well: {trouble}", "yellow")
-    parts: list[RenderableType] = [head, _devices(told, active, now), _queue(told, now, ahead_s)]
+    parts: list[RenderableType] = [head, _Fitted(partial(_devices, told, active, now)), _queue(told, now, ahead_s)]
     if over:
         parts += [_finished(over, ahead_s)]
     return Group(*parts)
@@ -51,7 +73,7 @@ def _node_words(node: dict[str, Any]) -> str:
     return str(node["id"]) if node["state"] == "up" else f"{node['id']} ({node['state']})"
 
 
-def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float) -> Table:
+def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float, curve: int) -> Table:
     columns = [
         *each(WHOLE, "Device", "Run", "Phase"),
         ("Done", {"width": 10}),
@@ -72,15 +94,21 @@ def _devices(told: dict[str, Any], active: list[dict[str, Any]], now: float) -> 
         for device in told["devices"] if mine or node["state"] != "gone" else ():
             if device["node"] == node["id"]:
                 here = [(run, rank) for run, rank, _, held in mine if device["id"] in held]
-                _add_device(table, device, here, now, below_its_node=several)
+                _add_device(table, device, here, now, curve, below_its_node=several)
         without = [(run, rank) for run, rank, _, held in mine if not held]
         for position, (run, rank) in enumerate(without):
-            table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, rank, now), "")
+            table.add_row(Text("no device" if position == 0 else "", "bold"), *_cells(run, rank, now, curve), "")
     return table
 
 
 def _add_device(
-    table: Table, device: dict[str, Any], here: list[tuple[dict[str, Any], int]], now: float, *, below_its_node: bool
+    table: Table,
+    device: dict[str, Any],
+    here: list[tuple[dict[str, Any], int]],
+    now: float,
+    curve: int,
+    *,
+    below_its_node: bool,
 ) -> None:
     """The rows of a device: one for each run there, of which it has the instance with that number."""
     # What a Swarm's virtual devices are called begins with the node.
@@ -99,7 +127,7 @@ def _add_device(
         table.add_row(name, Text("nobody", "bright_black"), "", "", "", "", "", "", idle)
     for position, (run, rank) in enumerate(here):
         first = position == 0
-        table.add_row(name if first else "", *_cells(run, rank, now), idle if first else "")
+        table.add_row(name if first else "", *_cells(run, rank, now, curve), idle if first else "")
 
 
 def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -108,7 +136,7 @@ def _sorted(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: (first.index(run["phase"]) if run["phase"] in first else 9, run["n"]))
 
 
-def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
+def _cells(run: dict[str, Any], rank: int, now: float, curve: int) -> list[RenderableType]:
     phase = run["phase"] or "ending"
     words = Text(PHASES[phase].lower, PHASES[phase].style) if phase in PHASES else Text(phase)
     if run["gated"] and run["behind"]:
@@ -126,8 +154,8 @@ def _cells(run: dict[str, Any], rank: int, now: float) -> list[RenderableType]:
     weight = run["weights"][-1][1] if run["weights"] else 1.0
     share = Text("paused", "yellow") if weight == 0 else Text(f"{weight:.0%}", "yellow" if weight < 1 else "")
     losses = [loss for _, loss in run.get("losses", ()) if loss is not None]
-    curve = sparkline(losses, _CURVE) if losses else ""
-    loss = f"{curve} {run['loss']:.4g}" if run["loss"] is not None else curve
+    line = sparkline(losses, curve) if losses and curve else ""
+    loss = f"{line} {run['loss']:.4g}".lstrip() if run["loss"] is not None else line
     cores = str(int(run["cores"][-1][1])) if run["cores"] else ""
     name = Text(run["name"])
     if run["parts"]:

@@ -58,7 +58,7 @@ class Consumption(Follower):
         self._busy: dict[str, float] = {}  # by run, seconds of processor time at the last look
         self._packages: tuple[float, float] | None = None  # joules and busy seconds then
         self._at = clock()
-        self._left: dict[str, dict[str, Any]] = {}  # what runs took that are to carry on
+        self._left: dict[str, dict[str, Any]] = {}  # what runs took that are to carry on, unless their owner keeps it
         self.energy_j = dict.fromkeys(SOURCES, 0.0)
         self.cost = 0.0
 
@@ -69,8 +69,8 @@ class Consumption(Follower):
             self.look()
 
     def granted(self, launch: Launch, at: float) -> None:
-        """See :class:`.Follower`. What an earlier launch of the run has taken counts."""
-        launch.record.known[CONSUMED] = self._left.pop(launch.run_id, {})
+        """See :class:`.Follower`. What an earlier launch of the run has taken counts, whichever worker it was of."""
+        launch.record.known.setdefault(CONSUMED, self._left.pop(launch.run_id, {}))
         self._hold(launch, at)
 
     def adopted(self, launch: Launch, at: float) -> None:

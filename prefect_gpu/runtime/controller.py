@@ -197,6 +197,8 @@ class Controller:
             watch = PressureWatch(self.fleet.nodes[0], self.scheduler.state, self.runs, self.handle)
             self._tasks.keep(watch.run, "pressure")
             self._tasks.keep(self.health.run, "health")
+        elif self._driver.contained:
+            self._tasks.keep(self.health.run_beside, "health")
 
     def abandon(self) -> None:
         """Decide nothing any more, from this moment on, and follow no run. To be closed nevertheless."""

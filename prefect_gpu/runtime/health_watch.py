@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from logging import Logger, LoggerAdapter
 from typing import Any
 
@@ -65,6 +66,24 @@ class HealthWatch:
     async def run(self) -> None:
         """Watch this machine's GPUs for ever; where there is none, end at once."""
         own = [device.id for device in self._fleet.devices if not device.virtual]
+        await watch_gpus(own, self.found, self._logger)
+
+    async def run_beside(self) -> None:
+        """The same where runs are no processes of this machine, and may be on its GPUs all the same.
+
+        Their Engine is here, or this is a node of the Swarm. Nobody watches the GPUs of other nodes.
+        """
+        from prefect_gpu.runtime.telemetry.health import of_this_machine
+
+        own: list[str] = []
+        while not own:  # what nodes have may still have to be found out
+            known = [device.id for device in self._fleet.devices if not device.virtual]
+            found = await in_own_thread(partial(of_this_machine, known), "prefect-gpu-health")
+            if found is None:
+                return
+            own = found
+            if not own:
+                await asyncio.sleep(_AGAIN_S)
         await watch_gpus(own, self.found, self._logger)
 
 

@@ -27,6 +27,7 @@ WAITING = "waiting"  # beside the phases, in the record's times: prepared, and w
 CONSUMED = "consumed"  # in what the record knows, what the run has taken so far; in its times, until when
 GATE_OPENED = "gate_opened"  # in its times: since when a run that was prepared behind another has its devices
 OPENED = "opened"  # in what it knows: whether others were let in with it, as it did not use its devices
+_SAVED = "saved_step"  # in its progress
 
 Adjustment = OpenGate | SetCores | SetShare | Finish
 """What may be changed of a launch while it runs."""
@@ -166,6 +167,15 @@ class Launch:
         parts = self.record.placement.parts
         return sum(len(part.devices) for part in parts), len({part.node for part in parts if part.devices})
 
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the newest checkpoint that is known of, from which the run would carry on; None: of none.
+
+        It was saved by this launch, or is the one that this launch began with. Whatever was done since is done again.
+        """
+        step = self.record.progress.get(_SAVED)
+        return step if _is_count(step) else None
+
     def held_s(self, now: float) -> float:
         """Seconds for which the run has held its devices, in this launch and in those before it.
 
@@ -197,6 +207,8 @@ class Launch:
             self.used(data)
         elif kind == protocol.OUT_OF_MEMORY:
             self.exhausted = True
+        elif kind == protocol.CHECKPOINT and not data.get("error") and _is_count(data.get("step")):
+            self.record.progress[_SAVED] = data["step"]
         return True
 
     def enter(self, phase: str, at: float, data: dict[str, Any]) -> bool:
@@ -230,6 +242,8 @@ class Launch:
             first = data.get("step")
             # A run that was restored counts on from the steps that it had done before.
             self.record.progress["first_step"] = first if _is_count(first) else 0
+            if self.record.progress["first_step"]:
+                self.record.progress[_SAVED] = first
             self._pace, self._steps = {}, None
             self._last = None if self.record.progress["first_step"] else (0.0, 0)
             if self._measured is not None:

@@ -235,8 +235,7 @@ class Finalisation:
                 policy = flow_run.empirical_policy
                 if policy.retries and flow_run.run_count:  # Prefect counts each start as a try
                     flow_run.empirical_policy = policy.model_copy(update={"retries": policy.retries + 1})
-                done = run.record.progress.get("step")
-                from_where = f" It carries on from step {done}." if done else ""
+                from_where = f" It carries on from step {run.saved_step}." if run.saved_step else ""
                 waits: State = Scheduled(
                     scheduled_time=self._clock.now(), name=AWAITING_GPU, message=f"{GAVE_WAY}{reason}.{from_where}"
                 )

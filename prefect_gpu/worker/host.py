@@ -51,7 +51,7 @@ from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.run_spans import RunSpans
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.suspension import REFUSED, SUSPENDED, WORDS, refuse, suspends_itself
-from prefect_gpu.worker.time_held import keep_time_held
+from prefect_gpu.worker.time_held import keep_what_it_took
 
 # What is written of every launch waits for so long, unless the flow is known to have begun: on a slow disk its first
 # line would wait behind that.
@@ -365,10 +365,9 @@ class PrefectHost:
         with self.lane.urgent():
             outcome, message = await self._finalisation.finalise(run, report, api_was_away=api_was_away)
         if outcome is None and message == SUSPENDED:
-            done = run.record.progress.get("step") if run.record.request.preemptible else None
-            from_where = f" from step {done}" if done else ""
+            from_where = f" from step {run.saved_step}" if run.saved_step else ""
             self._log_for(run).info("Suspended: its devices are free. Once it is resumed, it carries on%s.", from_where)
-        await keep_time_held(self.asking, run, ends=outcome is not None)
+        await keep_what_it_took(self.asking, run, ends=outcome is not None)
         if outcome in ("failed", "crashed") and died_of_its_limit(run, report, message):
             self.intake.exhausted(run.run_id)
         self.intake.finalised(run.run_id)
@@ -381,7 +380,7 @@ class PrefectHost:
         if display is not None:
             await display.leave()
         with self.lane.urgent():
-            await keep_time_held(self.asking, run)
+            await keep_what_it_took(self.asking, run)
             waiting = await self._finalisation.give_way(run, reason)
         if waiting is None:
             return False

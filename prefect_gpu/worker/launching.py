@@ -40,6 +40,7 @@ from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.states import claim_was_clean
+from prefect_gpu.worker.time_held import taken_before
 
 _ENGINE = shlex.join([sys.executable, "-m", "prefect.engine"])
 _INSTANCE = (sys.executable, "-m", "prefect_gpu.instance")
@@ -120,6 +121,7 @@ class Launcher:
                 "in_time": in_time,
                 "features": {"gpus": job.request.gpus, "tags": sorted(flow_run.tags)}
                 | ({"named": job.request.features} if job.request.features else {}),
+                **taken_before(flow_run),
             },
             times={"submitted": job.submitted_at, "due": job.not_before},
         )

@@ -122,7 +122,7 @@ def notice_in(told: str, now: float, notice_s: float) -> float | None:
         return None
     if text.lower() in _IT_ENDS:
         return now + notice_s
-    if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text):
+    if re.fullmatch(r"\d{1,9}(\.\d{1,20})?", text):
         return now + float(text)
     if text[0] in "[{":
         try:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from rich.console import Console
+
+from prefect_gpu.cli.status_view import screen_of
 from prefect_gpu.page.server import PageServer
 from tests.cli.conftest import InProcess
-from tests.page.scene import Scene, a_run, three_nodes, waiting
+from tests.page.scene import Scene, a_run, large_pool, three_nodes, waiting
 
 
 @contextmanager
@@ -117,3 +122,15 @@ def test_names_are_no_markup(run_cli: InProcess, state: Path) -> None:
     with served(state, scene):
         done = run_cli("status")
     assert "[red]x[/blue]" in done.stdout and "[/]" in done.stdout
+
+
+@pytest.mark.parametrize(("width", "curve"), [(140, 16), (105, 8), (100, 0)])
+def test_curves_are_as_long_as_there_is_room_for_beside_whole_words(width: int, curve: int) -> None:
+    told = {"pool": "gpus", "url": "http://desk", **large_pool(time.time()).overview(0)}
+    with open(os.devnull, "w") as nowhere:
+        console = Console(record=True, width=width, file=nowhere)
+        console.print(screen_of(told))
+    lines = console.export_text().splitlines()
+    titles, run = (next(line for line in lines if word in line) for word in ("Device idle", "quick-fox-13"))
+    assert "Share  Cores  Loss" in titles and "…" not in run and run.rstrip().endswith("50 ms × 10")
+    assert sum(run.count(bar) for bar in "▁▂▃▄▅▆▇█") == curve, run

@@ -87,9 +87,13 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
     assert "offers no checkpoints" in (state.message or ""), state
     assert len(steps_of(trace)) == done, "it does nothing while it is suspended"
 
+    labels = (await pool.read(run)).labels
+    assert labels["prefect-gpu.held-s"] > 0, "its time limit counts on, whoever leads then"
+    took_s = json.loads(labels["prefect-gpu.took"])["device_s"]
+    pool.stop_workers()
+    pool.start_worker(virtual_devices="1")
     hurry.touch()
     await aresume_flow_run(run)
-    assert (await pool.read(run)).labels["prefect-gpu.held-s"] > 0, "its time limit counts on, whoever leads then"
     hold.touch()
     assert (await pool.until(other)).is_completed() and (await pool.until(run)).is_completed()
     assert result_of(trace) == undisturbed(STEPS)
@@ -99,6 +103,9 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
     assert (await pool.read(run)).run_count == 1, "no try is used up"
     rows = await pool.rows([run, other])
     assert sorted(row.outcome for row in rows) == ["completed", "completed"]
+    trained_s = rows[0].trained_s or 0.0
+    assert took_s > 0 and (rows[0].device_s or 0.0) > took_s + trained_s / 2, "what it took before counts, too"
+    assert (await pool.read(run)).labels["prefect-gpu.took"] == "", "should it be tried again, that is no part of it"
 
 
 async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool, tmp_path: Path) -> None:

@@ -138,6 +138,18 @@ def test_a_later_worker_goes_on_from_the_record() -> None:
     assert (kept.device_s, kept.energy_j, kept.cost) == (50.0, 140.0, pytest.approx(50.0))
 
 
+def test_what_the_owner_of_a_run_has_kept_of_it_counts_and_not_what_this_worker_remembers() -> None:
+    world, kept_of_it = World(3600.0), {"device_s": 40.0, "energy_j": 900.0, "energy_from": "gpu", "cost": 40.0}
+    run = world.begin("a", "GPU-1")
+    world.pass_time(10.0, GPU_1=100.0)
+    world.consumption.ended(run, world.now)
+    world.consumption.released(run, world.now, True)  # then another worker leads for a while, and lets it train on
+    again = world.begin("a", "GPU-1", known={"consumed": kept_of_it})
+    world.pass_time(5.0, GPU_1=20.0)
+    kept = world.end(again)
+    assert (kept.device_s, kept.energy_j, kept.cost) == (45.0, 920.0, pytest.approx(45.0))
+
+
 class Processors(CpuEnergy):
     """At the hardware border: what the kernel would count."""
 

@@ -268,3 +268,21 @@ def test_an_elastic_run_notes_what_it_did_on_its_devices_and_did_before_on_other
     steps, seconds = features["speeds"]["2"]
     assert steps == 20 and seconds == pytest.approx(1.0)
     assert "speeds" not in row(a_launch()).features, "a run that is not elastic has one speed"
+
+
+def test_a_run_carries_on_from_what_it_saved_and_not_from_what_it_did_after_that() -> None:
+    run = a_launch()
+    run.enter(T, 110.0, {"step": 0})
+    run.note(protocol.PROGRESS, 120.0, {"step": 40})
+    assert run.saved_step is None
+    run.note(protocol.CHECKPOINT, 121.0, {"step": 47, "path": "47", "bytes": 1, "seconds": 0.1})
+    run.note(protocol.PROGRESS, 130.0, {"step": 58})
+    run.note(protocol.CHECKPOINT, 131.0, {"step": 58, "error": "the disk is full"})
+    assert run.saved_step == 47 and run.record.progress["step"] == 58
+    run.enter(P, 140.0, {})  # a retry in its process that begins from nothing: its checkpoint is still there
+    run.enter(T, 141.0, {"step": 0})
+    assert run.saved_step == 47
+    restored = a_launch()
+    restored.enter(T, 110.0, {"step": 47})
+    restored.note(protocol.PROGRESS, 120.0, {"step": 50})
+    assert restored.saved_step == 47, "it is stopped before it has saved anything again"

@@ -11,6 +11,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from prefect_gpu.runtime.drivers.base import ExitReport, RunHandle
+from prefect_gpu.training import protocol
 from prefect_gpu.worker import asking as module
 from prefect_gpu.worker.finalisation import Finalisation, claim_words
 from prefect_gpu.worker.server_clock import ServerClock
@@ -154,6 +155,18 @@ async def test_a_run_that_gives_way_waits_by_the_clock_of_the_server() -> None:
     await Finalisation(asking(prefect), HOST_PREFIX, clock=clock).give_way(prefect.launch(), "another comes first")
     due = prefect.states[-1].state_details.scheduled_time
     assert due is not None and (due - datetime.now(timezone.utc)).total_seconds() < -3000
+
+
+@pytest.mark.parametrize("saved", [True, False])
+async def test_a_run_that_gives_way_is_told_the_step_of_its_checkpoint(saved: bool) -> None:
+    prefect = OneRun(Running())
+    run = prefect.launch()
+    if saved:
+        run.note(protocol.CHECKPOINT, 2.0, {"step": 47})
+    run.note(protocol.PROGRESS, 3.0, {"step": 58})
+    await finalisation(prefect).give_way(run, "another comes first")
+    told = prefect.states[-1].message or ""
+    assert told.endswith("another comes first. It carries on from step 47." if saved else "another comes first."), told
 
 
 @pytest.mark.parametrize("leaving", ["another comes first", ""])

@@ -30,6 +30,7 @@ LOGGER = logging.getLogger("tests.notice")
         '{"Events": []}': None,
         "true": 1030.0,
         " 12.5 ": 1012.5,
+        "11.251234567890123": 1011.251234567890123,  # as programs write the number that they have
         "2026-03-01T18:00:00Z": AT,
         "2026-03-01T19:00:00+01:00": AT,
         "Sun, 01 Mar 2026 18:00:00 GMT": AT,

@@ -7,7 +7,7 @@ starts again must not take out a GPU that its operator has put back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,18 @@ _HOT = (
     | pynvml.nvmlClocksEventReasonHwSlowdown
 )
 _UNCORRECTED, _VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
+
+
+def of_this_machine(devices: Iterable[str]) -> list[str] | None:
+    """Those of some UUIDs that the driver of this machine knows; None if it has no driver.
+
+    No two GPUs of the world have the same UUID: whoever is known here is here.
+    """
+    try:
+        nvml.open_session()
+    except pynvml.NVMLError as error:
+        return None if error.value in nvml_words.NO_DRIVER else []
+    return [device for device in devices if _is_here(device)]
 
 
 class DeviceWatch:
@@ -134,6 +146,14 @@ class DeviceWatch:
             self._told.discard((device, THERMAL))
         if self._hot[device] >= _HOT_LOOKS:
             yield Fault(device, THERMAL, "it is too hot, and slows itself down", False)
+
+
+def _is_here(device: str) -> bool:
+    try:
+        pynvml.nvmlDeviceGetHandleByUUID(device)
+    except pynvml.NVMLError as error:
+        return error.value in nvml_words.GPU_GONE  # it is here, and lost
+    return True
 
 
 def _by_gpu(devices: Sequence[str]) -> dict[str, list[str]]:

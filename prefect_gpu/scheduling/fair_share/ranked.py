@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from prefect_gpu.scheduling.fair_share.standing import BORROWED, GUARANTEED, LEFT_ALONE, Standing
+from prefect_gpu.scheduling.fair_share.standing import BORROWED, BORROWERS, GUARANTEED, LEFT_ALONE, OWED, Standing
 from prefect_gpu.scheduling.model.jobs import Job
 
 
@@ -35,6 +35,10 @@ def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence
 
     Who borrowed last gives back first: an owner that holds too much while others are owed something keeps the devices
     of its oldest runs, unless it has one waiting that it would rather run.
+
+    But as long as an owner has had nearly what it was owed, all of its runs beyond its guarantee count as owed, and
+    each is worth more or less by :meth:`.Standing.price`. So what may be strayed is spent where it ends trainings
+    soonest, and is paid back where that costs least: for somebody's short runs another waits with its long ones.
     """
     by_owner: dict[str, list[Unit]] = {}
     for unit in (*running, *waiting):
@@ -46,8 +50,17 @@ def rank_by_share(standing: Standing, running: Sequence[Unit], waiting: Sequence
             _oldest_keep(units, kinds)
     if claims:
         _oldest_first([unit for unit in running if kinds[id(unit)] == BORROWED])
+    prices = {owner: standing.price(owner) for owner in by_owner}
+    if any(kinds[id(unit)] == GUARANTEED for unit in waiting):
+        for owner, units in by_owner.items():  # also where those that borrow are no class of their own
+            given_back = [unit for unit in units if unit.job.active and kinds[id(unit)] in (OWED, BORROWED)]
+            if owner not in claims and any(kinds[id(unit)] == BORROWED for unit in given_back):
+                _oldest_first(given_back)
     for unit in (*running, *waiting):
-        kind = kinds[id(unit)]
+        kind, price = kinds[id(unit)], prices[unit.job.request.owner]
+        if price is not None:
+            unit.worth *= price if kind != BORROWED else price * BORROWERS
+            kind = OWED if kind == BORROWED else kind
         alone = unit.rank[1] == _LEFT_ALONE and kind != GUARANTEED
         unit.rank = (unit.rank[0], LEFT_ALONE if alone else kind, *unit.rank[1:])
 

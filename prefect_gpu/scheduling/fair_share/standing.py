@@ -21,8 +21,17 @@ MADE_UP_IN = 1 / 8
 LOOKS = 16.0
 """So many times in that time it is looked whose turn it is, though nothing happens."""
 
-TOLERATED = 0.04
+TOLERATED = 0.045
 """Of all that owners have had: by so little may what one has had differ from what it was owed."""
+
+STEEPNESS = 0.25
+"""How much it counts, within that, how far an owner has strayed: see :meth:`Standing.price`. The worth of a run goes
+with the root of the work that it still is: so one of a tenth of the work comes first until its owner has had too much,
+and the other's too little, by 82 % of what is tolerated."""
+
+BORROWERS = 0.9
+"""What the worth of a run is multiplied by if it would borrow: of runs that are nearly alike, those get the devices to
+whose owners they are owed now."""
 
 _EVEN = 1e-6  # devices: sums of parts are not exact
 
@@ -100,6 +109,24 @@ class Standing:
     def tolerated(self) -> float:
         """Device-seconds by which what an owner has had may differ from what it was owed."""
         return TOLERATED * sum(self.usage.had.values())
+
+    def price(self, owner: str) -> float | None:
+        """What the worth of an owner's runs is multiplied by, beside that of others; 1 if it has had what it was owed.
+
+        None: it has strayed by more than is tolerated, so that only turns count.
+
+        Example:
+            >>> from prefect_gpu.scheduling.model.shares import Shares
+            >>> usage = Usage()
+            >>> usage.remembered({"ada": 480.0, "bob": 520.0}, {"ada": 500.0, "bob": 500.0}, 0.0)
+            >>> standing = Standing(Shares(3600.0, ()), usage, 4, {}, {}, {})
+            >>> round(standing.price("ada"), 3), round(standing.price("bob"), 3)
+            (1.27, 0.788)
+        """
+        strayed, most = self.usage.behind(owner), self.tolerated
+        if abs(strayed) >= most:
+            return None
+        return float(((most + strayed) / (most - strayed)) ** STEEPNESS)
 
     def kind_of(self, owner: str, devices: float, sure: float | None = None) -> int:
         """What the last of so many devices are to their owner: guaranteed, owed, or borrowed.

@@ -83,3 +83,38 @@ def test_a_gpu_that_fell_off_the_bus_is_noticed_without_an_event(nvml: NvmlStub,
         nvml, ["GPU-0000", "GPU-0001"], [DRIVER, gpu(0), gpu(1)], [DRIVER, gpu(0), gpu(1, handle_error=code)]
     )
     assert told == [[], [("GPU-0001", "gone", True)]]
+
+
+BESIDE = """
+import asyncio, json, logging, os, pathlib
+from prefect_gpu.runtime import health_watch
+from prefect_gpu.runtime.cordons import Cordons
+from prefect_gpu.runtime.fleet import Fleet
+from prefect_gpu.scheduling.model.cluster import Device, Node
+health_watch._AGAIN_S = 0.01
+state = pathlib.Path(os.environ["NVML_STUB_STATE"])
+fleet, cordons = Fleet(), Cordons(state.parent / "cordons")
+(state.parent / "cordons").mkdir()
+
+async def main():
+    watch = health_watch.HealthWatch(cordons, fleet, logging.getLogger("watch"))
+    watching = asyncio.ensure_future(watch.run_beside())
+    await asyncio.sleep(0.05)  # no node is known yet
+    devices = [Device(name, "H100", 80) for name in ("GPU-0000", "GPU-0001")]
+    fleet.change([Node("here", tuple(devices), (0,)), Node("other", (Device("GPU-9999", "H100", 80),), (0,))])
+    while not cordons.read() and not watching.done():
+        await asyncio.sleep(0.02)
+    print(json.dumps([{name: one.reason for name, one in cordons.read().items()}, watching.done()]))
+
+asyncio.run(main())
+"""
+
+
+def test_where_runs_are_in_containers_the_gpus_of_this_machine_are_watched_and_no_others(nvml: NvmlStub) -> None:
+    cordoned, over = nvml.says(DRIVER, gpu(0), gpu(1), "event|gpu=1|xid=79").run(BESIDE)
+    assert cordoned == {"GPU-0001": "it has fallen off the bus (Xid 79)"}, "GPU-9999 is elsewhere, and not gone"
+    assert not over
+
+
+def test_where_runs_are_in_containers_and_this_machine_has_no_gpu_nothing_is_watched(nvml: NvmlStub) -> None:
+    assert nvml.says("driver|init=9").run(BESIDE) == [{}, True]

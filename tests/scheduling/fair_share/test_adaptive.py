@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from prefect_gpu.scheduling.model import events as ev
 from prefect_gpu.scheduling.model.abilities import Abilities, Preemption
-from prefect_gpu.scheduling.model.instructions import Hold
+from prefect_gpu.scheduling.model.instructions import Hold, Preempt
 from prefect_gpu.scheduling.model.jobs import Estimate, Request
 from prefect_gpu.scheduling.model.shares import Share, Shares
 from tests.scheduling.world import World, node
@@ -91,6 +93,29 @@ def test_devices_are_divided_by_weight() -> None:
     starts(world, "ada", 8)
     stopped(world)
     assert (held(world, "ada"), held(world, "bob")) == (5, 3)
+
+
+@pytest.mark.parametrize(("length_s", "share"), [(HOUR / 6, 4), (25 * HOUR, 3)])
+def test_short_runs_may_take_the_devices_of_long_ones_until_that_was_too_much(length_s: float, share: int) -> None:
+    world = pool(devices=4)
+    for number in range(4):
+        world.submit(f"ada{number}", request=run("ada"), estimate=Estimate(50 * HOUR, launching_s=10.0))
+    world.train(*list(world.places))
+    world.wait(24 * HOUR)
+    for number in range(60):
+        for said in world.submit(f"bob{number}", request=run("bob"), estimate=Estimate(length_s, launching_s=10.0)):
+            if isinstance(said, Preempt):
+                world.handle(ev.JobStopped(said.job))
+    assert held(world, "bob") == share, "it is owed two, and a third may make up for what it might have too little"
+    lost_s = 0.0  # of ada, in device-seconds
+    while held(world, "ada") < 2 and lost_s < 10 * HOUR:
+        bobs = [job for job in world.places if job.startswith("bob")]
+        world.train(*bobs)
+        world.wait(length_s)
+        lost_s += (2 - held(world, "ada")) * length_s
+        world.end(*bobs)
+        stopped(world)
+    assert lost_s < 5 * HOUR, "4.5 % of what both have had is some three hours of a device"
 
 
 def test_a_limit_is_never_exceeded_though_devices_are_free() -> None:
