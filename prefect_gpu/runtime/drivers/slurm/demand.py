@@ -32,7 +32,7 @@ class Held:
         busy: Whether something runs in it.
         idle_s: For how long nobody has needed it.
         left_s: Until its end.
-        used: Whether it was for one run, which has begun.
+        used: Whether it takes no more runs: it was for one, which has begun, or its node is drained.
     """
 
     name: str
