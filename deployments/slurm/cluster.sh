@@ -16,7 +16,7 @@
 #
 # What many clusters have, and this one only if it is asked for, from the environment of its first `start`:
 #
-#   ACCOUNTING=1  slurmdbd, on a MariaDB of the cluster's own (packages: slurmdbd mariadb-server-core), with two accounts:
+#   ACCOUNTING=1  slurmdbd, on a MariaDB of the cluster's own (packages: slurmdbd mariadb-server-core mariadb-client-core), with two accounts:
 #                 `lab`, whose QOS `two-gpus` lends two GPUs to each user at once, and `guests`, who have two together.
 #                 `accounting-stop` and `accounting-start` take slurmdbd away and bring it back.
 #   MEMORY=1      Slurm counts main memory, and ends jobs that take more of it than they have asked for.
@@ -133,6 +133,7 @@ END
       echo "AccountingStorageType=accounting_storage/slurmdbd"
       echo "AccountingStorageHost=$subnet.1"
       echo "AccountingStoragePort=$((port + 1))"
+      echo "AccountingStoragePass=$folder/run/munge.socket" # of munge, which takes the place of a password
       echo "AccountingStorageTRES=gres/gpu"
       echo "AccountingStorageEnforce=associations,limits,qos"
     else
@@ -209,22 +210,19 @@ END
   )
   MYSQL_UNIX_PORT="$folder/run/database.socket" slurmdbd </dev/null # it finds its configuration beside slurm.conf
   wait_until "slurmdbd" sacctmgr --noheader list cluster
-  [[ -n $(sacctmgr --noheader list cluster "$prefix") ]] || sacctmgr --immediate --quiet add cluster "$prefix"
+  [[ -n $(sacctmgr --noheader list cluster "$prefix") ]] || sacctmgr --immediate add cluster "$prefix" >/dev/null
 }
 
 name_accounts() { # once slurmctld has said what there is to be counted
   [[ -n $(sacctmgr --noheader list account lab) ]] && return 0
-  wait_until "slurmctld's word to slurmdbd" counts_gpus
-  sacctmgr --immediate --quiet add qos two-gpus set MaxTRESPerUser=gres/gpu=2
-  sacctmgr --immediate --quiet add account lab cluster="$prefix"
-  sacctmgr --immediate --quiet add account guests cluster="$prefix" set GrpTRES=gres/gpu=2
-  sacctmgr --immediate --quiet add user root account=lab cluster="$prefix" set qos=normal,two-gpus
-  sacctmgr --immediate --quiet add user root account=guests cluster="$prefix"
+  wait_until "slurmctld's word to slurmdbd" bash -c "sacctmgr --noheader list tres | grep gpu"
+  sacctmgr --immediate add qos two-gpus MaxTRESPerUser=gres/gpu=2 >/dev/null
+  sacctmgr --immediate add account lab cluster="$prefix" >/dev/null
+  sacctmgr --immediate add account guests cluster="$prefix" GrpTRES=gres/gpu=2 >/dev/null
+  sacctmgr --immediate add user root account=lab cluster="$prefix" qos=normal,two-gpus >/dev/null
+  sacctmgr --immediate add user root account=guests cluster="$prefix" >/dev/null
 }
 
-counts_gpus() {
-  sacctmgr --noheader list tres | grep -q gpu
-}
 
 start_rest() {
   alive "$folder/run/slurmrestd.pid" && return 0
@@ -239,7 +237,7 @@ wait_until() { # what for, and what shows that it is there
   local what=$1
   shift
   for _ in $(seq 300); do
-    "$@" &>/dev/null && return 0
+    timeout 10 "$@" &>/dev/null && return 0
     sleep 0.1
   done
   fail "$what does not come up; see $folder/log"
@@ -295,7 +293,7 @@ case $what in
     done
     if ((accounting)); then
       for program in slurmdbd mariadbd mariadb-install-db sacctmgr; do
-        command -v "$program" >/dev/null || fail "$program is missing: apt-get install slurmdbd mariadb-server-core"
+        command -v "$program" >/dev/null || fail "$program is missing: apt-get install slurmdbd mariadb-server-core mariadb-client-core"
       done
     fi
     if ((rest)); then
