@@ -207,6 +207,10 @@ StorageHost=localhost
 StorageUser=root
 StorageLoc=slurm
 END
+    if ((rest)); then
+      echo "AuthAltTypes=auth/jwt" >>"$folder/slurmdbd.conf"
+      echo "AuthAltParameters=jwt_key=$folder/jwt.key" >>"$folder/slurmdbd.conf"
+    fi
   )
   MYSQL_UNIX_PORT="$folder/run/database.socket" slurmdbd </dev/null # it finds its configuration beside slurm.conf
   wait_until "slurmdbd" sacctmgr --noheader list cluster
@@ -224,12 +228,15 @@ name_accounts() { # once slurmctld has said what there is to be counted
 }
 
 
-start_rest() {
+start_rest() { # two of them: one that uses tokens uses nothing else
   alive "$folder/run/slurmrestd.pid" && return 0
   rm -f "$folder/run/rest.socket"
-  SLURMRESTD_SECURITY=disable_user_check slurmrestd -f "$folder/slurm.conf" -a rest_auth/local,rest_auth/jwt \
-    "unix:$folder/run/rest.socket" "$subnet.1:6832" >"$folder/log/slurmrestd.log" 2>&1 </dev/null &
+  SLURMRESTD_SECURITY=disable_user_check slurmrestd -f "$folder/slurm.conf" -a rest_auth/local \
+    "unix:$folder/run/rest.socket" >"$folder/log/slurmrestd.log" 2>&1 </dev/null &
   echo $! >"$folder/run/slurmrestd.pid"
+  SLURMRESTD_SECURITY=disable_user_check SLURM_JWT=daemon slurmrestd -f "$folder/slurm.conf" -a rest_auth/jwt \
+    "$subnet.1:6832" >"$folder/log/slurmrestd-tokens.log" 2>&1 </dev/null &
+  echo $! >"$folder/run/slurmrestd-tokens.pid"
   wait_until "slurmrestd" test -S "$folder/run/rest.socket"
 }
 
@@ -319,6 +326,7 @@ case $what in
       ip link delete "$prefix$number-h" 2>/dev/null || true
     done
     end "$folder/run/slurmrestd.pid"
+    end "$folder/run/slurmrestd-tokens.pid"
     end "$folder/run/slurmdbd.pid"
     end "$folder/run/mariadbd.pid"
     end "$folder/run/munged.pid"

@@ -10,6 +10,7 @@ import asyncio
 import getpass
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from prefect_gpu.runtime.drivers.slurm.rest_words import (
 
 _ANSWER_S = 30.0
 _UNIX = "unix://"
+_UNHEARD_OF = "Nothing found"  # by slurmdbd, of a job's number
+_NO_REASON = "Unspecified error"  # all that is said if slurmctld does not answer, or does not take the token
 _OVER_ALREADY = ("already completing or completed", "Invalid job id")
 _LIFETIME_S = 3600
 
@@ -44,6 +47,7 @@ class Token:
         self._file = file
         self._env = {**os.environ} | ({"SLURM_CONF": str(conf)} if conf else {})
         self._made = ""
+        self._renew_at = 0.0
 
     async def read(self) -> str:
         """The token.
@@ -58,8 +62,9 @@ class Token:
                 raise SlurmError(f"The token for slurmrestd cannot be read: {error}") from None
         if given := os.environ.get("SLURM_JWT"):
             return given
-        if not self._made:
+        if not self._made or time.monotonic() > self._renew_at:
             self._made = await self._make()
+            self._renew_at = time.monotonic() + _LIFETIME_S / 2
         return self._made
 
     def refused(self) -> None:
@@ -150,7 +155,13 @@ class SlurmRest:
     async def _ends(self, ids: list[str]) -> Mapping[str, JobEnd]:
         found = {}
         for number in ids:
-            for job in (await self._ask_once("GET", "slurmdb", f"job/{number}")).get("jobs") or ():
+            try:
+                told = await self._ask_once("GET", "slurmdb", f"job/{number}")
+            except SlurmError as error:
+                if _UNHEARD_OF in str(error):
+                    continue
+                raise
+            for job in told.get("jobs") or ():
                 if (end := end_of(job)) is not None:
                     found[number] = end
         return found
@@ -196,12 +207,20 @@ class SlurmRest:
         if not isinstance(told, dict):
             raise SlurmError(f"slurmrestd answers {answer.status_code} {answer.reason_phrase}")
         if words := _complaints(told):
-            raise error_of(words)
+            if _NO_REASON not in words:
+                raise error_of(words)
+            if self._token is None:
+                raise SlurmAway(f"{words} (does slurmctld run?)")
+            self._token.refused()
+            raise SlurmAway(f"{words} (does slurmctld run, and is the token still good?)")
         if answer.is_error:
             raise SlurmError(f"slurmrestd answers {answer.status_code} {answer.reason_phrase}")
         return told
 
 
 def _complaints(told: Mapping[str, Any]) -> str:
-    said = (str(one.get("error") or one.get("description") or one) for one in told.get("errors") or ())
+    said = (
+        ": ".join(dict.fromkeys(str(one[key]) for key in ("description", "error") if one.get(key)))
+        for one in told.get("errors") or ()
+    )
     return "; ".join(dict.fromkeys(said))

@@ -13,7 +13,7 @@ import pytest
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.conformance import until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
-from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmAway, SlurmError, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, JobEnd, SlurmAway, SlurmError, SlurmJob
 from prefect_gpu.runtime.drivers.slurm.rest import SlurmRest, Token
 from tests.runtime.drivers.slurm.conftest import SHAPE
 
@@ -38,7 +38,10 @@ def by_token_of_its_own(lab: SlurmLab, folder: Path) -> Cluster:
     return SlurmRest(lab.rest_url, Token(conf=lab.conf), patience_s=1.0)
 
 
-@pytest.fixture(params=[by_commands, by_socket, by_token_in_a_file, by_token_of_its_own])
+WAYS = (by_commands, by_socket, by_token_in_a_file, by_token_of_its_own)
+
+
+@pytest.fixture(params=WAYS)
 async def cluster(served_slurm: SlurmLab, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     yield request.param(served_slurm, tmp_path)
     await until(lambda: not served_slurm.queue())
@@ -56,11 +59,18 @@ class Jobs:
         options = shape.options(PREFIX + name, self._folder / "log")  # type: ignore[attr-defined]
         return await self._cluster.submit(self.script, options)
 
-    async def until(self, number: str, *states: str) -> SlurmJob:
+    async def until(self, number: str, state: str, reason: str = "") -> SlurmJob:
         while True:
             found = {job.id: job for job in await self._cluster.jobs(PREFIX)}
-            if number in found and found[number].state in states:
-                return found[number]
+            job = found.get(number)
+            if job is not None and job.state == state and reason in job.reason:
+                return job
+            await asyncio.sleep(0.1)
+
+    async def end_of(self, number: str) -> JobEnd:
+        while True:
+            if (end := (await self._cluster.ends([number, "4000000"])).get(number)) is not None:
+                return end
             await asyncio.sleep(0.1)
 
 
@@ -75,44 +85,40 @@ async def test_a_job_begins_waits_for_a_limit_and_is_cancelled(cluster: Cluster,
     assert began.name == f"{PREFIX}first" and began.runs and not began.waits
     assert began.starts_at is not None and began.ends_at == began.starts_at + LIMITED.minutes * 60
     second = await jobs.submit("second")
-    while (waits := await jobs.until(second, "PENDING")).reason != "QOSMaxGRESPerUser":
-        await asyncio.sleep(0.1)
+    waits = await jobs.until(second, "PENDING", "QOSMaxGRESPerUser")
     assert waits.waits and waits.ends_at is None
     assert not [job for job in await cluster.jobs("other-pool-") if job.id in (first, second)]
     await cluster.cancel([first, second])
     for number in (first, second):
         assert (await jobs.until(number, "CANCELLED")).ends_at is not None
     await cluster.cancel([first])  # it is over
-    while first not in (ends := await cluster.ends([first, "4000000"])):
-        await asyncio.sleep(0.1)
-    assert ends[first].state == "CANCELLED by root" and not ends[first].out_of_memory
+    assert await jobs.end_of(first) == JobEnd("CANCELLED by root")
 
 
 async def test_what_slurm_refuses_is_said_in_its_words(cluster: Cluster, jobs: Jobs) -> None:
     with pytest.raises(SlurmError, match="partition") as refused:
         await jobs.submit("refused", dataclasses.replace(LIMITED, partition="nowhere"))
     assert not refused.value.away
-    with pytest.raises(SlurmError, match="qos|QOS"):
+    with pytest.raises(SlurmError, match=r"qos|QOS"):
         await jobs.submit("refused", dataclasses.replace(LIMITED, qos="unheard-of"))
 
 
-async def test_a_controller_that_is_away_is_no_refusal(cluster: Cluster, jobs: Jobs, served_slurm: SlurmLab) -> None:
-    name = await cluster.cluster_name()
+async def test_a_controller_that_is_away_is_no_refusal(served_slurm: SlurmLab, tmp_path: Path) -> None:
+    clusters = [ask(served_slurm, tmp_path) for ask in WAYS]
+    names = [await cluster.cluster_name() for cluster in clusters]
+    await asyncio.gather(*(cluster.jobs(PREFIX) for cluster in clusters))  # who needs a token has one
     served_slurm.script("controller-stop")
     try:
-        with pytest.raises(SlurmAway):
-            await cluster.jobs(PREFIX)
-        with pytest.raises(SlurmAway):
-            await jobs.submit("unheard")
+        asked = [cluster.jobs(PREFIX) for cluster in clusters]
+        submitted = [Jobs(cluster, tmp_path).submit("unheard") for cluster in clusters]
+        answers = await asyncio.gather(*asked, *submitted, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [SlurmAway] * (2 * len(WAYS)), answers
     finally:
         served_slurm.script("controller-start")
-    while True:
-        try:
-            assert await cluster.cluster_name() == name
-            break
-        except SlurmAway:
-            await asyncio.sleep(0.1)
-    assert await cluster.partitions() == {"train": "up", "urgent": "up"}
+        served_slurm.script("start")  # it waits for the nodes
+    assert [await cluster.cluster_name() for cluster in clusters] == names
+    for cluster in clusters:
+        assert await cluster.partitions() == {"train": "up", "urgent": "up"}
 
 
 async def test_a_drained_node_is_told_with_the_reason(cluster: Cluster, served_slurm: SlurmLab) -> None:
@@ -132,7 +138,7 @@ async def test_a_server_that_is_not_there_is_away_and_a_wrong_token_is_refused(
     with pytest.raises(SlurmAway, match="slurmrestd does not answer"):
         await SlurmRest(f"unix://{tmp_path / 'nobody'}", patience_s=0.0).jobs(PREFIX)
     (tmp_path / "token").write_text("SLURM_JWT=of another cluster")
-    with pytest.raises(SlurmError, match="does not take the token"):
-        await SlurmRest(served_slurm.rest_url, Token(tmp_path / "token")).jobs(PREFIX)
+    with pytest.raises(SlurmError, match="is the token still good"):
+        await SlurmRest(served_slurm.rest_url, Token(tmp_path / "token"), patience_s=0.0).jobs(PREFIX)
     with pytest.raises(SlurmError, match="token for slurmrestd cannot be read"):
         await SlurmRest(served_slurm.rest_url, Token(tmp_path / "none")).jobs(PREFIX)
