@@ -172,7 +172,7 @@ class Pilots:
                     pilot.record = record
                     self._write(pilot)
                 continue
-            over.append((pilot, self._remember(pilot.record.job, _over(pilot.record, job, end))))
+            over.append((pilot, self._remember(pilot.record.job, how_it_ended(pilot.record, job, end))))
             if job is not None and job.state in _FAILED and not (pilot.begun or pilot.given_back):
                 self._failed(pilot, job)
             self._forget(pilot)
@@ -194,7 +194,7 @@ class Pilots:
             number: Slurm's, of its job.
         """
         if number not in self._ended and (end := (await self._client.ends([number])).get(number)) is not None:
-            self._remember(number, _over(words.Record("", "", job=number), None, end))
+            self._remember(number, how_it_ended(words.Record("", "", job=number), None, end))
         return self._ended.get(number)
 
     def _remember(self, number: str, over: Over) -> Over:
@@ -264,7 +264,7 @@ class Pilots:
         self.trouble = trouble
 
 
-def _over(record: words.Record, job: SlurmJob | None, end: JobEnd | None) -> Over:
+def how_it_ended(record: words.Record, job: SlurmJob | None, end: JobEnd | None) -> Over:
     """How an allocation ended, of which Slurm's queue shows this, and its accounting that."""
     number, of = record.job or "?", f" of the shape {record.shape!r}" if record.shape else ""
     if (job is not None and job.state == OUT_OF_MEMORY) or (end is not None and end.out_of_memory):
