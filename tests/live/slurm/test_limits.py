@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tests.live.pool import eventually
+from tests.live.pool import DEADLINE_S, eventually
 from tests.live.slurm.conftest import SlurmPool
 
 
@@ -39,3 +40,45 @@ async def test_a_run_is_told_which_limit_of_its_account_it_waits_for(
     (tmp_path / "go").touch()
     for run_id in (first, second):
         assert (await served_pool.until(run_id)).is_completed()
+
+
+@pytest.mark.full
+async def test_a_run_that_takes_too_much_memory_crashes_with_what_to_do_and_is_not_started_for_ever(
+    served_pool: SlurmPool, tmp_path: Path
+) -> None:
+    """Though it is preemptible: what Slurm takes away because of the run itself, it would take away again."""
+    await served_pool.allow({"memory": "1500M", "maximum": 1})
+    served_pool.start_worker(warm_start="false")
+    run_id = await served_pool.submit(
+        "eats_memory", mebibytes=3000, hold=str(tmp_path / "never"), job_variables={"preemptible": True}
+    )
+    state = await served_pool.until(run_id)
+    assert state.is_crashed(), state
+    assert "OUT_OF_MEMORY" in (state.message or "") and "`memory`" in (state.message or "")
+    assert served_pool.noted()[str(run_id)] == 1
+
+
+@pytest.mark.full
+async def test_a_drained_node_lets_its_run_end_and_takes_no_other_one(served_pool: SlurmPool, tmp_path: Path) -> None:
+    """The pool asks the cluster by slurmrestd here, and the run does not see it."""
+    await served_pool.allow({"maximum": 2}, rest=served_pool.lab.rest_socket)
+    worker = served_pool.start_worker()
+    first = await served_pool.submit("train", job_variables={"gpus": 1}, hold=str(tmp_path / "go"))
+    await served_pool.until(first, "Training")
+    node = await served_pool.node(first)
+    served_pool.lab.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=a new fan")
+    try:
+        await asyncio.to_thread(worker.wait_for_output, f"{node} is drained (a new fan", timeout_s=DEADLINE_S)
+        second = await served_pool.submit("train", job_variables={"gpus": 1})  # there is a free device beside the first
+        assert (await served_pool.until(second)).is_completed()
+        assert await served_pool.node(second) in set(served_pool.lab.nodes) - {node}
+        other = next(one for one in served_pool.lab.nodes if one != node)
+        served_pool.lab.command("scontrol", "update", f"NodeName={other}", "State=DRAIN", "Reason=a new fan")
+        third = await served_pool.submit("train", job_variables={"gpus": 2})
+        await said_of(served_pool, third, "waits for ReqNodeNotAvail")
+        (tmp_path / "go").touch()
+        assert (await served_pool.until(first)).is_completed()
+    finally:
+        for name in served_pool.lab.nodes:
+            served_pool.lab.command("scontrol", "update", f"NodeName={name}", "State=UNDRAIN")
+    assert (await served_pool.until(third)).is_completed()
