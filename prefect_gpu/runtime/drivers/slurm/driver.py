@@ -321,6 +321,7 @@ class SlurmDriver(Driver):
         if not node:
             return None
         if (report := ended_with(run_dir, self._logger.error)) is not None:
+            report = await self._loss_of(run_id, node) if report.lost else report
             return EndedHandle(run_id, node, report, **facts_of(run_dir))
         lent = self._lent_node(node)
         connecting = [task for agent, task in self._describing.items() if self._runs_in(agent, node)]
@@ -334,16 +335,19 @@ class SlurmDriver(Driver):
             if not (run_dir / supervisor.PROCESS).exists():
                 await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True})
                 return None
-            over = await self._pilots.end_of(node.rpartition(".")[2])
-            over = over or Over(f"The allocation of its node {node} has ended.")
-            report = lost(over.why, carries_on=_run_of(run_id) not in self._guilty(over, run_id, alone=False))
-            return EndedHandle(run_id, node, report, **facts_of(run_dir))
+            return EndedHandle(run_id, node, await self._loss_of(run_id, node), **facts_of(run_dir))
         told = await self._hub.ask(lent.agent, words.ADOPT, run_id=run_id, run_dir=str(run_dir))
         if not told:
             return None
         output = run_dir / supervisor.OUTPUT
         offset = output.stat().st_size if output.exists() else 0
         return self._follow(run_id, run_dir, node, lent, told, offset, run_id, True)
+
+    async def _loss_of(self, run_id: str, node: str) -> ExitReport:
+        """The end of a run that was found after its allocation had ended."""
+        over = await self._pilots.end_of(node.rpartition(".")[2])
+        over = over or Over(f"The allocation of its node {node} has ended.")
+        return lost(over.why, carries_on=_run_of(run_id) not in self._guilty(over, run_id, alone=False))
 
     def _runs_in_any(self, node: str) -> bool:
         return any(pilot.record.job == node.rpartition(".")[2] for pilot in self._pilots.all.values())

@@ -7,12 +7,14 @@ written down is cancelled, and an entry that no job has is removed.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import math
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -38,6 +40,7 @@ _REFUSED_S = 30.0  # from a refusal to the next try
 _LONGEST_REFUSED_S = 600.0  # if allocations fail at once, again and again
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL")  # other ends say nothing of our script
 _SHOWN = 300  # characters of a log
+_MEMORY_RAN_OUT = ("exceeded memory limit", "Exceeded job memory limit", "oom-kill event", "oom_kill event")
 _REMEMBERED = 1000  # ends of allocations
 
 
@@ -172,7 +175,8 @@ class Pilots:
                     pilot.record = record
                     self._write(pilot)
                 continue
-            over.append((pilot, self._remember(pilot.record.job, how_it_ended(pilot.record, job, end))))
+            ended = how_it_ended(pilot.record, job, end, await asyncio.to_thread(self._log_of, pilot))
+            over.append((pilot, self._remember(pilot.record.job, ended)))
             if job is not None and job.state in _FAILED and not (pilot.begun or pilot.given_back):
                 self._failed(pilot, job)
             self._forget(pilot)
@@ -212,7 +216,7 @@ class Pilots:
     def _failed(self, pilot: Pilot, job: SlurmJob) -> None:
         """Its script, or its agent, does not work there. Nor would the next one: Slurm is spared it for a while."""
         log = self._folder / f"{pilot.name}.log"
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
+        lines = [line.strip() for line in self._log_of(pilot)]
         told = [line for line in lines if line and not line.startswith("srun: ")]  # which only counts exit codes
         last = told[-1] if told else ""
         said = f": {last[-_SHOWN:]}" if last else ", and the node does not see this folder, or nothing was said"
@@ -222,6 +226,11 @@ class Pilots:
             f"Slurm's job {job.id}, an allocation of the shape {pilot.record.shape!r}, has ended before its agent has "
             f"connected ({job.state}; {log}){said}"
         )
+
+    def _log_of(self, pilot: Pilot) -> list[str]:
+        with contextlib.suppress(OSError):
+            return (self._folder / f"{pilot.name}.log").read_text(errors="replace").splitlines()
+        return []
 
     def dedicate(self, pilot: Pilot, run: str) -> bool:
         """Let an allocation be for this run alone; False: it is for another one."""
@@ -264,17 +273,18 @@ class Pilots:
         self.trouble = trouble
 
 
-def how_it_ended(record: words.Record, job: SlurmJob | None, end: JobEnd | None) -> Over:
-    """How an allocation ended, of which Slurm's queue shows this, and its accounting that."""
+def how_it_ended(record: words.Record, job: SlurmJob | None, end: JobEnd | None, log: Sequence[str] = ()) -> Over:
+    """How an allocation ended, of which Slurm's queue shows this, its accounting that, and its output more."""
+    state = end.state if end is not None else job.state if job is not None else "not in Slurm's queue any more"
+    # Where it is not the kernel that ends what takes too much, the job has only failed, and its output says why.
+    told = state == "FAILED" and any(sign in line for line in log for sign in _MEMORY_RAN_OUT)
     number, of = record.job or "?", f" of the shape {record.shape!r}" if record.shape else ""
-    if (job is not None and job.state == OUT_OF_MEMORY) or (end is not None and end.out_of_memory):
+    if told or (job is not None and job.state == OUT_OF_MEMORY) or (end is not None and end.out_of_memory):
         why = (
-            f"Its allocation, Slurm's job {number}{of}, has ended with OUT_OF_MEMORY: what ran in it took more main "
-            "memory than Slurm had given it. Give the shape more `memory` in the block gpu-slurm, or load less data at "
-            "once."
+            f"Its allocation, Slurm's job {number}{of}, ran out of main memory (OUT_OF_MEMORY): what ran in it took "
+            "more than Slurm had given it. Give the shape more `memory` in the block gpu-slurm, or load less at once."
         )
         return Over(why, out_of_memory=True)
-    state = end.state if end is not None else job.state if job is not None else "not in Slurm's queue any more"
     return Over(f"Its allocation, Slurm's job {number}, has ended: {state}.")
 
 

@@ -48,7 +48,8 @@ def make_spec(tmp_path: Path) -> MakeSpec:
 async def folder(tmp_path: Path, served_slurm: SlurmLab) -> AsyncIterator[Path]:
     """Of the allocations of a pool. After the test, nothing is left of them."""
     yield tmp_path / f"allocations-{os.getpid()}"
-    served_slurm.command("scancel", "--quiet", *served_slurm.queue())
+    if left := served_slurm.queue():
+        served_slurm.command("scancel", "--quiet", *left)
     await until(lambda: not served_slurm.queue())
 
 
@@ -130,7 +131,7 @@ async def test_a_run_that_takes_more_memory_than_its_allocation_has_ends_and_its
         for handle in handles:
             report = await handle.wait()
             assert report.carries_on and report.lost, report
-            assert "has ended with OUT_OF_MEMORY" in report.cause
+            assert "ran out of main memory (OUT_OF_MEMORY)" in report.cause
         await pool.until(lambda: not pool.nodes)
         again = make_spec(TAKES)
         [handle] = await run_in_one(pool, again)

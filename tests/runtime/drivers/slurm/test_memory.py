@@ -42,7 +42,16 @@ def test_of_whom_nobody_knows_whether_it_was_alone_is_given_another_chance() -> 
 def test_memory_that_ran_out_is_told_with_what_to_do(job: SlurmJob | None, end: JobEnd | None) -> None:
     over = how_it_ended(RECORD, job, end)
     assert over.out_of_memory
-    assert "job 7 of the shape 'small', has ended with OUT_OF_MEMORY" in over.why and "`memory`" in over.why
+    assert "job 7 of the shape 'small', ran out of main memory (OUT_OF_MEMORY)" in over.why and "`memory`" in over.why
+
+
+def test_where_slurm_only_says_that_the_job_has_failed_its_output_tells_why() -> None:
+    failed = SlurmJob("7", "n", "FAILED")
+    said = "slurmstepd-n1: error: StepId=7.0 exceeded memory limit (1082317824 > 209715200), being killed"
+    assert how_it_ended(RECORD, failed, None, ["training", said]).out_of_memory
+    assert not how_it_ended(RECORD, failed, None, ["training"]).out_of_memory
+    cancelled = SlurmJob("7", "n", "CANCELLED")  # a run of it was ended by the kernel, long before
+    assert not how_it_ended(RECORD, cancelled, None, [said]).out_of_memory
 
 
 def test_what_the_accounting_knows_goes_before_what_the_queue_shows() -> None:
