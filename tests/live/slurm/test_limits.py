@@ -74,8 +74,9 @@ async def test_a_drained_node_lets_its_run_end_and_takes_no_other_one(served_poo
         assert await served_pool.node(second) in set(served_pool.lab.nodes) - {node}
         other = next(one for one in served_pool.lab.nodes if one != node)
         served_pool.lab.command("scontrol", "update", f"NodeName={other}", "State=DRAIN", "Reason=a new fan")
+        await asyncio.to_thread(worker.wait_for_output, f"{other} is drained (a new fan", timeout_s=DEADLINE_S)
         third = await served_pool.submit("train", job_variables={"gpus": 2})
-        await said_of(served_pool, third, "waits for ReqNodeNotAvail")
+        await said_of(served_pool, third, "waits for Nodes required for job are DOWN, DRAINED")
         (tmp_path / "go").touch()
         assert (await served_pool.until(first)).is_completed()
     finally:

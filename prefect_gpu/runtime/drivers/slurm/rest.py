@@ -206,6 +206,8 @@ class SlurmRest:
             told = None
         if not isinstance(told, dict):
             raise SlurmError(f"slurmrestd answers {answer.status_code} {answer.reason_phrase}")
+        if told.get("job_id"):  # it was submitted, and cannot start now, which is no refusal
+            return told
         if words := _complaints(told):
             if _NO_REASON not in words:
                 raise error_of(words)

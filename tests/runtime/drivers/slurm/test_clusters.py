@@ -121,14 +121,20 @@ async def test_a_controller_that_is_away_is_no_refusal(served_slurm: SlurmLab, t
         assert await cluster.partitions() == {"train": "up", "urgent": "up"}
 
 
-async def test_a_drained_node_is_told_with_the_reason(cluster: Cluster, served_slurm: SlurmLab) -> None:
-    node = served_slurm.nodes[0]
-    served_slurm.command("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=a new fan")
+async def test_drained_nodes_are_told_with_the_reason_and_a_job_waits_for_them(
+    cluster: Cluster, jobs: Jobs, served_slurm: SlurmLab
+) -> None:
+    nodes = ",".join(served_slurm.nodes)
+    served_slurm.command("scontrol", "update", f"NodeName={nodes}", "State=DRAIN", "Reason=a new fan")
     try:
         drained = await cluster.drained()
-        assert list(drained) == [node] and drained[node].startswith("a new fan")
+        assert sorted(drained) == sorted(served_slurm.nodes)
+        assert all(reason.startswith("a new fan") for reason in drained.values())
+        number = await jobs.submit("waits")
+        await jobs.until(number, "PENDING", "DRAINED")
+        await cluster.cancel([number])
     finally:
-        served_slurm.command("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        served_slurm.command("scontrol", "update", f"NodeName={nodes}", "State=UNDRAIN")
     assert not await cluster.drained()
 
 
