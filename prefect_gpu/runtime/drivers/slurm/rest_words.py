@@ -95,7 +95,7 @@ def job_of(told: Mapping[str, Any]) -> SlurmJob:
         str(told["job_id"]),
         str(told.get("name", "")),
         state_of(told.get("job_state")),
-        str(told.get("state_reason") or "None"),
+        str(told.get("state_description") or told.get("state_reason") or "None"),  # as squeue does
         _seconds(told.get("end_time")),
         _seconds(told.get("start_time")),
     )
