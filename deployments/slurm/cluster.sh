@@ -21,7 +21,7 @@
 #                 `accounting-stop` and `accounting-start` take slurmdbd away and bring it back.
 #   MEMORY=1      Slurm counts main memory, and ends jobs that take more of it than they have asked for.
 #   REST=1        slurmrestd (packages: slurmrestd slurm-wlm-jwt-plugin) on the socket run/rest.socket of the folder, and for
-#                 those who have a token (`scontrol token`) on port 6832 of the address that the nodes reach.
+#                 those who have a token (`scontrol token`) on port PORT + 1000 of the address that the nodes reach.
 #
 # It is a cluster to try things on: everything runs as root, and nothing is kept apart.
 set -euo pipefail
@@ -235,7 +235,7 @@ start_rest() { # two of them: one that uses tokens uses nothing else
     "unix:$folder/run/rest.socket" >"$folder/log/slurmrestd.log" 2>&1 </dev/null &
   echo $! >"$folder/run/slurmrestd.pid"
   SLURMRESTD_SECURITY=disable_user_check SLURM_JWT=daemon slurmrestd -f "$folder/slurm.conf" -a rest_auth/jwt \
-    "$subnet.1:6832" >"$folder/log/slurmrestd-tokens.log" 2>&1 </dev/null &
+    "$subnet.1:$((port + 1000))" >"$folder/log/slurmrestd-tokens.log" 2>&1 </dev/null &
   echo $! >"$folder/run/slurmrestd-tokens.pid"
   wait_until "slurmrestd" test -S "$folder/run/rest.socket"
 }

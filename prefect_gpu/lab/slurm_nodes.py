@@ -76,7 +76,7 @@ class SlurmLab:
     @property
     def rest_url(self) -> str:
         """The same for those who show a token."""
-        return f"http://{self.gateway}:6832"
+        return f"http://{self.gateway}:{int(self.environ['PORT']) + 1000}"
 
     def script(self, *arguments: str) -> str:
         """Call the script, ``script("node-stop", "n1")``; what it prints."""
