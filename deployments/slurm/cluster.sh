@@ -16,12 +16,13 @@
 #
 # What many clusters have, and this one only if it is asked for, from the environment of its first `start`:
 #
-#   ACCOUNTING=1  slurmdbd, on a MariaDB of the cluster's own (packages: slurmdbd mariadb-server-core mariadb-client-core), with two accounts:
-#                 `lab`, whose QOS `two-gpus` lends two GPUs to each user at once, and `guests`, who have two together.
-#                 `accounting-stop` and `accounting-start` take slurmdbd away and bring it back.
+#   ACCOUNTING=1  slurmdbd, on a MariaDB of the cluster's own (packages: slurmdbd mariadb-server-core
+#                 mariadb-client-core), with two accounts: `lab`, whose QOS `two-gpus` lends two GPUs to each user at
+#                 once, and `guests`, who have two together. `accounting-stop` and `accounting-start` take slurmdbd away
+#                 and bring it back.
 #   MEMORY=1      Slurm counts main memory, and ends jobs that take more of it than they have asked for.
-#   REST=1        slurmrestd (packages: slurmrestd slurm-wlm-jwt-plugin) on the socket run/rest.socket of the folder, and for
-#                 those who have a token (`scontrol token`) on port PORT + 1000 of the address that the nodes reach.
+#   REST=1        slurmrestd (packages: slurmrestd slurm-wlm-jwt-plugin) on the socket run/rest.socket of the folder, and
+#                 for those who have a token (`scontrol token`) on port PORT + 1000 of the address that the nodes reach.
 #
 # It is a cluster to try things on: everything runs as root, and nothing is kept apart.
 set -euo pipefail
