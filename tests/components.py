@@ -87,6 +87,12 @@ COMPONENTS = {
     ),
     "engines": Component("Docker Engines of its own", checkout.missing, frozenset({"cluster", "gpu_lab"}), shared=True),
     "slurm": Component("a Slurm of its own", slurm_nodes.missing, frozenset({"slurm"}), shared=True),
+    "slurm services": Component(
+        "a Slurm of its own with accounting and slurmrestd",
+        slurm_nodes.services_missing,
+        frozenset({"served_slurm"}),
+        shared=True,
+    ),
     "image": Component("Docker Engines that build images", training_image.missing),
     "prometheus": Component("Prometheus", programs("prometheus")),
     "small disk": Component("a file system that a test may fill", small_disk.missing, frozenset({"small_disk"})),

@@ -83,6 +83,14 @@ def slurm() -> Iterator[SlurmLab]:
 
 
 @pytest.fixture(scope="session")
+def served_slurm() -> Iterator[SlurmLab]:
+    """Two nodes of a real Slurm that has accounting, minds main memory, and is served by slurmrestd."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    with started(nodes=2, number=100 + number, services=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A real PostgreSQL server."""
     with postgres_server() as server:

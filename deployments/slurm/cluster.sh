@@ -14,13 +14,24 @@
 #
 # Jobs of the partition `urgent` take nodes from those of the partition `train`, which is the default one.
 #
-# It is a cluster to try things on: everything runs as root, nothing is kept apart, and there is no accounting.
+# What many clusters have, and this one only if it is asked for, from the environment of its first `start`:
+#
+#   ACCOUNTING=1  slurmdbd, on a MariaDB of the cluster's own (packages: slurmdbd mariadb-server-core
+#                 mariadb-client-core), with two accounts: `lab`, whose QOS `two-gpus` lends two GPUs to each user at
+#                 once, and `guests`, who have two together. `accounting-stop` and `accounting-start` take slurmdbd away
+#                 and bring it back.
+#   MEMORY=1      Slurm counts main memory, and ends jobs that take more of it than they have asked for.
+#   REST=1        slurmrestd (packages: slurmrestd slurm-wlm-jwt-plugin) on the socket run/rest.socket of the folder, and
+#                 for those who have a token (`scontrol token`) on port PORT + 1000 of the address that the nodes reach.
+#
+# It is a cluster to try things on: everything runs as root, and nothing is kept apart.
 set -euo pipefail
 
-what=${1:?start, stop, controller-stop, controller-start, node-stop or node-start}
+what=${1:?start, stop, controller-stop, controller-start, accounting-stop, accounting-start, node-stop or node-start}
 folder=$(realpath -m "${2:?the folder of the cluster}")
 nodes=${NODES:-3} gpus=${GPUS:-2} cpus=${CPUS:-$(nproc)} prefix=${PREFIX:-slurm} subnet=${SUBNET:-10.79.0}
 minutes=${MINUTES:-60} port=${PORT:-6817} racks=${RACKS:-0}
+accounting=${ACCOUNTING:-0} memory=${MEMORY:-0} rest=${REST:-0}
 bridge="${prefix}br"
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 export SLURM_CONF="$folder/slurm.conf"
@@ -55,11 +66,15 @@ write_configuration() {
   chmod 755 "$folder"
   cat >"$folder/cluster.env" <<END
 nodes=$nodes gpus=$gpus cpus=$cpus prefix=$prefix subnet=$subnet minutes=$minutes port=$port bridge=$bridge racks=$racks
+accounting=$accounting memory=$memory rest=$rest
 END
-  if [[ ! -f $folder/munge.key ]]; then
-    dd if=/dev/urandom of="$folder/munge.key" bs=128 count=1 status=none
-    chmod 400 "$folder/munge.key"
-  fi
+  local key
+  for key in munge jwt; do
+    if [[ ! -f $folder/$key.key ]]; then
+      dd if=/dev/urandom of="$folder/$key.key" bs=128 count=1 status=none
+      chmod 400 "$folder/$key.key"
+    fi
+  done
   local megabytes number
   megabytes=$(($(awk '/^MemTotal/ {print $2}' /proc/meminfo) / 1024 * 8 / 10))
   : >"$folder/gres.conf"
@@ -88,12 +103,9 @@ SlurmdLogFile=$folder/log/slurmd-%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/filetxt
 JobCompLoc=$folder/log/jobs.txt
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 SchedulerType=sched/backfill
@@ -108,6 +120,30 @@ MinJobAge=60
 GresTypes=gpu
 END
     ((racks > 0)) && echo "TopologyPlugin=topology/tree"
+    if ((memory)); then # it looks each second, and counts what processes share once
+      echo "SelectTypeParameters=CR_Core_Memory"
+      echo "DefMemPerNode=2048"
+      echo "JobAcctGatherType=jobacct_gather/linux"
+      echo "JobAcctGatherParams=OverMemoryKill,UsePss"
+      echo "JobAcctGatherFrequency=task=1"
+    else
+      echo "SelectTypeParameters=CR_Core"
+      echo "JobAcctGatherType=jobacct_gather/none"
+    fi
+    if ((accounting)); then
+      echo "AccountingStorageType=accounting_storage/slurmdbd"
+      echo "AccountingStorageHost=$subnet.1"
+      echo "AccountingStoragePort=$((port + 1))"
+      echo "AccountingStoragePass=$folder/run/munge.socket" # of munge, which takes the place of a password
+      echo "AccountingStorageTRES=gres/gpu"
+      echo "AccountingStorageEnforce=associations,limits,qos"
+    else
+      echo "AccountingStorageType=accounting_storage/none"
+    fi
+    if ((rest)); then
+      echo "AuthAltTypes=auth/jwt"
+      echo "AuthAltParameters=jwt_key=$folder/jwt.key"
+    fi
     for number in $(seq "$nodes"); do
       echo "NodeName=$prefix$number NodeAddr=$subnet.$((10 + number)) CPUs=$cpus RealMemory=$megabytes" \
         "$( ((gpus > 0)) && echo "Gres=gpu:$gpus") State=UNKNOWN"
@@ -137,6 +173,82 @@ start_network() {
   ip link show "$bridge" &>/dev/null || ip link add "$bridge" type bridge
   ip addr show dev "$bridge" | grep -q "inet $subnet.1/" || ip addr add "$subnet.1/24" dev "$bridge"
   ip link set "$bridge" up
+}
+
+start_database() {
+  alive "$folder/run/mariadbd.pid" && return 0
+  if [[ ! -d $folder/database/mysql ]]; then
+    mariadb-install-db --no-defaults --user=root --datadir="$folder/database" --auth-root-authentication-method=socket \
+      --skip-name-resolve --skip-test-db >"$folder/log/mariadb-install.log" 2>&1 </dev/null ||
+      fail "MariaDB cannot be set up; see $folder/log/mariadb-install.log"
+  fi
+  mariadbd --no-defaults --user=root --datadir="$folder/database" --socket="$folder/run/database.socket" \
+    --pid-file="$folder/run/mariadbd.pid" --log-error="$folder/log/mariadbd.log" --skip-networking \
+    --innodb-buffer-pool-size=64M --innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900 \
+    >"$folder/log/mariadbd.log" 2>&1 </dev/null &
+  wait_until "MariaDB" test -S "$folder/run/database.socket"
+}
+
+start_accounting() {
+  start_database
+  alive "$folder/run/slurmdbd.pid" && return 0
+  (
+    umask 077
+    cat >"$folder/slurmdbd.conf" <<END
+AuthType=auth/munge
+AuthInfo=socket=$folder/run/munge.socket
+DbdHost=$(hostname)
+DbdAddr=$subnet.1
+DbdPort=$((port + 1))
+SlurmUser=root
+PidFile=$folder/run/slurmdbd.pid
+LogFile=$folder/log/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+END
+    if ((rest)); then
+      echo "AuthAltTypes=auth/jwt" >>"$folder/slurmdbd.conf"
+      echo "AuthAltParameters=jwt_key=$folder/jwt.key" >>"$folder/slurmdbd.conf"
+    fi
+  )
+  MYSQL_UNIX_PORT="$folder/run/database.socket" slurmdbd </dev/null # it finds its configuration beside slurm.conf
+  wait_until "slurmdbd" sacctmgr --noheader list cluster
+  [[ -n $(sacctmgr --noheader list cluster "$prefix") ]] || sacctmgr --immediate add cluster "$prefix" >/dev/null
+}
+
+name_accounts() { # once slurmctld has said what there is to be counted
+  [[ -n $(sacctmgr --noheader list account lab) ]] && return 0
+  wait_until "slurmctld's word to slurmdbd" bash -c "sacctmgr --noheader list tres | grep gpu"
+  sacctmgr --immediate add qos two-gpus MaxTRESPerUser=gres/gpu=2 >/dev/null
+  sacctmgr --immediate add account lab cluster="$prefix" >/dev/null
+  sacctmgr --immediate add account guests cluster="$prefix" GrpTRES=gres/gpu=2 >/dev/null
+  sacctmgr --immediate add user root account=lab cluster="$prefix" qos=normal,two-gpus >/dev/null
+  sacctmgr --immediate add user root account=guests cluster="$prefix" >/dev/null
+}
+
+
+start_rest() { # two of them: one that uses tokens uses nothing else
+  alive "$folder/run/slurmrestd.pid" && return 0
+  rm -f "$folder/run/rest.socket"
+  SLURMRESTD_SECURITY=disable_user_check slurmrestd -f "$folder/slurm.conf" -a rest_auth/local \
+    "unix:$folder/run/rest.socket" >"$folder/log/slurmrestd.log" 2>&1 </dev/null &
+  echo $! >"$folder/run/slurmrestd.pid"
+  SLURMRESTD_SECURITY=disable_user_check SLURM_JWT=daemon slurmrestd -f "$folder/slurm.conf" -a rest_auth/jwt \
+    "$subnet.1:$((port + 1000))" >"$folder/log/slurmrestd-tokens.log" 2>&1 </dev/null &
+  echo $! >"$folder/run/slurmrestd-tokens.pid"
+  wait_until "slurmrestd" test -S "$folder/run/rest.socket"
+}
+
+wait_until() { # what for, and what shows that it is there
+  local what=$1
+  shift
+  for _ in $(seq 300); do
+    timeout 10 "$@" &>/dev/null && return 0
+    sleep 0.1
+  done
+  fail "$what does not come up; see $folder/log"
 }
 
 start_controller() {
@@ -187,10 +299,21 @@ case $what in
     for program in munged slurmctld slurmd sbatch ip unshare; do
       command -v "$program" >/dev/null || fail "$program is missing: apt-get install slurmctld slurmd slurm-client munge iproute2"
     done
+    if ((accounting)); then
+      for program in slurmdbd mariadbd mariadb-install-db sacctmgr; do
+        command -v "$program" >/dev/null || fail "$program is missing: apt-get install slurmdbd mariadb-server-core mariadb-client-core"
+      done
+    fi
+    if ((rest)); then
+      command -v slurmrestd >/dev/null || fail "slurmrestd is missing: apt-get install slurmrestd slurm-wlm-jwt-plugin"
+    fi
     [[ -f $folder/cluster.env ]] || write_configuration
     start_network
     start_munge
+    ((accounting)) && start_accounting
     start_controller
+    ((accounting)) && name_accounts
+    ((rest)) && start_rest
     for number in $(seq "$nodes"); do start_node "$number"; done
     wait_until_idle
     echo "export SLURM_CONF=$folder/slurm.conf"
@@ -203,13 +326,19 @@ case $what in
       ip netns delete "$prefix$number" 2>/dev/null || true
       ip link delete "$prefix$number-h" 2>/dev/null || true
     done
+    end "$folder/run/slurmrestd.pid"
+    end "$folder/run/slurmrestd-tokens.pid"
+    end "$folder/run/slurmdbd.pid"
+    end "$folder/run/mariadbd.pid"
     end "$folder/run/munged.pid"
     ip link delete "$bridge" 2>/dev/null || true
     rm -rf "$folder"
     ;;
   controller-stop) end "$folder/run/slurmctld.pid" ;;
   controller-start) start_controller ;;
+  accounting-stop) end "$folder/run/slurmdbd.pid" ;;
+  accounting-start) start_accounting ;;
   node-stop) stop_node "$(number_of "${3:-}")" ;;
   node-start) start_node "$(number_of "${3:-}")" ;;
-  *) fail "$what is none of start, stop, controller-stop, controller-start, node-stop, node-start" ;;
+  *) fail "$what is none of start, stop, controller-stop, controller-start, accounting-stop, accounting-start, node-stop, node-start" ;;
 esac

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, field_validator, model_validator
 
@@ -12,6 +12,9 @@ from prefect_gpu.blocks.base import StrictBlock, refuse_unknown
 from prefect_gpu.links import LOGO_OF_PROCESSES
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape, gpus_of
 from prefect_gpu.units import parse_bytes
+
+if TYPE_CHECKING:
+    from prefect_gpu.runtime.drivers.slurm.cluster import Cluster
 
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
@@ -145,6 +148,16 @@ class GpuSlurm(StrictBlock):
     conf: Path | None = Field(
         default=None, description="Path of the cluster's slurm.conf. Default: as Slurm's commands find it."
     )
+    rest: str | None = Field(
+        default=None,
+        description="Address of the cluster's slurmrestd, `http://HOST:PORT` or `unix:///PATH`, which is then asked "
+        "instead of Slurm's commands. Default: the commands.",
+    )
+    rest_token: Path | None = Field(
+        default=None,
+        description="A file with the token for slurmrestd. Default: the variable SLURM_JWT, or what `scontrol token` "
+        "gives. A socket needs none.",
+    )
     python: str | None = Field(
         default=None,
         description="The Python on the nodes that has prefect-gpu. Default: the worker's own, at the same path.",
@@ -172,6 +185,41 @@ class GpuSlurm(StrictBlock):
                 "leave one of them out"
             )
         return self
+
+    @field_validator("rest")
+    @classmethod
+    def _valid_rest(cls, value: str | None) -> str | None:
+        if value is not None and not re.match(r"https?://[^/]|unix:///.", value):
+            raise ValueError(f"rest={value!r} is no address of slurmrestd: write http://HOST:PORT or unix:///PATH")
+        return value
+
+    @model_validator(mode="after")
+    def _rest_can_say_it(self) -> GpuSlurm:
+        if self.rest is None:
+            return self
+        from prefect_gpu.runtime.drivers.slurm.rest_words import KNOWN  # only who uses it needs it
+
+        for shape in self.shapes:
+            for flag in shape.flags:
+                if flag.removeprefix("--").partition("=")[0] not in KNOWN:
+                    raise ValueError(
+                        f"flags: {flag!r} cannot be asked of slurmrestd: leave it out, or leave out rest={self.rest!r}"
+                    )
+        return self
+
+    def client(self, patience_s: float = 15.0) -> Cluster:
+        """What the cluster is asked by: slurmrestd where the block names it, else Slurm's commands.
+
+        Args:
+            patience_s: For so long a question is repeated while the cluster does not answer.
+        """
+        # Only who uses Slurm needs what talks to it.
+        from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+        from prefect_gpu.runtime.drivers.slurm.rest import SlurmRest, Token
+
+        if self.rest is None:
+            return SlurmClient(self.conf, patience_s)
+        return SlurmRest(self.rest, Token(self.rest_token, self.conf), patience_s)
 
     def plan(self, python: str) -> Plan:
         """What the driver is told.

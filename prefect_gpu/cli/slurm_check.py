@@ -20,17 +20,8 @@ def check_slurm(settings: GpuSettings) -> list[Finding]:
     if settings.driver != "slurm" and not settings.slurm:
         return []
     from prefect_gpu.blocks.base import BlockError
-    from prefect_gpu.runtime.drivers.slurm.client import SlurmError, missing_commands
+    from prefect_gpu.runtime.drivers.slurm.cluster import SlurmError
 
-    if lacking := missing_commands():
-        return [
-            Finding(
-                "error",
-                "Slurm",
-                f"Slurm's command{'s' * (len(lacking) > 1)} {', '.join(lacking)} cannot be found.",
-                "Start the worker on a login node of the cluster, or install them: `apt-get install slurm-client`.",
-            )
-        ]
     try:
         return asyncio.run(asyncio.wait_for(_ask(settings), _TIMEOUT_S))
     except BlockError as error:
@@ -46,13 +37,23 @@ def check_slurm(settings: GpuSettings) -> list[Finding]:
 async def _ask(settings: GpuSettings) -> list[Finding]:
     from prefect.client.orchestration import get_client
 
-    from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+    from prefect_gpu.runtime.drivers.slurm.client import missing_commands
     from prefect_gpu.worker.from_blocks import read_blocks
 
     async with get_client() as client:
         block = (await read_blocks(settings, client)).slurm
     assert block is not None, "one that is missing is an error"
-    slurm = SlurmClient(block.conf, patience_s=0.0)
+    if lacking := [] if block.rest else missing_commands():
+        return [
+            Finding(
+                "error",
+                "Slurm",
+                f"Slurm's command{'s' * (len(lacking) > 1)} {', '.join(lacking)} cannot be found.",
+                "Start the worker on a login node of the cluster, install them (`apt-get install slurm-client`), or "
+                "name the cluster's slurmrestd in the block: `rest: http://HOST:6820`.",
+            )
+        ]
+    slurm = block.client(patience_s=0.0)
     partitions = await slurm.partitions()
     wrong = _of_partitions(block, partitions)
     if settings.advertise is None:

@@ -19,11 +19,17 @@ from prefect_gpu.lab.docker_nodes import missing as _missing
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "slurm" / "cluster.sh"
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "ip", "nsenter", "unshare")
+SERVICES = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct", "slurmrestd")
 
 
 def missing() -> list[str]:
     """What this machine lacks for a Slurm of its own, as people would say it."""
     return _missing(*NEEDED)
+
+
+def services_missing() -> list[str]:
+    """What it lacks for one with all that large clusters have: accounting, and an interface by HTTP."""
+    return _missing(*NEEDED, *SERVICES)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,16 @@ class SlurmLab:
     @property
     def conf(self) -> Path:
         return self.folder / "slurm.conf"
+
+    @property
+    def rest_socket(self) -> str:
+        """The address of its slurmrestd for processes of this machine, if it has one."""
+        return f"unix://{self.folder / 'run' / 'rest.socket'}"
+
+    @property
+    def rest_url(self) -> str:
+        """The same for those who show a token."""
+        return f"http://{self.gateway}:{int(self.environ['PORT']) + 1000}"
 
     def script(self, *arguments: str) -> str:
         """Call the script, ``script("node-stop", "n1")``; what it prints."""
@@ -100,7 +116,9 @@ class SlurmLab:
 
 
 @contextlib.contextmanager
-def started(nodes: int = 3, gpus: int = 2, number: int = 0, racks: int = 0) -> Iterator[SlurmLab]:
+def started(
+    nodes: int = 3, gpus: int = 2, number: int = 0, racks: int = 0, *, services: bool = False
+) -> Iterator[SlurmLab]:
     """Start the cluster, and stop it at the end with all that runs in it.
 
     Args:
@@ -108,11 +126,13 @@ def started(nodes: int = 3, gpus: int = 2, number: int = 0, racks: int = 0) -> I
         gpus: GPUs of each, which are names and no devices.
         number: Several at once on one machine need several numbers.
         racks: In how many racks its ``topology.conf`` says that they stand, ``rack1`` and so on, in order; 0: in none.
+        services: Whether it has accounting, ends jobs that take too much main memory, and is served by slurmrestd.
     """
     prefix, subnet = f"pgs{number}n", f"10.78.{number}"
     environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus), "RACKS": str(racks)}
     environ["PORT"] = str(6820 + 2 * number)
-    folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}"
+    environ |= dict.fromkeys(("ACCOUNTING", "MEMORY", "REST"), str(int(services)))
+    folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}-{number}"
     lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}{one}" for one in range(1, nodes + 1)), environ)
     try:
         lab.script("start")

@@ -138,7 +138,6 @@ def slurm_driver(
         )
     # Only who uses Slurm needs what talks to it.
     from prefect_gpu.runtime.drivers.slurm import words
-    from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
     from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
     from prefect_gpu.runtime.drivers.slurm.pilots import prefix_of
 
@@ -154,7 +153,7 @@ def slurm_driver(
         own=_OF_MODULES if block.setup else (),
     )
     return SlurmDriver(
-        SlurmClient(block.conf),
+        block.client(),
         block.plan(sys.executable),
         settings.resolved_state_dir / "slurm" / pool,
         prefix_of(pool, pool_id),

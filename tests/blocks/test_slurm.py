@@ -21,3 +21,14 @@ def test_a_site_that_wants_one_job_for_each_run_keeps_no_allocations() -> None:
 def test_a_heterogeneous_job_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="heterogeneous job, and there are none: name a shape for each kind"):
         SlurmShape(**ONE, flags=["--reservation=ours", ":", "--gres=gpu:4"])
+
+
+def test_slurmrestd_is_asked_where_the_block_names_it_and_only_for_what_it_can_be_asked() -> None:
+    shape = SlurmShape(**ONE, flags=["--reservation=ours"])
+    by_rest = GpuSlurm(shapes=[shape], rest="http://login:6820", rest_token="/keys/slurm")
+    assert type(by_rest.client()).__name__ == "SlurmRest"
+    assert type(GpuSlurm(shapes=[shape]).client()).__name__ == "SlurmClient"
+    with pytest.raises(ValueError, match="is no address of slurmrestd: write http://HOST:PORT or unix:///PATH"):
+        GpuSlurm(shapes=[shape], rest="login:6820")
+    with pytest.raises(ValueError, match="'--begin=tomorrow' cannot be asked of slurmrestd"):
+        GpuSlurm(shapes=[SlurmShape(**ONE, flags=["--begin=tomorrow"])], rest="http://login:6820")

@@ -216,10 +216,14 @@ def learns_together(trace: str, spread: float, hurry: str) -> None:
 
 
 @flow
-def eats_memory(mebibytes: int) -> None:
-    """Takes so much main memory."""
+def eats_memory(mebibytes: int, hold: str = "") -> None:
+    """Takes so much main memory; with `hold`, keeps it until that file exists."""
     note("executed")
-    bytearray(mebibytes << 20)
+    held = bytearray(mebibytes << 20)
+    if hold:
+        held[:: 1 << 12] = bytes(len(held[:: 1 << 12]))  # each page
+    while hold and not Path(hold).exists():
+        time.sleep(0.05)
 
 
 @flow

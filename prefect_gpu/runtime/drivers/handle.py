@@ -69,6 +69,11 @@ class ProcessHandle(RunHandle):
             await self._kill()
         await self.wait()
 
+    def silence(self) -> None:
+        """Let the run's process say nothing more, from this moment on. :meth:`stop` ends what else there is of it."""
+        if self._main is not None and not self._watcher.done():
+            supervisor.send(*self._main, signal.SIGKILL)
+
     def bind(self, cpus: tuple[int, ...]) -> bool:
         return priority.bind([process.pid for process in self._left()], cpus)
 

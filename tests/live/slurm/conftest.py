@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -57,15 +58,30 @@ async def slurm_pool(
     slurm: SlurmLab, wide_sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[SlurmPool]:
     """A gpu pool without a worker yet. After the test, nothing may be left in Slurm: all was given back."""
-    with using(wide_sandbox):
-        async with work_pool("slurm", request.node.nodeid) as (client, name):
-            live = SlurmPool(wide_sandbox, client, name, tmp_path, slurm)
+    async with pool_on(slurm, wide_sandbox, tmp_path, request.node.nodeid) as live:
+        yield live
+
+
+@pytest_asyncio.fixture
+async def served_pool(
+    served_slurm: SlurmLab, wide_sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[SlurmPool]:
+    """The same on a cluster that has accounting, minds main memory, and is served by slurmrestd."""
+    async with pool_on(served_slurm, wide_sandbox, tmp_path, request.node.nodeid) as live:
+        yield live
+
+
+@asynccontextmanager
+async def pool_on(lab: SlurmLab, sandbox: Sandbox, folder: Path, node_id: str) -> AsyncIterator[SlurmPool]:
+    with using(sandbox):
+        async with work_pool("slurm", node_id) as (client, name):
+            live = SlurmPool(sandbox, client, name, folder, lab)
             try:
                 yield live
-                (tmp_path / "go").touch()
+                (folder / "go").touch()
                 await asyncio.to_thread(wait_until, live.given_back, what="the allocations to be given back")
             finally:
                 await asyncio.to_thread(live.stop_workers)
-                if left := slurm.queue():
-                    slurm.command("scancel", *left)
+                if left := lab.queue():
+                    lab.command("scancel", *left)
                     await asyncio.to_thread(wait_until, live.given_back, what="the allocations to end")

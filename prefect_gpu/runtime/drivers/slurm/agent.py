@@ -114,8 +114,10 @@ class Agent:
 
     def _told_to_end(self) -> None:
         """Slurm ends the allocation. Runs are not given the time for last words, which would be of a crash."""
-        self._client.post(words.ENDING, {})
         self._over.set()
+        for handle in self._handles.values():
+            handle.silence()
+        self._client.post(words.ENDING, {})
 
     # -- what it is told ------------------------------------------------------------------------------------------
 

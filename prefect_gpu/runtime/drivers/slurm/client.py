@@ -1,6 +1,6 @@
 """Slurm, as its commands let one talk to it: ``sbatch``, ``squeue``, ``scancel``, ``sinfo`` and ``scontrol``.
 
-They are what each login node has. What a cluster's ``slurmrestd`` or its accounting would tell is not needed.
+They are what each login node has. ``sacct`` is asked, too, where it is there and the cluster keeps accounts.
 """
 
 from __future__ import annotations
@@ -8,79 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
-
-from prefect_gpu.runtime.drivers.base import LaunchError
+from prefect_gpu.runtime.drivers.slurm import accounting
+from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmError, SlurmJob, error_of, patiently
 
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")
-PENDING, RUNNING = (
-    frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD"}),
-    frozenset({"RUNNING", "SUSPENDED"}),
-)
-"""States of a job that waits, and of one that has its nodes. In all others it is over, or about to be."""
-
 _FIELDS = "%i|%T|%r|%S|%e|%j"
 _COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
-_AWAY = (
-    "Unable to contact slurm controller",
-    "Socket timed out",
-    "Connection refused",
-    "Connection timed out",
-    "Unable to connect",
-    "Zero Bytes were transmitted",
-    "in standby mode",
-    "Resource temporarily unavailable",
-    "Protocol authentication error",  # munge restarts
-)
-
-
-class SlurmError(LaunchError):
-    """Slurm refused something. The message is its own."""
-
-
-class SlurmAway(SlurmError):
-    """slurmctld does not answer now. What runs goes on."""
-
-    away = True
-
-
-@dataclass(frozen=True)
-class SlurmJob:
-    """A job, as ``squeue`` shows it.
-
-    Attributes:
-        id: Slurm's number.
-        name: The name that it was submitted with.
-        state: ``PENDING``, ``RUNNING``, ``TIMEOUT``, …
-        reason: Why it waits: ``Resources``, ``Priority``, ``QOSMaxGRESPerUser``, …; ``None`` if there is none.
-        ends_at: Unix seconds at which its time limit ends it, or at which it ended; None: it has none.
-        starts_at: Unix seconds at which it was given its nodes, or may be; None: that is unknown.
-    """
-
-    id: str
-    name: str
-    state: str
-    reason: str = "None"
-    ends_at: float | None = None
-    starts_at: float | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it has no nodes yet."""
-        return self.state in PENDING
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has its nodes."""
-        return self.state in RUNNING
+_ACCOUNTING_S = 10.0  # of what nobody depends on
 
 
 class SlurmClient:
-    """Runs Slurm's commands.
+    """Runs Slurm's commands. It is a :class:`.Cluster`.
 
     Args:
         conf: Path of the cluster's ``slurm.conf``; None: as the environment and the machine have it.
@@ -91,58 +32,46 @@ class SlurmClient:
         # Times as Unix seconds: whatever zone the machine is in, and however its clock changes with the season.
         self._env = {**os.environ, "SLURM_TIME_FORMAT": "%s"} | ({"SLURM_CONF": str(conf)} if conf else {})
         self._patience_s = patience_s
+        self._accounting = accounting.Accounting(self._ends)
 
     async def cluster_name(self) -> str:
-        """What the cluster calls itself.
-
-        Raises:
-            SlurmError: The commands are missing, or Slurm does not answer.
-        """
         told = await self._run("scontrol", "show", "config")
         names = (line.partition("=")[2].strip() for line in told.splitlines() if line.startswith("ClusterName"))
         return next(names, "") or "cluster"
 
     async def partitions(self) -> dict[str, str]:
-        """The partitions and their state, ``up`` or another one."""
         told = await self._run("sinfo", "--noheader", "--format=%R|%a")
         return dict(line.split("|", 1) for line in told.splitlines() if "|" in line)
 
     async def submit(self, script: Path, options: Sequence[str]) -> str:
-        """Submit a job. It is tried once: if the answer is lost, the job is found by its name.
-
-        Returns:
-            Its number.
-
-        Raises:
-            SlurmError: It was refused.
-        """
         told = await self._once("sbatch", "--parsable", *options, str(script))
         return told.strip().partition(";")[0]
 
     async def jobs(self, prefix: str) -> list[SlurmJob]:
-        """This user's jobs whose name begins so, those included that have ended a short while ago."""
         told = await self._run("squeue", "--me", "--noheader", "--states=all", f"--format={_FIELDS}")
         found = (_parse(line) for line in told.splitlines() if line.count("|") >= _FIELDS.count("|"))
         return [job for job in found if job.name.startswith(prefix)]
 
     async def cancel(self, ids: Iterable[str]) -> None:
-        """End jobs. One that is over already is no error."""
         if ids := list(ids):
             await self._run("scancel", "--quiet", *ids)
 
+    async def ends(self, ids: Iterable[str]) -> Mapping[str, JobEnd]:
+        return await self._accounting.ends(ids)
+
+    async def drained(self) -> Mapping[str, str]:
+        told = await self._run("sinfo", "--noheader", "--Node", "--states=drain", "--format=%N|%E")
+        return dict(line.split("|", 1) for line in told.splitlines() if "|" in line)
+
+    async def _ends(self, ids: list[str]) -> Mapping[str, JobEnd]:
+        numbers = f"--jobs={','.join(ids)}"
+        return accounting.ends_of(await self._once("sacct", *accounting.OPTIONS, numbers, patience_s=_ACCOUNTING_S))
+
     async def _run(self, *command: str) -> str:
         """Run a command that may be repeated, again and again while slurmctld is away."""
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(SlurmAway),
-            wait=wait_exponential(0.5, max=5),
-            stop=stop_after_delay(self._patience_s),
-            reraise=True,
-        ):
-            with attempt:
-                return await self._once(*command)
-        raise AssertionError("unreachable")
+        return await patiently(lambda: self._once(*command), self._patience_s)
 
-    async def _once(self, program: str, *arguments: str) -> str:
+    async def _once(self, program: str, *arguments: str, patience_s: float = _COMMAND_S) -> str:
         try:
             process = await asyncio.create_subprocess_exec(
                 program,
@@ -158,18 +87,17 @@ class SlurmClient:
                 "install Slurm's client (Debian: slurm-client) and its slurm.conf."
             ) from None
         try:
-            out, complaint = await asyncio.wait_for(process.communicate(), _COMMAND_S)
+            out, complaint = await asyncio.wait_for(process.communicate(), patience_s)
         except asyncio.TimeoutError:
-            raise SlurmAway(f"{program} has not answered for {_COMMAND_S:.0f} s") from None
+            raise SlurmAway(f"{program} has not answered for {patience_s:.0f} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
             said = complaint.decode(errors="replace").strip()
-            kind = SlurmAway if any(words in said for words in _AWAY) else SlurmError
             last = said.splitlines()[-1] if said else f"{program}: exit code {process.returncode}"
-            raise kind(last.replace(": error: ", ": ", 1))
+            raise error_of(said, last.replace(": error: ", ": ", 1))
         return out.decode(errors="replace")
 
 

@@ -32,7 +32,7 @@ class Held:
         busy: Whether something runs in it.
         idle_s: For how long nobody has needed it.
         left_s: Until its end.
-        used: Whether it was for one run, which has begun.
+        used: Whether it takes no more runs: it was for one, which has begun, or its node is drained.
     """
 
     name: str
@@ -80,7 +80,8 @@ def decide(plan: Plan, waiting: Sequence[Wanted], held: Collection[Held]) -> Dec
         give_back += sorted(one.name for one in late)
         ours = [one for one in ours if one not in late and one not in done]
         free = [one for one in ours if not (one.busy or one.used)]
-        fresh = len(runs) if plan.one_run else _worth(shape, runs, plan.worth_s, len(ours) - len(free))
+        busy = sum(one.busy and not one.used for one in ours)
+        fresh = len(runs) if plan.one_run else _worth(shape, runs, plan.worth_s, busy)
         more = min(max(fresh - len(free), shape.minimum - len(ours)), shape.maximum - len(ours))
         if more > 0:
             submit[shape.name] = more
@@ -101,7 +102,7 @@ def _work_by_shape(plan: Plan, waiting: Sequence[Wanted]) -> dict[str, list[Want
 
 
 def _worth(shape: Shape, runs: Sequence[Wanted], worth_s: float, busy: int) -> int:
-    """How many allocations of a shape these runs are worth, beside those that are busy.
+    """How many allocations of a shape these runs are worth, beside those that are busy and will take more runs.
 
     There are as many as the largest run needs. A part of one is asked for if a run of it is long; short runs alone
     wait for what is busy.

@@ -22,12 +22,13 @@ from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.output import tail_lines
 from prefect_gpu.runtime.drivers.slurm import words
-from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
+from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmAway
 from prefect_gpu.runtime.drivers.slurm.handle import EndedHandle, SlurmHandle, ended_with, lost
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
+from prefect_gpu.runtime.drivers.slurm.memory import Suspects
 from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_of
 from prefect_gpu.runtime.drivers.slurm.outlook import coming
-from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
+from prefect_gpu.runtime.drivers.slurm.pilots import Over, Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.place import facts_of, take, taken_by
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
@@ -62,7 +63,7 @@ class SlurmDriver(Driver):
 
     def __init__(
         self,
-        client: SlurmClient,
+        client: Cluster,
         plan: Plan,
         folder: Path,
         prefix: str,
@@ -86,6 +87,7 @@ class SlurmDriver(Driver):
         self._lent: dict[str, Lent] = {}  # by agent
         self._describing: dict[str, asyncio.Task[None]] = {}
         self._handles: dict[str, SlurmHandle] = {}  # by the launch's folder
+        self._suspects = Suspects()
         self._changed = asyncio.Event()
         self._comes_back_s = comes_back_s
 
@@ -139,6 +141,7 @@ class SlurmDriver(Driver):
             takes_work = not (lent.ending or lent.pilot.given_back) and now - lent.heard_at < _UNHEARD_S
             takes_work = takes_work and lent.pilot.job is not None and lent.pilot.job.runs
             takes_work = takes_work and not (self._plan.one_run and lent.pilot.record.run)
+            takes_work = takes_work and lent.host not in self._supply.drained
             if takes_work:
                 open_nodes.append(lent.node)
             else:
@@ -155,7 +158,7 @@ class SlurmDriver(Driver):
         while True:
             await self._look()
             if self.may_start():
-                decision = self._supply.decide(self.demand(), self._is_busy)
+                decision = self._supply.decide(self.demand(), self._is_busy, self._is_drained)
                 nodes = await self.nodes()
                 if (nodes, self.closed_nodes) != known:
                     known = nodes, self.closed_nodes
@@ -184,11 +187,15 @@ class SlurmDriver(Driver):
         nodes = {lent.node.id for lent in self._lent.values() if lent.pilot is pilot}
         return not nodes.isdisjoint(busy) or any(handle.node in nodes for handle in self._handles.values())
 
+    def _is_drained(self, pilot: Pilot) -> bool:
+        """Whether an administrator wants one of its nodes empty."""
+        return any(lent.host in self._supply.drained for lent in self._lent.values() if lent.pilot is pilot)
+
     # -- allocations ----------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        for pilot, why in await self._supply.look():
-            self._lose(pilot, why)
+        for pilot, over in await self._supply.look():
+            self._lose(pilot, over)
         self._admit_all()
 
     def _admit_all(self) -> None:
@@ -233,17 +240,24 @@ class SlurmDriver(Driver):
         ]
         await asyncio.gather(*(asyncio.shield(task) for task in running))
 
-    def _lose(self, pilot: Pilot, why: str) -> None:
+    def _lose(self, pilot: Pilot, over: Over) -> None:
         """An allocation is over, and so is whatever ran in it."""
         agents = {words.agent_id(pilot.name, rank) for rank in range(pilot.record.nodes)}
         for agent in agents:
             self._hub.drop(agent)
             self._lent.pop(agent, None)
-        for handle in [one for one in self._handles.values() if one.agent in agents]:
-            handle.lose(why)
+        there = [one for one in self._handles.values() if one.agent in agents]
+        guilty = self._guilty(over, *(one.run_id for one in there), alone=True)
+        for handle in there:
+            handle.lose(lost(over.why, carries_on=_run_of(handle.run_id) not in guilty))
         if not pilot.given_back:
-            self._logger.warning("%s", why)
+            self._logger.warning("%s", over.why)
         self._changed.set()
+
+    def _guilty(self, over: Over, *processes: str, alone: bool) -> frozenset[str]:
+        """Which runs are not to carry on by themselves, of those whose processes an allocation's end took along."""
+        runs = frozenset(map(_run_of, processes))
+        return self._suspects.guilty(runs, alone=alone) if over.out_of_memory else frozenset()
 
     def _heard(self, agent: str, kind: str, data: dict[str, Any]) -> None:
         if kind == words.EXIT and (handle := self._handles.get(str(data.pop("run_dir", "")))) is not None:
@@ -276,7 +290,7 @@ class SlurmDriver(Driver):
 
     def _dedicate(self, lent: Lent, spec: LaunchSpec) -> bool:
         """Where each run has a job of its own: let this one be the run's, and take no other."""
-        dedicated = self._pilots.dedicate(lent.pilot, spec.run_id.partition(".")[0])  # an instance's is RUN.RANK
+        dedicated = self._pilots.dedicate(lent.pilot, _run_of(spec.run_id))
         self._changed.set()
         return dedicated
 
@@ -307,6 +321,7 @@ class SlurmDriver(Driver):
         if not node:
             return None
         if (report := ended_with(run_dir, self._logger.error)) is not None:
+            report = await self._loss_of(run_id, node) if report.lost else report
             return EndedHandle(run_id, node, report, **facts_of(run_dir))
         lent = self._lent_node(node)
         connecting = [task for agent, task in self._describing.items() if self._runs_in(agent, node)]
@@ -320,13 +335,19 @@ class SlurmDriver(Driver):
             if not (run_dir / supervisor.PROCESS).exists():
                 await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True})
                 return None
-            return EndedHandle(run_id, node, lost(f"The allocation of its node {node} has ended."), **facts_of(run_dir))
+            return EndedHandle(run_id, node, await self._loss_of(run_id, node), **facts_of(run_dir))
         told = await self._hub.ask(lent.agent, words.ADOPT, run_id=run_id, run_dir=str(run_dir))
         if not told:
             return None
         output = run_dir / supervisor.OUTPUT
         offset = output.stat().st_size if output.exists() else 0
         return self._follow(run_id, run_dir, node, lent, told, offset, run_id, True)
+
+    async def _loss_of(self, run_id: str, node: str) -> ExitReport:
+        """The end of a run that was found after its allocation had ended."""
+        over = await self._pilots.end_of(node.rpartition(".")[2])
+        over = over or Over(f"The allocation of its node {node} has ended.")
+        return lost(over.why, carries_on=_run_of(run_id) not in self._guilty(over, run_id, alone=False))
 
     def _runs_in_any(self, node: str) -> bool:
         return any(pilot.record.job == node.rpartition(".")[2] for pilot in self._pilots.all.values())
@@ -367,6 +388,11 @@ class SlurmDriver(Driver):
         if (report := ended_with(run_dir, self._logger.error)) is not None:  # it was quicker than the answer
             handle.exited(report)
         return handle
+
+
+def _run_of(process: str) -> str:
+    """The run that a process belongs to: an instance of a gang is called RUN.RANK."""
+    return process.partition(".")[0]
 
 
 def _own_folder(run_dir: Path) -> Path:

@@ -58,9 +58,9 @@ class SlurmHandle(RunHandle):
         if not self._ended.done():
             self._ended.set_result(report)
 
-    def lose(self, cause: str) -> None:
-        """Its allocation is over, and so is the run."""
-        self.exited(ended_with(self.folder, self._logger.error, cause) or lost(cause))
+    def lose(self, report: ExitReport) -> None:
+        """Its allocation is over, and so is the run, if nothing else is known of its end."""
+        self.exited(ended_with(self.folder, self._logger.error, report) or report)
 
     def release(self) -> None:
         """Stop watching; the run goes on. Whoever still waits for it is cancelled."""
@@ -132,22 +132,26 @@ class EndedHandle(RunHandle):
         return
 
 
-def ended_with(run_dir: Path, say: Say, cause: str = "Its allocation has ended.") -> ExitReport | None:
+def ended_with(run_dir: Path, say: Say, cut_off: ExitReport | None = None) -> ExitReport | None:
     """What the run's supervisor has written of its end; None if it saw none.
 
     Args:
         say: Told of a file that makes no sense.
-        cause: Of a run that was ended because its allocation was.
+        cut_off: How a run ended that was ended because its allocation was.
     """
     ended = files.read(Ended, run_dir / supervisor.EXIT, say)
     if ended is None:
         return None
     if ended.returncode != 0 and (run_dir / words.CUT_OFF).exists():
-        return lost(cause)
+        return cut_off or lost("Its allocation has ended.")
     tail = tail_lines(run_dir / supervisor.OUTPUT)
     return ExitReport(ended.returncode, ended.max_rss_bytes, ended.cpu_seconds, tail, ended.ended_at)
 
 
-def lost(cause: str) -> ExitReport:
-    """The end of a run whose allocation has ended under it."""
-    return ExitReport(None, cause=cause, lost=True, carries_on=True)
+def lost(cause: str, *, carries_on: bool = True) -> ExitReport:
+    """The end of a run whose allocation has ended under it.
+
+    Args:
+        carries_on: Whether that was no fault of the run's: it may carry on elsewhere.
+    """
+    return ExitReport(None, cause=cause, lost=carries_on, carries_on=carries_on)

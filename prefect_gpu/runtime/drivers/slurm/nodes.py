@@ -32,6 +32,11 @@ class Lent:
     ending: bool = False
     _end: float | None = None
 
+    @property
+    def host(self) -> str:
+        """Its machine, as Slurm calls it: without the domain."""
+        return self.node.id.partition(".")[0]
+
     def learn_end(self) -> None:
         """Bring the node's end up to date with its allocation's, which an administrator may move."""
         job = self.pilot.job

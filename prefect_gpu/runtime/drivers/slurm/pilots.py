@@ -7,11 +7,14 @@ written down is cancelled, and an entry that no job has is removed.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import math
 import re
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -19,7 +22,15 @@ from typing import Any
 
 from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers.slurm import words
-from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient, SlurmError, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.cluster import (
+    OUT_OF_MEMORY,
+    Cluster,
+    JobEnd,
+    SlurmAway,
+    SlurmError,
+    SlurmJob,
+    has_ended,
+)
 from prefect_gpu.runtime.drivers.slurm.shapes import Shape
 
 UNSEEN_S = 120.0
@@ -29,6 +40,21 @@ _REFUSED_S = 30.0  # from a refusal to the next try
 _LONGEST_REFUSED_S = 600.0  # if allocations fail at once, again and again
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL")  # other ends say nothing of our script
 _SHOWN = 300  # characters of a log
+_MEMORY_RAN_OUT = ("exceeded memory limit", "Exceeded job memory limit", "oom-kill event", "oom_kill event")
+_REMEMBERED = 1000  # ends of allocations
+
+
+@dataclass(frozen=True)
+class Over:
+    """How an allocation ended.
+
+    Attributes:
+        why: In words.
+        out_of_memory: Whether what ran in it has taken more main memory than the allocation had.
+    """
+
+    why: str
+    out_of_memory: bool = False
 
 
 @dataclass
@@ -63,9 +89,10 @@ class Pilots:
         prefix: What the names of all of the pool's jobs begin with, and of no other pool's.
     """
 
-    def __init__(self, client: SlurmClient, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any]) -> None:
+    def __init__(self, client: Cluster, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any]) -> None:
         self._client, self._folder, self._prefix, self._logger = client, folder, prefix, logger
         self.all: dict[str, Pilot] = {}
+        self._ended: dict[str, Over] = {}  # by Slurm's number, of the last ones
         self._refused_until = -math.inf
         self._failures = 0  # in a row
         self.trouble = ""  # why Slurm refused the last job, or how it failed at once; empty: it did not
@@ -116,7 +143,7 @@ class Pilots:
         self._logger.info("Asked Slurm for an allocation of the shape %r: job %s", shape.name, number)
         return pilot
 
-    async def look(self) -> list[tuple[Pilot, str]]:
+    async def look(self) -> list[tuple[Pilot, Over]]:
         """Bring everything up to date with Slurm's queue.
 
         Returns:
@@ -126,15 +153,18 @@ class Pilots:
             SlurmError: Slurm cannot be asked. What there was goes on.
         """
         jobs = {job.name.removeprefix(self._prefix): job for job in await self._client.jobs(self._prefix)}
-        over: list[tuple[Pilot, str]] = []
+        ends = await self._client.ends(self._of_interest(jobs))
+        over: list[tuple[Pilot, Over]] = []
         strangers = [job for name, job in jobs.items() if name not in self.all and (job.waits or job.runs)]
         for pilot in list(self.all.values()):
             job = jobs.get(pilot.name)
-            if job is None and pilot.job is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
+            end = ends.get(pilot.record.job)
+            if job is None and pilot.job is None and end is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
                 continue
             if job is not None and _begun_anew(job, pilot.record):
                 strangers.append(job)  # what ran in it is gone, and its agents are others
-                over.append((pilot, f"Its allocation, Slurm's job {job.id}, has been requeued."))
+                requeued = Over(f"Its allocation, Slurm's job {job.id}, has been requeued.")
+                over.append((pilot, self._remember(job.id, requeued)))
                 self._forget(pilot)
                 continue
             if job is not None and (job.waits or job.runs or job.state == "COMPLETING"):
@@ -145,8 +175,8 @@ class Pilots:
                     pilot.record = record
                     self._write(pilot)
                 continue
-            state = job.state if job is not None else "not in Slurm's queue any more"
-            over.append((pilot, f"Its allocation, Slurm's job {pilot.record.job or '?'}, has ended: {state}."))
+            ended = how_it_ended(pilot.record, job, end, await asyncio.to_thread(self._log_of, pilot))
+            over.append((pilot, self._remember(pilot.record.job, ended)))
             if job is not None and job.state in _FAILED and not (pilot.begun or pilot.given_back):
                 self._failed(pilot, job)
             self._forget(pilot)
@@ -154,6 +184,27 @@ class Pilots:
             numbers = [job.id for job in strangers]
             self._logger.warning("Slurm's jobs %s are this pool's and nobody's: cancelled.", ", ".join(numbers))
             await self._client.cancel(numbers)
+        return over
+
+    def _of_interest(self, jobs: Mapping[str, SlurmJob]) -> list[str]:
+        """Numbers of the allocations that are over, or that Slurm's queue does not show, and of which more is asked."""
+        pilots = (pilot for pilot in self.all.values() if pilot.record.job and not pilot.given_back)
+        return [one.record.job for one in pilots if (job := jobs.get(one.name)) is None or has_ended(job.state)]
+
+    async def end_of(self, number: str) -> Over | None:
+        """How an allocation ended that is none of :attr:`all` any more; None: nobody knows.
+
+        Args:
+            number: Slurm's, of its job.
+        """
+        if number not in self._ended and (end := (await self._client.ends([number])).get(number)) is not None:
+            self._remember(number, how_it_ended(words.Record("", "", job=number), None, end))
+        return self._ended.get(number)
+
+    def _remember(self, number: str, over: Over) -> Over:
+        self._ended[number] = over
+        while len(self._ended) > _REMEMBERED:
+            self._ended.pop(next(iter(self._ended)))
         return over
 
     def began(self, pilot: Pilot) -> None:
@@ -165,7 +216,7 @@ class Pilots:
     def _failed(self, pilot: Pilot, job: SlurmJob) -> None:
         """Its script, or its agent, does not work there. Nor would the next one: Slurm is spared it for a while."""
         log = self._folder / f"{pilot.name}.log"
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
+        lines = [line.strip() for line in self._log_of(pilot)]
         told = [line for line in lines if line and not line.startswith("srun: ")]  # which only counts exit codes
         last = told[-1] if told else ""
         said = f": {last[-_SHOWN:]}" if last else ", and the node does not see this folder, or nothing was said"
@@ -175,6 +226,11 @@ class Pilots:
             f"Slurm's job {job.id}, an allocation of the shape {pilot.record.shape!r}, has ended before its agent has "
             f"connected ({job.state}; {log}){said}"
         )
+
+    def _log_of(self, pilot: Pilot) -> list[str]:
+        with contextlib.suppress(OSError):
+            return (self._folder / f"{pilot.name}.log").read_text(errors="replace").splitlines()
+        return []
 
     def dedicate(self, pilot: Pilot, run: str) -> bool:
         """Let an allocation be for this run alone; False: it is for another one."""
@@ -215,6 +271,21 @@ class Pilots:
         if trouble != self.trouble:
             self._logger.error("%s", trouble)
         self.trouble = trouble
+
+
+def how_it_ended(record: words.Record, job: SlurmJob | None, end: JobEnd | None, log: Sequence[str] = ()) -> Over:
+    """How an allocation ended, of which Slurm's queue shows this, its accounting that, and its output more."""
+    state = end.state if end is not None else job.state if job is not None else "not in Slurm's queue any more"
+    # Where it is not the kernel that ends what takes too much, the job has only failed, and its output says why.
+    told = state == "FAILED" and any(sign in line for line in log for sign in _MEMORY_RAN_OUT)
+    number, of = record.job or "?", f" of the shape {record.shape!r}" if record.shape else ""
+    if told or (job is not None and job.state == OUT_OF_MEMORY) or (end is not None and end.out_of_memory):
+        why = (
+            f"Its allocation, Slurm's job {number}{of}, ran out of main memory (OUT_OF_MEMORY): what ran in it took "
+            "more than Slurm had given it. Give the shape more `memory` in the block gpu-slurm, or load less at once."
+        )
+        return Over(why, out_of_memory=True)
+    return Over(f"Its allocation, Slurm's job {number}, has ended: {state}.")
 
 
 def _begun_anew(job: SlurmJob, record: words.Record) -> bool:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from logging import Logger, LoggerAdapter
 from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Demand
-from prefect_gpu.runtime.drivers.slurm.client import SlurmClient, SlurmError
+from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmError
 from prefect_gpu.runtime.drivers.slurm.demand import Decision, Held, decide
-from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
+from prefect_gpu.runtime.drivers.slurm.pilots import Over, Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
 
 IsBusy = Callable[[Pilot, Collection[str]], bool]
+_LOOKS = 4  # of this many at Slurm's queue, one is at its nodes, too
 
 
 class Supply:
@@ -27,16 +28,19 @@ class Supply:
 
     Attributes:
         trouble: Why Slurm cannot be asked now; empty: it can.
+        drained: Nodes that an administrator wants empty, each with why. Nothing more is started on them.
     """
 
-    def __init__(self, client: SlurmClient, plan: Plan, pilots: Pilots, logger: Logger | LoggerAdapter[Any]) -> None:
+    def __init__(self, client: Cluster, plan: Plan, pilots: Pilots, logger: Logger | LoggerAdapter[Any]) -> None:
         self.plan, self.pilots = plan, pilots
         self.trouble = ""
+        self.drained: Mapping[str, str] = {}
+        self._looks = 0
         self._client, self._logger = client, logger
         self._looked_at = -math.inf
         self._unneeded_since: dict[str, float] = {}  # by allocation
 
-    async def look(self) -> list[tuple[Pilot, str]]:
+    async def look(self) -> list[tuple[Pilot, Over]]:
         """Look at Slurm's queue, if it is time. What there is goes on while Slurm does not answer.
 
         Returns:
@@ -47,6 +51,7 @@ class Supply:
         self._looked_at = time.monotonic()
         try:
             over = await self.pilots.look()
+            await self._look_at_nodes()
         except SlurmError as error:
             self._complain(error)
             return []
@@ -55,11 +60,25 @@ class Supply:
             self._unneeded_since.pop(pilot.name, None)
         return over
 
-    def decide(self, demand: Demand, is_busy: IsBusy) -> Decision:
+    async def _look_at_nodes(self) -> None:
+        """Learn which nodes are drained, now and then, and only if there are allocations that may be on them."""
+        runs = any(pilot.job is not None and pilot.job.runs for pilot in self.pilots.all.values())
+        self._looks = self._looks + 1 if runs else 0
+        if self._looks % _LOOKS != 1:
+            return
+        drained = await self._client.drained()
+        for node in sorted(drained.keys() - self.drained.keys()):
+            self._logger.info("Slurm's node %s is drained (%s): nothing more is started on it.", node, drained[node])
+        self.drained = drained
+
+    def decide(
+        self, demand: Demand, is_busy: IsBusy, is_drained: Callable[[Pilot], bool] = lambda pilot: False
+    ) -> Decision:
         """Decide how many allocations there should be. Those that are to be given back are marked so at once.
 
         Args:
             is_busy: Whether something runs in an allocation, given the nodes on which something does.
+            is_drained: Whether an allocation has a node that an administrator wants empty.
         """
         now, held = time.monotonic(), []
         wanted = {shape.name for run in demand.waiting if (shape := self.plan.shape_for(run)) is not None}
@@ -73,7 +92,7 @@ class Supply:
             since = self._unneeded_since.setdefault(pilot.name, now)
             ends_at = pilot.job.ends_at if pilot.job is not None and runs else None
             left_s = math.inf if ends_at is None else ends_at - time.time()
-            used = self.plan.one_run and bool(pilot.record.run)
+            used = (self.plan.one_run and bool(pilot.record.run)) or is_drained(pilot)
             held.append(Held(pilot.name, pilot.record.shape, busy, now - since, left_s, used))
         decision = decide(self.plan, demand.waiting, held)
         for name in decision.give_back:

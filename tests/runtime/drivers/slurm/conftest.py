@@ -29,7 +29,7 @@ def make(lab: SlurmLab, folder: Path, shapes: Sequence[Shape] = (SHAPE,), **more
     settings |= {name: more.pop(name) for name in list(more) if name in ("warm", "preload", "alone_s", "environ")}
     more = {"echo": lambda label, line: None, "comes_back_s": 5.0, "logger": LOGGER} | more
     return SlurmDriver(
-        SlurmClient(lab.conf, patience_s=2.0),
+        more.pop("client", None) or SlurmClient(lab.conf, patience_s=2.0),
         plan,
         folder,
         f"prefect-gpu-test-{folder.name}-",

@@ -15,7 +15,8 @@ import pytest
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.base import Demand, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
-from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
+from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+from prefect_gpu.runtime.drivers.slurm.cluster import SlurmAway
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
 from prefect_gpu.runtime.drivers.warm import PATIENCE_S
 from prefect_gpu.scheduling.model.jobs import Request

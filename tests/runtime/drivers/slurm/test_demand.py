@@ -105,6 +105,7 @@ def test_more_work_never_asks_for_less(plan: Plan, runs: list[Wanted], shapes: l
         ([run(expected_s=3.0)] * 40, [], {"small": 1}),  # 40 x 3 s on two devices: a minute
         ([run(expected_s=6.0)] * 40, [], {"small": 2}),
         ([run(expected_s=3.0)], [Held("a", "small", busy=True)], {}),  # it waits for what is there
+        ([run(expected_s=3.0)], [Held("a", "small", busy=True, used=True)], {"small": 1}),  # whose node is drained
         ([run()], [Held("a", "small", busy=True)], {"small": 1}),
         ([run()], [Held("a", "small")], {}),  # it is on its way, or free
         ([run()] * 100, [], {"small": 4}),

@@ -10,7 +10,8 @@ import pytest
 
 from prefect_gpu.runtime.drivers.base import Demand, Wanted
 from prefect_gpu.runtime.drivers.slurm import supply, words
-from prefect_gpu.runtime.drivers.slurm.client import SlurmClient, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.jobs import Request
