@@ -20,15 +20,12 @@ from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.own_node import claim_node
+from prefect_gpu.worker.reach import SetupError, tunnel_of
 from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
 
 _OF_MODULES = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH")
 """What `module load` changes: on a node where it was called, its own values count and not the worker's."""
 _NO_CREDENTIALS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CA_BUNDLE", "AWS_EC2_METADATA_DISABLED", "AWS_USE_*")
-
-
-class SetupError(ValueError):
-    """The settings ask for what cannot be. The message names the setting and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +128,11 @@ def slurm_driver(
     Raises:
         SetupError: Something that Slurm's nodes need is not set. The message names it.
     """
-    if settings.advertise is None:
+    of_worker = block.tunnel is not None and block.tunnel.opened_by == "worker"
+    if settings.advertise is None and not of_worker:
+        whose = f"the tunnel's end ({block.tunnel.via})" if block.tunnel is not None else "Slurm's nodes"
         raise SetupError(
-            "advertise is not set, but driver='slurm' needs it: the address of this machine at which Slurm's nodes "
+            f"advertise is not set, but driver='slurm' needs it: the address of this machine at which {whose} "
             "reach it, such as 10.0.0.1. Set channel_host to that address, too."
         )
     # Only who uses Slurm needs what talks to it.
@@ -161,7 +160,8 @@ def slurm_driver(
         agents=agents,
         host=settings.channel_host,
         port=settings.slurm_port,
-        advertise=settings.advertise,
+        advertise=None if of_worker else settings.advertise,
+        tunnel=tunnel_of(block.tunnel, settings, get_current_settings().api.url) if block.tunnel is not None else None,
         logger=logger,
     )
 

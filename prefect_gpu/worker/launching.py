@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from prefect.client.schemas.objects import FlowRun
@@ -38,6 +37,7 @@ from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launch_events import Told
 from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.reach import seen_from_outside
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.states import claim_was_clean
 
@@ -275,7 +275,7 @@ class Launcher:
         """Let a run on another machine, or in a container, find a Prefect server on this machine."""
         for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
             if name in env:
-                env[name] = _seen_from_outside(env[name], self._settings.advertise)
+                env[name] = seen_from_outside(env[name], self._settings.advertise)
 
 
 def with_credentials(
@@ -293,15 +293,6 @@ def with_credentials(
     if not credentials or any(name in own for name in _CREDENTIALS):
         return dict(environ)
     return {name: value for name, value in environ.items() if name not in _CREDENTIALS} | dict(credentials)
-
-
-def _seen_from_outside(url: str, address: str | None) -> str:
-    """A URL of this machine, as others must call it."""
-    parts = urlsplit(url)
-    if address is None or parts.hostname not in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
-        return url
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit(parts._replace(netloc=f"{address}{port}"))
 
 
 def local_source(deployment: DeploymentResponse | None) -> tuple[Path, str] | None:

@@ -42,7 +42,7 @@ from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
-from prefect_gpu.worker.infrastructure import Infrastructure, SetupError, infrastructure_of
+from prefect_gpu.worker.infrastructure import Infrastructure, infrastructure_of
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
@@ -52,6 +52,7 @@ from prefect_gpu.worker.notice import NoticeWatch
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
+from prefect_gpu.worker.reach import SetupError
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents

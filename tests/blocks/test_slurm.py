@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.blocks import GpuSlurm, SlurmShape
+from prefect_gpu.blocks.slurm import SlurmTunnel
 
 ONE = {"name": "one", "time": "60", "gres": "gpu:1"}
 
@@ -21,3 +22,26 @@ def test_a_site_that_wants_one_job_for_each_run_keeps_no_allocations() -> None:
 def test_a_heterogeneous_job_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="heterogeneous job, and there are none: name a shape for each kind"):
         SlurmShape(**ONE, flags=["--reservation=ours", ":", "--gres=gpu:4"])
+
+
+def test_a_tunnel_is_named_by_the_machine_it_goes_through_or_in_full() -> None:
+    block = GpuSlurm(shapes=[SlurmShape(**ONE)], tunnel="login1")
+    assert block.tunnel == SlurmTunnel(via="login1", opened_by="node")
+    assert GpuSlurm(shapes=[SlurmShape(**ONE)], tunnel={"opened_by": "worker"}).tunnel == SlurmTunnel(
+        opened_by="worker"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tunnel", "said"),
+    [
+        ({}, "via is missing: name the machine where the nodes log in"),
+        ({"via": "-oProxyCommand=true"}, "is no machine: give ssh's options as ssh_options"),
+        ({"via": "login1", "server": "prefect.lab"}, "is no HOST:PORT: write prefect.lab:4200"),
+        ({"via": "login1", "direction": "node"}, "direction is no field of tunnel"),
+        ({"via": "login1", "opened_by": "me"}, "'node' or 'worker'"),
+    ],
+)
+def test_what_a_tunnel_cannot_be_is_said_with_the_remedy(tunnel: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        GpuSlurm(shapes=[SlurmShape(**ONE)], tunnel=tunnel)

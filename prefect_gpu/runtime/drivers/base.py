@@ -227,6 +227,7 @@ class Driver(abc.ABC):
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the leadership since the launch began.
         on_faults: Told of what befalls GPUs of other machines, by drivers that hear of it.
+        channel: Asked for the address of the channel of runs, by drivers that lead there themselves; empty: none.
     """
 
     local = True
@@ -239,6 +240,7 @@ class Driver(abc.ABC):
     may_start: Callable[[], bool] = staticmethod(lambda: True)
     demand: Callable[[], Demand] = staticmethod(lambda: Demand())
     on_faults: Callable[[Iterable[Fault]], None] = staticmethod(lambda faults: None)
+    channel: Callable[[], str] = staticmethod(lambda: "")
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""

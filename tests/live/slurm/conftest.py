@@ -41,7 +41,8 @@ class SlurmPool(LivePool):
             "advertise": self.lab.gateway,
             "channel_host": "0.0.0.0",
         }
-        return super().start_worker(*arguments, wait=wait, state_dir=state_dir, **(settings | env))
+        given = {name: value for name, value in (settings | env).items() if value is not None}
+        return super().start_worker(*arguments, wait=wait, state_dir=state_dir, **given)
 
     async def node(self, run_id: UUID) -> str:
         """The machine that a run was on: which node of the cluster."""

@@ -27,6 +27,7 @@ from prefect_gpu.runtime.drivers.handle import ProcessHandle
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.cores import own_cores
+from prefect_gpu.runtime.drivers.slurm.tunnel import HUB, OPENS_S, SshTunnel, from_node
 from prefect_gpu.runtime.health_watch import watch_gpus
 from prefect_gpu.runtime.telemetry import take_inventory
 from prefect_gpu.runtime.telemetry.faults import Fault
@@ -78,6 +79,7 @@ class Agent:
         self._slowed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
+        self._tunnel = SshTunnel(settings.tunnel.via if settings.tunnel else "", logger)
         self._loop = asyncio.get_running_loop()
         self._client = ChannelClient(
             words.agent_id(allocation, rank),
@@ -87,23 +89,36 @@ class Agent:
             superseded=lambda: self._call(self._over.set),
         )
 
-    async def run(self) -> None:
-        """Serve until it is over; then nothing that it has started is left."""
+    async def run(self) -> bool:
+        """Serve until it is over; then nothing that it has started is left.
+
+        Returns:
+            Whether it has ever reached a worker, or was told to end before that.
+        """
         for signum in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(signum, self._told_to_end)
         await self._driver.start()
+        tunnel = asyncio.create_task(self._tunnel.run(), name="tunnel")
         self._client.start()
         watching = asyncio.create_task(self._watch_gpus(), name="health")
-        alone_s = 0.0
+        alone_s, met = 0.0, False
         while not self._over.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _LOOK_S)
             if self._client.broken_seconds() > _CUT_OFF_S:
                 self._hurry_all()
+            met = met or self._client.connected
+            if not met and self._tunnel.failing_s > min(OPENS_S, self._alone_s):
+                logger.error("The worker cannot be reached: %s.", self._tunnel.trouble)
+                break
             unneeded = not self._client.connected and not self._handles
             alone_s = alone_s + _LOOK_S if unneeded else 0.0
-            if alone_s > self._alone_s:
+            if alone_s > self._alone_s and met:
                 logger.warning("No worker has been there for %.0f s, and no run is: the node is given back.", alone_s)
+                break
+            if alone_s > self._alone_s:
+                said = f" Ssh said last: {self._tunnel.said}" if self._tunnel.said else ""
+                logger.error("No worker could be reached at %s for %.0f s.%s", self._address(), alone_s, said)
                 break
         watching.cancel()
         for run_dir in self._handles:
@@ -111,6 +126,9 @@ class Agent:
         await asyncio.gather(*(handle.stop(0) for handle in list(self._handles.values())))
         await self._driver.close()
         await asyncio.to_thread(self._client.close, _LAST_WORDS_S)
+        tunnel.cancel()
+        await asyncio.gather(tunnel, return_exceptions=True)
+        return met or self._over.is_set()
 
     def _told_to_end(self) -> None:
         """Slurm ends the allocation. Runs are not given the time for last words, which would be of a crash."""
@@ -270,7 +288,12 @@ class Agent:
         if settings is None:
             return None
         self._alone_s = settings.alone_s
-        return settings.url
+        tunnel, ports = settings.tunnel, self._record.ports
+        if tunnel is None or not ports:
+            return settings.url
+        # Another worker may be elsewhere, and the tunnel has to lead there then.
+        self._call(self._tunnel.aim, from_node(tunnel, ports) if tunnel.opened_by == "node" else [])
+        return f"ws://127.0.0.1:{ports[HUB]}"
 
 
 def switches_of(environ: Mapping[str, str]) -> list[str]:
@@ -285,8 +308,8 @@ def switches_of(environ: Mapping[str, str]) -> list[str]:
     return environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")[:count]
 
 
-async def _serve(folder: str, allocation: str) -> None:
-    await Agent(Path(folder), allocation, int(os.environ.get("SLURM_NODEID") or 0)).run()
+async def _serve(folder: str, allocation: str) -> bool:
+    return await Agent(Path(folder), allocation, int(os.environ.get("SLURM_NODEID") or 0)).run()
 
 
 def guard(work: Callable[[], None]) -> int:
@@ -325,7 +348,8 @@ def main(arguments: list[str]) -> None:
         # What a run leaves behind when its supervisor ends is this process's.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-        asyncio.run(_serve(*arguments))
+        if not asyncio.run(_serve(*arguments)):
+            sys.exit(1)  # so that those who wait are told of it
 
     sys.exit(abs(guard(work)))
 

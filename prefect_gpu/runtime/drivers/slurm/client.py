@@ -23,7 +23,7 @@ PENDING, RUNNING = (
 )
 """States of a job that waits, and of one that has its nodes. In all others it is over, or about to be."""
 
-_FIELDS = "%i|%T|%r|%S|%e|%j"
+_FIELDS = "%i|%T|%r|%S|%e|%N|%j"
 _COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
 _AWAY = (
     "Unable to contact slurm controller",
@@ -59,6 +59,7 @@ class SlurmJob:
         reason: Why it waits: ``Resources``, ``Priority``, ``QOSMaxGRESPerUser``, …; ``None`` if there is none.
         ends_at: Unix seconds at which its time limit ends it, or at which it ended; None: it has none.
         starts_at: Unix seconds at which it was given its nodes, or may be; None: that is unknown.
+        nodes: Names of its nodes, as Slurm writes lists; empty: it has none.
     """
 
     id: str
@@ -67,6 +68,7 @@ class SlurmJob:
     reason: str = "None"
     ends_at: float | None = None
     starts_at: float | None = None
+    nodes: str = ""
 
     @property
     def waits(self) -> bool:
@@ -125,6 +127,12 @@ class SlurmClient:
         found = (_parse(line) for line in told.splitlines() if line.count("|") >= _FIELDS.count("|"))
         return [job for job in found if job.name.startswith(prefix)]
 
+    async def hostnames(self, nodes: str) -> list[str]:
+        """The nodes of a list of Slurm's, ``gpu[3-4]``, in its order."""
+        if "[" in nodes or "," in nodes:
+            return (await self._run("scontrol", "show", "hostnames", nodes)).split()
+        return [nodes] if nodes else []
+
     async def cancel(self, ids: Iterable[str]) -> None:
         """End jobs. One that is over already is no error."""
         if ids := list(ids):
@@ -179,8 +187,8 @@ def missing_commands() -> list[str]:
 
 
 def _parse(line: str) -> SlurmJob:
-    number, state, reason, start, end, name = line.strip().split("|", 5)
-    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start))
+    number, state, reason, start, end, nodes, name = line.strip().split("|", 6)
+    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start), nodes)
 
 
 def _seconds(told: str) -> float | None:

@@ -29,6 +29,7 @@ from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_of
 from prefect_gpu.runtime.drivers.slurm.outlook import coming
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.place import facts_of, take, taken_by
+from prefect_gpu.runtime.drivers.slurm.reach import Reach
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
 from prefect_gpu.runtime.telemetry.faults import Fault
@@ -52,6 +53,7 @@ class SlurmDriver(Driver):
         agents: How agents start runs; their worker's address is filled in.
         host, port, advertise: Where agents reach this worker; see :class:`.ChannelServer`.
         echo: Called with a run's label and each line of its output; by default the line is printed.
+        tunnel: How nodes reach this worker where they cannot connect to it; its first two targets are filled in.
         comes_back_s: For so long agents of an earlier worker are waited for.
         logger: Told of what went wrong.
     """
@@ -72,6 +74,7 @@ class SlurmDriver(Driver):
         port: int = 0,
         advertise: str | None = None,
         echo: Callable[[str, str], None] | None = None,
+        tunnel: words.Tunnel | None = None,
         comes_back_s: float = 10.0,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
@@ -80,8 +83,9 @@ class SlurmDriver(Driver):
         self._settings = agents
         self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
-        self._supply = Supply(client, plan, Pilots(client, self._folder, prefix, logger), logger)
-        self._pilots = self._supply.pilots
+        self._pilots = Pilots(client, self._folder, prefix, logger, ports=3 if tunnel else 0)
+        self._supply = Supply(client, plan, self._pilots, logger)
+        self._reach = Reach(client, tunnel, logger)
         self._hub = AgentHub(self._heard, host=host, port=port, advertise=advertise, logger=logger)
         self._lent: dict[str, Lent] = {}  # by agent
         self._describing: dict[str, asyncio.Task[None]] = {}
@@ -103,7 +107,8 @@ class SlurmDriver(Driver):
         self.locks.mkdir(exist_ok=True)
         await asyncio.to_thread(self._pilots.load)
         await self._hub.start()
-        settings = dataclasses.replace(self._settings, url=self._hub.url)
+        tunnel = self._reach.begin(self._hub.url, self.channel())
+        settings = dataclasses.replace(self._settings, url=self._hub.url, tunnel=tunnel)
         words.write_secret(self._folder / words.AGENTS, dataclasses.asdict(settings))
         await self._look()
         self._hub.open()
@@ -116,6 +121,7 @@ class SlurmDriver(Driver):
         for handle in tuple(self._handles.values()):
             handle.release()
         await self._hub.close()
+        await self._reach.close()
 
     async def scope(self) -> str | None:
         noted = self._folder / _CLUSTER
@@ -177,7 +183,7 @@ class SlurmDriver(Driver):
             changing.cancel()
 
     def coming(self, run: Wanted) -> Coming | None:
-        return coming(run, self._supply, bool(self._describing))
+        return coming(run, self._supply, bool(self._describing), self._reach.trouble)
 
     def _is_busy(self, pilot: Pilot, busy: Collection[str]) -> bool:
         """Whether something runs in an allocation, or is about to, of which these nodes have something."""
@@ -190,6 +196,7 @@ class SlurmDriver(Driver):
         for pilot, why in await self._supply.look():
             self._lose(pilot, why)
         self._admit_all()
+        await self._reach.keep(self._pilots.all.values())
 
     def _admit_all(self) -> None:
         for pilot in self._pilots.all.values():
@@ -207,6 +214,7 @@ class SlurmDriver(Driver):
         try:
             told = await self._hub.ask(agent, words.DESCRIBE)
             self._pilots.began(pilot)
+            self._reach.works()
             node = node_of(f"{told['host']}.{told['job']}", told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)
@@ -281,6 +289,7 @@ class SlurmDriver(Driver):
         return dedicated
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
+        spec = dataclasses.replace(spec, env=self._reach.environment(spec.env, lent.pilot.record))
         words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))
         asking = asyncio.ensure_future(self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir)))
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 import re
 import secrets
 import time
@@ -29,6 +30,7 @@ _REFUSED_S = 30.0  # from a refusal to the next try
 _LONGEST_REFUSED_S = 600.0  # if allocations fail at once, again and again
 _FAILED = ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL")  # other ends say nothing of our script
 _SHOWN = 300  # characters of a log
+_PORTS = range(20_000, 32_000)  # which Linux gives to nobody by itself
 
 
 @dataclass
@@ -61,10 +63,14 @@ class Pilots:
         client: Slurm.
         folder: Where they are written down; the nodes see it at the same path.
         prefix: What the names of all of the pool's jobs begin with, and of no other pool's.
+        ports: How many ports of its nodes an allocation has, for a tunnel.
     """
 
-    def __init__(self, client: SlurmClient, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any]) -> None:
+    def __init__(
+        self, client: SlurmClient, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any], ports: int = 0
+    ) -> None:
         self._client, self._folder, self._prefix, self._logger = client, folder, prefix, logger
+        self._ports = ports
         self.all: dict[str, Pilot] = {}
         self._refused_until = -math.inf
         self._failures = 0  # in a row
@@ -93,6 +99,7 @@ class Pilots:
             nodes=shape.nodes,
             virtual_devices=shape.virtual_devices,
             virtual_device_memory_bytes=shape.virtual_device_memory_bytes,
+            ports=tuple(random.sample(_PORTS, self._ports)),
         )
         pilot = self.all[name] = Pilot(name, record)
         self._write(pilot)

@@ -34,6 +34,27 @@ CUT_OFF = "cut-off"  # in a run's folder: its allocation ended under it
 
 
 @dataclass(frozen=True)
+class Tunnel:
+    """How nodes reach what they cannot connect to by themselves: by ssh, to ports of their own (:attr:`Record.ports`).
+
+    Attributes:
+        via: Where ssh logs in: for the node, the machine that reaches the worker's; for the worker, what it goes
+            through on its way to the node, or nothing.
+        opened_by: Who starts ssh: ``node`` or ``worker``.
+        options: More of ssh's options.
+        targets: What the ports lead to, ``HOST:PORT`` as the end of ssh calls it that is not the node's: the hub, the
+            channel of runs and Prefect's server; empty: that one is not led to.
+        server: ``HOST:PORT`` of Prefect's server as runs would call it without a tunnel.
+    """
+
+    via: str = ""
+    opened_by: str = "node"
+    options: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    server: str = ""
+
+
+@dataclass(frozen=True)
 class Settings:
     """What every agent of a pool is told, by :data:`AGENTS`, which each worker writes anew.
 
@@ -42,6 +63,7 @@ class Settings:
         warm, preload, after_fork, environ, umask: See :class:`.ProcessDriver`.
         python: The worker's interpreter, which stands for the agent's own in what is to be started.
         own: Names of variables of which the agent's own values count.
+        tunnel: How the worker is reached; None: nodes can connect to it.
         alone_s: An agent without a run, and without a worker for so long, gives its node back.
     """
 
@@ -54,6 +76,7 @@ class Settings:
     alone_s: float = 120.0
     python: str = ""
     own: tuple[str, ...] = ()
+    tunnel: Tunnel | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +91,7 @@ class Record:
         run: The run that it is for, where each has its own; empty: none has begun in it, or it is for several.
         started_at: Unix seconds at which Slurm gave it its nodes; None: it has not been seen to have them.
         virtual_devices, virtual_device_memory_bytes: See :class:`.Shape`.
+        ports: Of its nodes, for a tunnel: they lead to its :attr:`Tunnel.targets`, as long as it is there.
     """
 
     token: str
@@ -78,6 +102,7 @@ class Record:
     started_at: float | None = None
     virtual_devices: int = 0
     virtual_device_memory_bytes: int = 8 << 30
+    ports: tuple[int, ...] = ()
 
 
 def agent_id(allocation: str, rank: int) -> str:

@@ -12,11 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prefect_gpu.lab.sandbox import free_port
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.base import Demand, LaunchError, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmAway, SlurmClient
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
+from prefect_gpu.runtime.drivers.slurm.words import Tunnel
 from prefect_gpu.runtime.drivers.warm import PATIENCE_S
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import LOGGER, SHAPE, Watched, make, watched
@@ -243,6 +245,21 @@ async def test_an_agent_that_cannot_start_is_said_to_whoever_waits_and_not_tried
         await pool.until(lambda: "has ended before its agent has connected (FAILED" in words(pool, gpus=1))
         assert "/nowhere/python" in words(pool, gpus=1)
         assert not slurm.queue()
+
+
+@pytest.mark.needs("openssh")
+@pytest.mark.parametrize("opened_by", ["node", "worker"])
+async def test_a_tunnel_that_does_not_open_is_said_in_sshs_words_to_whoever_waits(
+    slurm: SlurmLab, folder: Path, opened_by: str
+) -> None:
+    options = ("-p", str(free_port()), "-o", "HostName=127.0.0.1")
+    tunnel = Tunnel(via="login1" if opened_by == "node" else "", opened_by=opened_by, options=options)
+    async with watched(make(slurm, folder, alone_s=3.0, tunnel=tunnel)) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "Connection refused" in words(pool, gpus=1))
+        assert "he tunnel by ssh to " in words(pool, gpus=1)
+        pool.demand = Demand()
+        await pool.until(lambda: not slurm.queue())
 
 
 async def test_slurms_reason_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:
