@@ -206,6 +206,13 @@ class GpuSlurm(StrictBlock):
         "tunnel: login1, is where the nodes log in.",
     )
 
+    shared_folder: bool = Field(
+        default=True,
+        description="Whether the nodes see the worker's state folder at the same path, in a file system that both "
+        "share. Where they do not, what they need is sent to them: set slurm_port, keep checkpoints in S3, and name "
+        "the nodes' own python.",
+    )
+
     @field_validator("tunnel", mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
@@ -262,7 +269,9 @@ class GpuSlurm(StrictBlock):
             for shape in self.shapes
         )
         one_run = self.mode == "one-job-per-run"
-        return Plan(tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds, one_run)
+        return Plan(
+            tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds, one_run, self.shared_folder
+        )
 
 
 _OURS = frozenset(

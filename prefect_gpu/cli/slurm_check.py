@@ -60,6 +60,9 @@ async def _ask(settings: GpuSettings) -> list[Finding]:
     if of_worker and shutil.which("ssh") is None:
         said = "The block's tunnel is opened by the worker, and there is no program ssh on this machine."
         wrong.append(Finding("error", "Slurm", said, "Install it: `apt-get install openssh-client`."))
+    if not block.shared_folder and not of_worker and not settings.slurm_port:
+        said = "The block says shared_folder: false, and slurm_port is not set: nodes would not find the next worker."
+        wrong.append(Finding("error", "Slurm", said, "`export PREFECT_INTEGRATIONS_GPU_SLURM_PORT=4290`."))
     if settings.advertise is None and not of_worker:
         wrong.append(
             Finding(

@@ -32,7 +32,7 @@ from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.finalisation import claim_words
-from prefect_gpu.worker.infrastructure import passed_patterns
+from prefect_gpu.worker.infrastructure import passed_patterns, without_this_machine
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launch_events import Told
 from prefect_gpu.worker.permitted import permitted
@@ -77,6 +77,7 @@ class Launcher:
         scope: str = "",
         credentials: Mapping[str, str] | None = None,
         role: RunCredentials | None = None,
+        shares_files: bool = True,
     ) -> None:
         self._worker = worker
         self._client = worker.client
@@ -92,6 +93,9 @@ class Launcher:
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = inherited(os.environ, passed_patterns(settings))
+        if not shares_files:
+            self._environ = without_this_machine(self._environ, settings)
+        self._unseen = outside or not shares_files
         self._asking = asking
 
     def describe(self, job: Job, in_time: bool = False) -> RunRecord:
@@ -186,7 +190,7 @@ class Launcher:
             values=merge_job_variables(flow_run, deployment),
             client=self._client,
         )
-        if not self._outside and configuration.working_dir is not None and not configuration.working_dir.is_dir():
+        if not self._unseen and configuration.working_dir is not None and not configuration.working_dir.is_dir():
             raise ValueError(f"working_dir={str(configuration.working_dir)!r} is not a folder on the worker's machine.")
         command, said = configuration.command, set(configuration.env)
         configuration.prepare_for_flow_run(
@@ -203,7 +207,7 @@ class Launcher:
         configuration.env = {
             name: value
             for name, value in configuration.env.items()
-            if name in said or (is_passed(name, passed) and not (self._outside and name in _OF_THIS_MACHINE))
+            if name in said or (is_passed(name, passed) and not (self._unseen and name in _OF_THIS_MACHINE))
         }
         if self._outside:
             permitted(container_of(configuration, self._settings.image), self._settings)  # its owner is told now
@@ -230,9 +234,11 @@ class Launcher:
             env |= self._control.register(run.run_id)
         env.setdefault("PYTHONUNBUFFERED", "1")
         cwd = configuration.working_dir
-        local = local_source(deployment) if configuration.command == _ENGINE else None
+        local = local_source(deployment) if configuration.command == _ENGINE and not self._unseen else None
         if local is not None:
             cwd, env["PREFECT__FLOW_ENTRYPOINT"] = local
+        elif cwd is None and self._unseen:
+            cwd = Path()  # one of its own, where it runs
         elif cwd is None:
             cwd = run.folder / "work"
             cwd.mkdir(exist_ok=True)

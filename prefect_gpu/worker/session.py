@@ -139,7 +139,8 @@ class PoolSession:
         if scope:
             await self._leadership.take(client, pool.name, scope)
             self._tasks.keep(self._keep_leadership, "lead")
-        if api_is_local():  # flows that are submitted without a deployment travel through a folder
+        # Flows that are submitted without a deployment travel through a folder.
+        if api_is_local() and place.driver.shares_files:
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
         host = self.host = PrefectHost(
@@ -148,6 +149,7 @@ class PoolSession:
             settings,
             local=place.driver.local,
             contained=place.driver.contained,
+            shares_files=place.driver.contained or place.driver.shares_files,
             scope=scope,
             credentials=chosen.credentials,
             role=role,

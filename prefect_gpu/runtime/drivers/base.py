@@ -223,6 +223,7 @@ class Driver(abc.ABC):
             may be back, so nothing is refused because there is no room without them.
         elastic: Whether its nodes come and go as they are needed: without any, it serves all the same.
         contained: Whether runs are in containers, which get nothing of the worker's machine.
+        shares_files: Whether runs that are in no containers see the worker's files at the same paths.
         demand: Asked by drivers whose nodes come and go as they are needed.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the leadership since the launch began.
@@ -233,6 +234,7 @@ class Driver(abc.ABC):
     local = True
     elastic = False
     contained = False
+    shares_files = True
     files: Path | None = None
     locks: Path | None = None
     closed_nodes: Sequence[Node] = ()

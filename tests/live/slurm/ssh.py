@@ -106,9 +106,21 @@ def served(lab: SlurmLab, folder: Path, *, at_nodes: bool) -> Iterator[Ssh]:
     finally:
         for server in servers:
             server.terminate()
+        for space, _ in places.values():  # a session whose server was killed as it began
+            for pid in _pids(space):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if psutil.Process(pid).name().startswith("sshd"):
+                        psutil.Process(pid).kill()
         if not at_nodes:
             subprocess.run(["ip", "netns", "delete", login], capture_output=True, check=False)
             subprocess.run(["ip", "link", "delete", f"{login}h"], capture_output=True, check=False)
+
+
+def _pids(space: str) -> list[int]:
+    told = subprocess.run(
+        ["ip", "netns", "pids", space], env={"PATH": PATH}, capture_output=True, text=True, check=False
+    )
+    return [int(pid) for pid in told.stdout.split()]
 
 
 def _inside(node: str, *command: str) -> None:

@@ -23,7 +23,7 @@ PENDING, RUNNING = (
 )
 """States of a job that waits, and of one that has its nodes. In all others it is over, or about to be."""
 
-_FIELDS = "%i|%T|%r|%S|%e|%N|%j"
+_FIELDS = "%i|%T|%r|%S|%e|%N|%j|%k"
 _COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
 _AWAY = (
     "Unable to contact slurm controller",
@@ -60,6 +60,7 @@ class SlurmJob:
         ends_at: Unix seconds at which its time limit ends it, or at which it ended; None: it has none.
         starts_at: Unix seconds at which it was given its nodes, or may be; None: that is unknown.
         nodes: Names of its nodes, as Slurm writes lists; empty: it has none.
+        comment: What its script says of its end, where its output is seen by nobody.
     """
 
     id: str
@@ -69,6 +70,7 @@ class SlurmJob:
     ends_at: float | None = None
     starts_at: float | None = None
     nodes: str = ""
+    comment: str = ""
 
     @property
     def waits(self) -> bool:
@@ -187,8 +189,9 @@ def missing_commands() -> list[str]:
 
 
 def _parse(line: str) -> SlurmJob:
-    number, state, reason, start, end, nodes, name = line.strip().split("|", 6)
-    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start), nodes)
+    number, state, reason, start, end, nodes, name, comment = line.strip().split("|", 7)
+    comment = "" if comment == "(null)" else comment
+    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start), nodes, comment)
 
 
 def _seconds(told: str) -> float | None:
