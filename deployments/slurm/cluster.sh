@@ -10,7 +10,8 @@
 # `controller-stop` and `controller-start` take slurmctld away and bring it back, `node-stop NAME` and `node-start NAME`
 # a node. From the environment: NODES (3), GPUS of each node (2, which are names and no devices), CPUS of each node (as
 # many as the machine has), PREFIX of the nodes' names (slurm), SUBNET (10.79.0), MINUTES that a job may last
-# (60), PORT of the controller (6817), RACKS that the nodes stand in, each with a switch of its own (0: Slurm knows of none).
+# (60), PORT of the controller (6817), RACKS that the nodes stand in, each with a switch of its own (0: Slurm knows of none),
+# HIDE, folders of which nodes that are started now see nothing (none; separated by spaces).
 #
 # Jobs of the partition `urgent` take nodes from those of the partition `train`, which is the default one.
 #
@@ -26,6 +27,7 @@
 #
 # It is a cluster to try things on: everything runs as root, and nothing is kept apart.
 set -euo pipefail
+export HIDE=${HIDE:-}
 
 what=${1:?start, stop, controller-stop, controller-start, accounting-stop, accounting-start, node-stop or node-start}
 folder=$(realpath -m "${2:?the folder of the cluster}")
@@ -171,7 +173,7 @@ start_munge() {
 
 start_network() {
   ip link show "$bridge" &>/dev/null || ip link add "$bridge" type bridge
-  ip addr show dev "$bridge" | grep -q "inet $subnet.1/" || ip addr add "$subnet.1/24" dev "$bridge"
+  [[ $(ip addr show dev "$bridge") == *"inet $subnet.1/"* ]] || ip addr add "$subnet.1/24" dev "$bridge"
   ip link set "$bridge" up
 }
 
@@ -269,7 +271,11 @@ start_node() {
   fi
   alive "$folder/run/slurmd-$name.pid" && return 0
   # Debian's slurmd takes its name from its machine: a name space of its own gives it one.
-  nsenter --net="/run/netns/$name" unshare --uts bash -c 'hostname "$1" && exec slurmd -f "$2"' - "$name" "$folder/slurm.conf"
+  # shellcheck disable=SC2016
+  nsenter --net="/run/netns/$name" unshare --uts --mount bash -c '
+    hostname "$1"
+    for hidden in $HIDE; do mkdir -p "$hidden" && mount -t tmpfs nothing "$hidden"; done
+    exec slurmd -f "$2"' - "$name" "$folder/slurm.conf"
 }
 
 stop_node() {

@@ -106,6 +106,46 @@ class SlurmShape(BaseModel):
         return self
 
 
+class SlurmTunnel(BaseModel):
+    """How nodes reach the worker where they cannot connect to its machine: by ssh.
+
+    Attributes:
+        via: The machine where ssh logs in, as ``ssh`` takes it: for the nodes one that they reach, and that reaches the
+            worker's machine; for the worker what it goes through on its way to the nodes, if it needs anything.
+        opened_by: Who can connect to the other side: ``node`` or ``worker``.
+        ssh_options: More of ssh's options, such as ``["-i", "/home/me/.ssh/pool"]``.
+        server: ``HOST:PORT`` of Prefect's server, as the end of the tunnel calls it that is not the node's. By default
+            a server on the worker's machine is led to, and any other one is left to the nodes.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    via: str = ""
+    opened_by: Literal["node", "worker"] = "node"
+    ssh_options: list[str] = Field(default_factory=list)
+    server: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            refuse_unknown(values, set(cls.model_fields), "tunnel")
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SlurmTunnel:
+        if not self.via and self.opened_by == "node":
+            raise ValueError(
+                "tunnel: via is missing: name the machine where the nodes log in by ssh, such as via: login1, or write "
+                "opened_by: worker, if the worker's machine connects to the nodes"
+            )
+        if self.via.startswith("-"):
+            raise ValueError(f"via={self.via!r} of the tunnel is no machine: give ssh's options as ssh_options")
+        if self.server and not re.fullmatch(r"\S+:\d+", self.server):
+            raise ValueError(f"server={self.server!r} of the tunnel is no HOST:PORT: write prefect.lab:4200")
+        return self
+
+
 class GpuSlurm(StrictBlock):
     """What a pool asks Slurm for: shapes of allocations, how many, and how a node is set up for runs.
 
@@ -172,6 +212,24 @@ class GpuSlurm(StrictBlock):
         description="More of srun's options for what is started on the nodes, such as those of a container: "
         "--container-image=..., with pyxis.",
     )
+
+    tunnel: SlurmTunnel | None = Field(
+        default=None,
+        description="How nodes reach the worker where they cannot connect to its machine: by ssh. A name alone, "
+        "tunnel: login1, is where the nodes log in.",
+    )
+
+    shared_folder: bool = Field(
+        default=True,
+        description="Whether the nodes see the worker's state folder at the same path, in a file system that both "
+        "share. Where they do not, what they need is sent to them: set slurm_port, keep checkpoints in S3, and name "
+        "the nodes' own python.",
+    )
+
+    @field_validator("tunnel", mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"via": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _named_once(self) -> GpuSlurm:
@@ -259,7 +317,9 @@ class GpuSlurm(StrictBlock):
             for shape in self.shapes
         )
         one_run = self.mode == "one-job-per-run"
-        return Plan(tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds, one_run)
+        return Plan(
+            tuple(shapes), self.idle_seconds, self.worth_seconds, self.poll_seconds, one_run, self.shared_folder
+        )
 
 
 _OURS = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING
 
 from prefect_gpu.runtime.telemetry import Finding
@@ -56,7 +57,14 @@ async def _ask(settings: GpuSettings) -> list[Finding]:
     slurm = block.client(patience_s=0.0)
     partitions = await slurm.partitions()
     wrong = _of_partitions(block, partitions)
-    if settings.advertise is None:
+    of_worker = block.tunnel is not None and block.tunnel.opened_by == "worker"
+    if of_worker and shutil.which("ssh") is None:
+        said = "The block's tunnel is opened by the worker, and there is no program ssh on this machine."
+        wrong.append(Finding("error", "Slurm", said, "Install it: `apt-get install openssh-client`."))
+    if not block.shared_folder and not of_worker and not settings.slurm_port:
+        said = "The block says shared_folder: false, and slurm_port is not set: nodes would not find the next worker."
+        wrong.append(Finding("error", "Slurm", said, "`export PREFECT_INTEGRATIONS_GPU_SLURM_PORT=4290`."))
+    if settings.advertise is None and not of_worker:
         wrong.append(
             Finding(
                 "error",

@@ -6,6 +6,7 @@ It is what ``deployments/slurm/cluster.sh`` starts; whoever has a checkout of th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -90,6 +91,22 @@ class SlurmLab:
         )
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    @contextlib.contextmanager
+    def hidden(self, *folders: Path) -> Iterator[None]:
+        """Nodes see nothing of these folders meanwhile, each having an empty one instead. Nothing may run on them."""
+        blind = dataclasses.replace(self, environ=self.environ | {"HIDE": " ".join(map(str, folders))})
+        try:
+            self._restart(blind)
+            yield
+        finally:
+            self._restart(self)
+
+    def _restart(self, lab: SlurmLab) -> None:
+        for node in self.nodes:
+            lab.script("node-stop", node)
+            lab.script("node-start", node)
+        lab.script("start")  # which waits for them
 
     def command(self, *command: str) -> str:
         """Call one of Slurm's commands; what it prints."""

@@ -131,6 +131,7 @@ class Controller:
             advertise=advertise,
             clock=clock,
         )
+        driver.channel = lambda: self._channel.url
         self.waste = WasteFinder(
             waste, self.runs, self.fleet.named, self.handle, state, self._save, clock, self._logger
         )

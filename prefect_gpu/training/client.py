@@ -138,6 +138,11 @@ class ChannelClient:
         with contextlib.suppress(OSError):  # the pipe is full of wake-ups already, or the process is ending
             os.write(self._wake_out, b"!")
 
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits to be acknowledged that less urgent things had better wait, too."""
+        return self._outbox.crowded()
+
     def broken_seconds(self) -> float:
         """How long the controller has been out of reach; 0 while it is connected."""
         return 0.0 if self.connected else time.monotonic() - self._broken_since

@@ -78,6 +78,7 @@ class PrefectHost:
     Attributes:
         local: Whether runs are processes of this machine.
         contained: Whether they are in containers.
+        shares_files: Whether those that are not see the files of this machine.
         scope: See :meth:`prefect_gpu.runtime.drivers.base.Driver.scope`; empty if they are.
         credentials: ``AWS_...`` variables for the place of the checkpoints; None: the environment's.
         role: Gives each run credentials of its own instead; None: it does not.
@@ -103,6 +104,7 @@ class PrefectHost:
     lane: Lane
     tasks: Tasks
     logger: logging.Logger
+    shares_files: bool = True
     page_url: str = ""
     spans: RunSpans | None = None
     asking: Asking = field(init=False)
@@ -126,6 +128,7 @@ class PrefectHost:
             suspend=self.suspend,
             logger=self.logger,
             settings=self.settings,
+            shares_files=self.shares_files,
         )
         self.quota = QuotaReader(self._client, self.settings, self.logger)
         self.queue = QueueSync(
@@ -160,6 +163,7 @@ class PrefectHost:
             self.scope,
             self.credentials,
             self.role,
+            self.shares_files,
         )
 
     # -- waiting and launching ------------------------------------------------------------------------------------

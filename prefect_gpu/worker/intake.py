@@ -32,6 +32,7 @@ from prefect_gpu.worker.asking import Absence
 from prefect_gpu.worker.configuration import BadRequestError, read_request
 from prefect_gpu.worker.expectations import Shown
 from prefect_gpu.worker.finalisation import Finalisation
+from prefect_gpu.worker.infrastructure import keeps_checkpoints
 from prefect_gpu.worker.owners import owner_of
 from prefect_gpu.worker.pool import PoolView, is_waiting
 from prefect_gpu.worker.promising import promised_before
@@ -41,6 +42,11 @@ from prefect_gpu.worker.time_held import held_before
 _YIELD_AFTER = 20  # runs that are taken in before others have their turn
 _REMEMBERED = 10_000  # runs that wait for another try: more are no pool's
 _MOVED_S = 2.0  # by which a time has changed; the server's clock is known to a second
+_NOWHERE_TO_SAVE = (
+    "preemptible=True needs checkpoints that every node reaches, and they are kept in a folder of the worker's "
+    "machine, which Slurm's nodes do not see (shared_folder: false): let the operator set "
+    "PREFECT_INTEGRATIONS_GPU_CHECKPOINTS=s3://BUCKET/PREFIX, or leave preemptible out."
+)
 _SETTLED_KEPT_S = 600.0  # no answer of Prefect is that old when it is taken in
 
 
@@ -84,6 +90,7 @@ class Intake:
         suspend: Callable[[Launch, FlowRun], None],
         logger: logging.Logger,
         settings: GpuSettings | None = None,
+        shares_files: bool = True,
     ) -> None:
         self.controller: Controller  # set by the session, which makes the two know each other
         self._worker = worker
@@ -93,6 +100,7 @@ class Intake:
         self._cancel = cancel
         self._suspend = suspend
         self._settings = settings or GpuSettings()
+        self._shares_files = shares_files
         self._logger = logger
         self._seen: defaultdict[str, Seen] = defaultdict(Seen)
         self.refusing: set[str] = set()
@@ -155,6 +163,8 @@ class Intake:
             due = flow_run.next_scheduled_start_time or flow_run.expected_start_time
             due_at = due.timestamp() if due else 0.0
             request = read_request(flow_run, deployment, self._worker.work_pool, self._settings, due=due_at)
+            if request.preemptible and not self._shares_files and not keeps_checkpoints(self._settings):
+                raise BadRequestError(_NOWHERE_TO_SAVE)
             owner = owner_of(request.owner, flow_run, deployment, self._settings.owner_from)
             request = replace(request, owner=owner)
         except ObjectNotFound:

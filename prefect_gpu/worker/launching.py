@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from prefect.client.schemas.objects import FlowRun
@@ -33,11 +32,12 @@ from prefect_gpu.worker.asking import Asking
 from prefect_gpu.worker.configuration import GpuJobConfiguration, container_of, merge_job_variables
 from prefect_gpu.worker.control import CONTROL_VARIABLES, EngineControl
 from prefect_gpu.worker.finalisation import claim_words
-from prefect_gpu.worker.infrastructure import passed_patterns
+from prefect_gpu.worker.infrastructure import passed_patterns, without_this_machine
 from prefect_gpu.worker.intake import Intake
 from prefect_gpu.worker.launch_events import Told
 from prefect_gpu.worker.permitted import permitted
 from prefect_gpu.worker.pool import PoolView
+from prefect_gpu.worker.reach import seen_from_outside
 from prefect_gpu.worker.run_credentials import RunCredentials
 from prefect_gpu.worker.states import claim_was_clean
 from prefect_gpu.worker.time_held import taken_before
@@ -78,6 +78,7 @@ class Launcher:
         scope: str = "",
         credentials: Mapping[str, str] | None = None,
         role: RunCredentials | None = None,
+        shares_files: bool = True,
     ) -> None:
         self._worker = worker
         self._client = worker.client
@@ -93,6 +94,9 @@ class Launcher:
         # As it was given to the worker: scikit-learn, which is imported to learn, sets variables for itself that runs
         # must not see, and that their warm interpreter does not have.
         self._environ = inherited(os.environ, passed_patterns(settings))
+        if not shares_files:
+            self._environ = without_this_machine(self._environ, settings)
+        self._unseen = outside or not shares_files
         self._asking = asking
 
     def describe(self, job: Job, in_time: bool = False) -> RunRecord:
@@ -188,7 +192,7 @@ class Launcher:
             values=merge_job_variables(flow_run, deployment),
             client=self._client,
         )
-        if not self._outside and configuration.working_dir is not None and not configuration.working_dir.is_dir():
+        if not self._unseen and configuration.working_dir is not None and not configuration.working_dir.is_dir():
             raise ValueError(f"working_dir={str(configuration.working_dir)!r} is not a folder on the worker's machine.")
         command, said = configuration.command, set(configuration.env)
         configuration.prepare_for_flow_run(
@@ -205,7 +209,7 @@ class Launcher:
         configuration.env = {
             name: value
             for name, value in configuration.env.items()
-            if name in said or (is_passed(name, passed) and not (self._outside and name in _OF_THIS_MACHINE))
+            if name in said or (is_passed(name, passed) and not (self._unseen and name in _OF_THIS_MACHINE))
         }
         if self._outside:
             permitted(container_of(configuration, self._settings.image), self._settings)  # its owner is told now
@@ -232,9 +236,11 @@ class Launcher:
             env |= self._control.register(run.run_id)
         env.setdefault("PYTHONUNBUFFERED", "1")
         cwd = configuration.working_dir
-        local = local_source(deployment) if configuration.command == _ENGINE else None
+        local = local_source(deployment) if configuration.command == _ENGINE and not self._unseen else None
         if local is not None:
             cwd, env["PREFECT__FLOW_ENTRYPOINT"] = local
+        elif cwd is None and self._unseen:
+            cwd = Path()  # one of its own, where it runs
         elif cwd is None:
             cwd = run.folder / "work"
             cwd.mkdir(exist_ok=True)
@@ -277,7 +283,7 @@ class Launcher:
         """Let a run on another machine, or in a container, find a Prefect server on this machine."""
         for name in ("PREFECT_API_URL", "PREFECT_SERVER_UI_API_URL"):
             if name in env:
-                env[name] = _seen_from_outside(env[name], self._settings.advertise)
+                env[name] = seen_from_outside(env[name], self._settings.advertise)
 
 
 def with_credentials(
@@ -295,15 +301,6 @@ def with_credentials(
     if not credentials or any(name in own for name in _CREDENTIALS):
         return dict(environ)
     return {name: value for name, value in environ.items() if name not in _CREDENTIALS} | dict(credentials)
-
-
-def _seen_from_outside(url: str, address: str | None) -> str:
-    """A URL of this machine, as others must call it."""
-    parts = urlsplit(url)
-    if address is None or parts.hostname not in ("localhost", "127.0.0.1", "0.0.0.0", "::1"):
-        return url
-    port = f":{parts.port}" if parts.port else ""
-    return urlunsplit(parts._replace(netloc=f"{address}{port}"))
 
 
 def local_source(deployment: DeploymentResponse | None) -> tuple[Path, str] | None:

@@ -42,7 +42,7 @@ from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.control import EngineControl
 from prefect_gpu.worker.from_blocks import read_blocks
 from prefect_gpu.worker.host import PrefectHost
-from prefect_gpu.worker.infrastructure import Infrastructure, SetupError, infrastructure_of
+from prefect_gpu.worker.infrastructure import Infrastructure, infrastructure_of
 from prefect_gpu.worker.lane import Lane
 from prefect_gpu.worker.leader_election import Leadership
 from prefect_gpu.worker.learning import PoolLearning
@@ -52,6 +52,7 @@ from prefect_gpu.worker.notice import NoticeWatch
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
+from prefect_gpu.worker.reach import SetupError
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents
@@ -138,7 +139,8 @@ class PoolSession:
         if scope:
             await self._leadership.take(client, pool.name, scope)
             self._tasks.keep(self._keep_leadership, "lead")
-        if api_is_local():  # flows that are submitted without a deployment travel through a folder
+        # Flows that are submitted without a deployment travel through a folder.
+        if api_is_local() and place.driver.shares_files:
             await ensure_bundle_storage(client, pool, self._state_dir)
         await self._control.open(self._stack)
         host = self.host = PrefectHost(
@@ -147,6 +149,7 @@ class PoolSession:
             settings,
             local=place.driver.local,
             contained=place.driver.contained,
+            shares_files=place.driver.contained or place.driver.shares_files,
             scope=scope,
             credentials=chosen.credentials,
             role=role,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prefect_gpu.blocks import GpuSlurm, SlurmShape
+from prefect_gpu.blocks.slurm import SlurmTunnel
 
 ONE = {"name": "one", "time": "60", "gres": "gpu:1"}
 
@@ -32,3 +33,26 @@ def test_slurmrestd_is_asked_where_the_block_names_it_and_only_for_what_it_can_b
         GpuSlurm(shapes=[shape], rest="login:6820")
     with pytest.raises(ValueError, match="'--begin=tomorrow' cannot be asked of slurmrestd"):
         GpuSlurm(shapes=[SlurmShape(**ONE, flags=["--begin=tomorrow"])], rest="http://login:6820")
+
+
+def test_a_tunnel_is_named_by_the_machine_it_goes_through_or_in_full() -> None:
+    block = GpuSlurm(shapes=[SlurmShape(**ONE)], tunnel="login1")
+    assert block.tunnel == SlurmTunnel(via="login1", opened_by="node")
+    assert GpuSlurm(shapes=[SlurmShape(**ONE)], tunnel={"opened_by": "worker"}).tunnel == SlurmTunnel(
+        opened_by="worker"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tunnel", "said"),
+    [
+        ({}, "via is missing: name the machine where the nodes log in"),
+        ({"via": "-oProxyCommand=true"}, "is no machine: give ssh's options as ssh_options"),
+        ({"via": "login1", "server": "prefect.lab"}, "is no HOST:PORT: write prefect.lab:4200"),
+        ({"via": "login1", "direction": "node"}, "direction is no field of tunnel"),
+        ({"via": "login1", "opened_by": "me"}, "'node' or 'worker'"),
+    ],
+)
+def test_what_a_tunnel_cannot_be_is_said_with_the_remedy(tunnel: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        GpuSlurm(shapes=[SlurmShape(**ONE)], tunnel=tunnel)

@@ -40,7 +40,7 @@ SHELL = {
     "echo", "export", "for", "free", "fuser", "grep", "hostname", "jq", "kill", "ls", "lspci", "mkdir", "modprobe",
     "mv", "nvidia-ctk", "nvidia-smi", "opentelemetry-instrument", "pg_dump", "pg_isready", "pip", "poweroff", "psql",
     "reboot", "rm", "rsync",
-    "sbatch", "scancel", "scontrol", "sh", "sinfo", "sleep", "source", "sqlite3", "squeue", "ssh", "ssh-keygen",
+    "sbatch", "scancel", "scontrol", "sh", "sinfo", "sleep", "source", "sqlite3", "squeue", "srun", "ssh", "ssh-keygen",
     "ssh-keyscan", "systemctl", "ubuntu-drivers", "unset", "usermod",
 }
 # fmt: on

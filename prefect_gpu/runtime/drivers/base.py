@@ -223,15 +223,18 @@ class Driver(abc.ABC):
             may be back, so nothing is refused because there is no room without them.
         elastic: Whether its nodes come and go as they are needed: without any, it serves all the same.
         contained: Whether runs are in containers, which get nothing of the worker's machine.
+        shares_files: Whether runs that are in no containers see the worker's files at the same paths.
         demand: Asked by drivers whose nodes come and go as they are needed.
         may_start: Asked, in any thread, right before something is started, by drivers whose launches take long: the
             worker may have lost the leadership since the launch began.
         on_faults: Told of what befalls GPUs of other machines, by drivers that hear of it.
+        channel: Asked for the address of the channel of runs, by drivers that lead there themselves; empty: none.
     """
 
     local = True
     elastic = False
     contained = False
+    shares_files = True
     files: Path | None = None
     locks: Path | None = None
     closed_nodes: Sequence[Node] = ()
@@ -239,6 +242,7 @@ class Driver(abc.ABC):
     may_start: Callable[[], bool] = staticmethod(lambda: True)
     demand: Callable[[], Demand] = staticmethod(lambda: Demand())
     on_faults: Callable[[Iterable[Fault]], None] = staticmethod(lambda faults: None)
+    channel: Callable[[], str] = staticmethod(lambda: "")
 
     async def nodes(self) -> Sequence[Node] | None:
         """The nodes that there are, once the driver has started; None: whoever made it knows."""

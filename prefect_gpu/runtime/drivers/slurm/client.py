@@ -15,7 +15,7 @@ from prefect_gpu.runtime.drivers.slurm import accounting
 from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmError, SlurmJob, error_of, patiently
 
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")
-_FIELDS = "%i|%T|%r|%S|%e|%j"
+_FIELDS = "%i|%T|%r|%S|%e|%N|%j|%k"
 _COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
 _ACCOUNTING_S = 10.0  # of what nobody depends on
 
@@ -107,8 +107,9 @@ def missing_commands() -> list[str]:
 
 
 def _parse(line: str) -> SlurmJob:
-    number, state, reason, start, end, name = line.strip().split("|", 5)
-    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start))
+    number, state, reason, start, end, nodes, name, comment = line.strip().split("|", 7)
+    comment = "" if comment == "(null)" else comment
+    return SlurmJob(number, name, state, reason, _seconds(end), _seconds(start), nodes, comment)
 
 
 def _seconds(told: str) -> float | None:

@@ -6,6 +6,7 @@ knows which one a pool has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ PENDING, RUNNING = (
 
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
 _ENDING = "COMPLETING"
+_AT_COMMAS = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+_PARTS = re.compile(r"([^\[]+|(?=\[))(?:\[([^\]]*)\])?")
 _AWAY = (
     "Unable to contact slurm controller",
     "Socket timed out",
@@ -65,6 +68,8 @@ class SlurmJob:
         reason: Why it waits: ``Resources``, ``Priority``, ``QOSMaxGRESPerUser``, …; ``None`` if there is none.
         ends_at: Unix seconds at which its time limit ends it, or at which it ended; None: it has none.
         starts_at: Unix seconds at which it was given its nodes, or may be; None: that is unknown.
+        nodes: Names of its nodes, as Slurm writes lists; empty: it has none. See :func:`hostnames`.
+        comment: What its script says of its end, where its output is seen by nobody.
     """
 
     id: str
@@ -73,6 +78,8 @@ class SlurmJob:
     reason: str = "None"
     ends_at: float | None = None
     starts_at: float | None = None
+    nodes: str = ""
+    comment: str = ""
 
     @property
     def waits(self) -> bool:
@@ -144,6 +151,31 @@ class Cluster(Protocol):
     async def drained(self) -> Mapping[str, str]:
         """The nodes that their administrator wants empty, each with why."""
         ...
+
+
+def hostnames(nodes: str) -> list[str]:
+    """The nodes of a list as Slurm writes it, in its order.
+
+    Example:
+        >>> hostnames("gpu[3-4,07-08],login1"), hostnames("")
+        (['gpu3', 'gpu4', 'gpu07', 'gpu08', 'login1'], [])
+        >>> hostnames("r[1-2]n[0-1]")
+        ['r1n0', 'r1n1', 'r2n0', 'r2n1']
+    """
+    found: list[str] = []
+    for one in _AT_COMMAS.findall(nodes):
+        names = [""]
+        for before, ranges in _PARTS.findall(one):
+            numbers = [number for part in ranges.split(",") for number in _counted(part)] if ranges else [""]
+            names = [f"{name}{before}{number}" for name in names for number in numbers]
+        found += names
+    return found
+
+
+def _counted(part: str) -> list[str]:
+    """The numbers of ``07-09``, each with as many digits; of one number, that one."""
+    first, _, last = part.partition("-")
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1)]
 
 
 def has_ended(state: str) -> bool:

@@ -2,7 +2,8 @@
 
 Slurm stays the master of nodes, accounts, limits and time. What is lent is an allocation, with an agent of ours on each
 of its nodes; to the scheduler each is a node that comes, and goes. The worker, its runs and the agents share the state
-folder: it lies in a file system that the nodes see at the same path.
+folder, which lies in a file system that the nodes see at the same path; or they share none, and all that they need of
+each other is sent.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Collection, Sequence
 from logging import Logger, LoggerAdapter
@@ -18,18 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime import files
-from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import Coming, Driver, ExitReport, LaunchError, LaunchSpec, RunHandle, Wanted
-from prefect_gpu.runtime.drivers.output import tail_lines
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmAway
-from prefect_gpu.runtime.drivers.slurm.handle import EndedHandle, SlurmHandle, ended_with, lost
+from prefect_gpu.runtime.drivers.slurm.handle import lost
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
 from prefect_gpu.runtime.drivers.slurm.memory import Suspects
 from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_of
 from prefect_gpu.runtime.drivers.slurm.outlook import coming
 from prefect_gpu.runtime.drivers.slurm.pilots import Over, Pilot, Pilots
-from prefect_gpu.runtime.drivers.slurm.place import facts_of, take, taken_by
+from prefect_gpu.runtime.drivers.slurm.reach import Reach
+from prefect_gpu.runtime.drivers.slurm.runs import Runs
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
 from prefect_gpu.runtime.telemetry.faults import Fault
@@ -38,7 +37,6 @@ from prefect_gpu.scheduling.model.cluster import Node
 _MARGIN_S = 2.0  # Slurm counts whole seconds, and ends nothing later
 _CLUSTER = "cluster"  # a file: which one it is, for a time when nobody could say so
 _BALANCE_S = 1.0  # from one decision on allocations to the next, if nothing happens
-_LAUNCH_S = 60.0  # then the run is started elsewhere
 _UNHEARD_S = 15.0  # a node whose agent is cut off for so long takes no more work
 
 
@@ -53,6 +51,7 @@ class SlurmDriver(Driver):
         agents: How agents start runs; their worker's address is filled in.
         host, port, advertise: Where agents reach this worker; see :class:`.ChannelServer`.
         echo: Called with a run's label and each line of its output; by default the line is printed.
+        tunnel: How nodes reach this worker where they cannot connect to it; its first two targets are filled in.
         comes_back_s: For so long agents of an earlier worker are waited for.
         logger: Told of what went wrong.
     """
@@ -60,6 +59,7 @@ class SlurmDriver(Driver):
     local = False
     elastic = True
     locks: Path
+    files: Path | None
 
     def __init__(
         self,
@@ -73,20 +73,32 @@ class SlurmDriver(Driver):
         port: int = 0,
         advertise: str | None = None,
         echo: Callable[[str, str], None] | None = None,
+        tunnel: words.Tunnel | None = None,
         comes_back_s: float = 10.0,
         logger: Logger | LoggerAdapter[Any],
     ) -> None:
         self._client, self._plan, self._folder = client, plan, folder.absolute()
-        self.locks = self._folder / "locks"
+        self.shares_files = plan.shared
+        self.files = None if plan.shared else Path(words.RUN_FOLDER)
+        self.locks = self._folder / "locks" if plan.shared else Path(words.NODE_FOLDER) / "locks"
         self._settings = agents
-        self._echo = echo or (lambda label, line: print(line))
         self._logger = logger
-        self._supply = Supply(client, plan, Pilots(client, self._folder, prefix, logger), logger)
-        self._pilots = self._supply.pilots
+        self._pilots = Pilots(client, self._folder, prefix, logger, ports=3 if tunnel else 0)
+        self._supply = Supply(client, plan, self._pilots, logger)
+        self._reach = Reach(tunnel, logger)
         self._hub = AgentHub(self._heard, host=host, port=port, advertise=advertise, logger=logger)
         self._lent: dict[str, Lent] = {}  # by agent
         self._describing: dict[str, asyncio.Task[None]] = {}
-        self._handles: dict[str, SlurmHandle] = {}  # by the launch's folder
+        self._runs = Runs(
+            self._hub,
+            lent=self._lent_node,
+            connecting=self._connecting,
+            is_lent=self._runs_in_any,
+            loss_of=self._loss_of,
+            echo=echo or (lambda label, line: print(line)),
+            comes_back_s=comes_back_s,
+            logger=logger,
+        )
         self._suspects = Suspects()
         self._changed = asyncio.Event()
         self._comes_back_s = comes_back_s
@@ -102,11 +114,13 @@ class SlurmDriver(Driver):
             OSError: The address for agents is in use, or is not this machine's.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.locks.mkdir(exist_ok=True)
+        (self._folder / "locks").mkdir(exist_ok=True)
         await asyncio.to_thread(self._pilots.load)
         await self._hub.start()
-        settings = dataclasses.replace(self._settings, url=self._hub.url)
+        tunnel = self._reach.begin(self._hub.url, self.channel())
+        settings = dataclasses.replace(self._settings, url=self._hub.url, tunnel=tunnel)
         words.write_secret(self._folder / words.AGENTS, dataclasses.asdict(settings))
+        self._pilots.told = settings if not self._plan.shared else None
         await self._look()
         self._hub.open()
         with contextlib.suppress(asyncio.TimeoutError):  # who is cut off is a node later
@@ -115,9 +129,9 @@ class SlurmDriver(Driver):
     async def close(self) -> None:
         for task in self._describing.values():
             task.cancel()
-        for handle in tuple(self._handles.values()):
-            handle.release()
+        self._runs.release()
         await self._hub.close()
+        await self._reach.close()
 
     async def scope(self) -> str | None:
         noted = self._folder / _CLUSTER
@@ -142,6 +156,7 @@ class SlurmDriver(Driver):
             takes_work = takes_work and lent.pilot.job is not None and lent.pilot.job.runs
             takes_work = takes_work and not (self._plan.one_run and lent.pilot.record.run)
             takes_work = takes_work and lent.host not in self._supply.drained
+            takes_work = takes_work and lent.pilot.record.shared == self._plan.shared  # else it is an earlier worker's
             if takes_work:
                 open_nodes.append(lent.node)
             else:
@@ -180,12 +195,12 @@ class SlurmDriver(Driver):
             changing.cancel()
 
     def coming(self, run: Wanted) -> Coming | None:
-        return coming(run, self._supply, bool(self._describing))
+        return coming(run, self._supply, bool(self._describing), self._reach.trouble)
 
     def _is_busy(self, pilot: Pilot, busy: Collection[str]) -> bool:
         """Whether something runs in an allocation, or is about to, of which these nodes have something."""
         nodes = {lent.node.id for lent in self._lent.values() if lent.pilot is pilot}
-        return not nodes.isdisjoint(busy) or any(handle.node in nodes for handle in self._handles.values())
+        return not nodes.isdisjoint(busy) or self._runs.are_on(nodes)
 
     def _is_drained(self, pilot: Pilot) -> bool:
         """Whether an administrator wants one of its nodes empty."""
@@ -197,6 +212,7 @@ class SlurmDriver(Driver):
         for pilot, over in await self._supply.look():
             self._lose(pilot, over)
         self._admit_all()
+        await self._reach.keep(self._pilots.all.values())
 
     def _admit_all(self) -> None:
         for pilot in self._pilots.all.values():
@@ -214,6 +230,7 @@ class SlurmDriver(Driver):
         try:
             told = await self._hub.ask(agent, words.DESCRIBE)
             self._pilots.began(pilot)
+            self._reach.works()
             node = node_of(f"{told['host']}.{told['job']}", told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)
@@ -246,10 +263,8 @@ class SlurmDriver(Driver):
         for agent in agents:
             self._hub.drop(agent)
             self._lent.pop(agent, None)
-        there = [one for one in self._handles.values() if one.agent in agents]
-        guilty = self._guilty(over, *(one.run_id for one in there), alone=True)
-        for handle in there:
-            handle.lose(lost(over.why, carries_on=_run_of(handle.run_id) not in guilty))
+        guilty = self._guilty(over, *self._runs.of(agents), alone=True)
+        self._runs.lose(agents, lambda run_id: lost(over.why, carries_on=_run_of(run_id) not in guilty))
         if not pilot.given_back:
             self._logger.warning("%s", over.why)
         self._changed.set()
@@ -260,9 +275,8 @@ class SlurmDriver(Driver):
         return self._suspects.guilty(runs, alone=alone) if over.out_of_memory else frozenset()
 
     def _heard(self, agent: str, kind: str, data: dict[str, Any]) -> None:
-        if kind == words.EXIT and (handle := self._handles.get(str(data.pop("run_dir", "")))) is not None:
-            report: ExitReport = files.build(ExitReport, data)
-            handle.exited(dataclasses.replace(report, tail=tail_lines(handle.folder / supervisor.OUTPUT)))
+        if kind in (words.EXIT, words.OUTPUT):
+            self._runs.heard(agent, kind, data)
         elif kind == words.FAULTS:
             self.on_faults([files.build(Fault, one) for one in data["faults"]])
         elif kind == words.ENDING and (lent := self._lent.get(agent)) is not None:
@@ -278,15 +292,8 @@ class SlurmDriver(Driver):
             failed = LaunchError(f"{name} could not be started: node {spec.node!r} takes no work now")
             failed.away = True
             raise failed
-        if not await asyncio.to_thread(take, run_dir, lent.node.id):
-            raise LaunchError(f"{name} could not be started: the launch was revoked, or has been started already")
-        launching = asyncio.ensure_future(self._launch(lent, spec, run_dir))
-        try:
-            told = await asyncio.shield(launching)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._abandon(launching, lent, run_dir))
-            raise
-        return self._follow(spec.run_id, run_dir, lent.node.id, lent, told, 0, name, spec.stream_output)
+        spec = dataclasses.replace(spec, env=self._reach.environment(spec.env, lent.pilot.record))
+        return await self._runs.launch(lent, spec, run_dir)
 
     def _dedicate(self, lent: Lent, spec: LaunchSpec) -> bool:
         """Where each run has a job of its own: let this one be the run's, and take no other."""
@@ -294,54 +301,12 @@ class SlurmDriver(Driver):
         self._changed.set()
         return dedicated
 
-    async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
-        words.write_secret(run_dir / words.SPEC, words.spec_as_json(spec))
-        asking = asyncio.ensure_future(self._hub.ask(lent.agent, words.LAUNCH, run_dir=str(run_dir)))
-        try:
-            done, _ = await asyncio.wait((asking,), timeout=_LAUNCH_S)
-            if not done and await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True}):
-                asking.cancel()
-                failed = LaunchError(f"the agent of node {lent.node.id} has not answered for {_LAUNCH_S:.0f} s")
-                failed.away = True  # and it will never start there now
-                raise failed
-            return await asking
-        finally:
-            (run_dir / words.SPEC).unlink(missing_ok=True)
-
-    async def _abandon(self, launching: asyncio.Future[dict[str, Any]], lent: Lent, run_dir: Path) -> None:
-        with contextlib.suppress(LaunchError):
-            await launching
-            await self._hub.ask(lent.agent, words.STOP, run_dir=str(run_dir), grace_seconds=0)
-
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
-        run_dir = _own_folder(run_dir)
-        if await asyncio.to_thread(take, run_dir, ""):
-            return None  # nobody may start it any more
-        node = taken_by(run_dir)
-        if not node:
-            return None
-        if (report := ended_with(run_dir, self._logger.error)) is not None:
-            report = await self._loss_of(run_id, node) if report.lost else report
-            return EndedHandle(run_id, node, report, **facts_of(run_dir))
-        lent = self._lent_node(node)
-        connecting = [task for agent, task in self._describing.items() if self._runs_in(agent, node)]
-        if lent is None and connecting:
-            await asyncio.wait(connecting, timeout=self._comes_back_s)
-            lent = self._lent_node(node)
-            if lent is None and self._runs_in_any(node):
-                raise LaunchError(f"The agent of node {node} is not connected")
-        if lent is None:
-            # Its allocation is over. Nothing that had not begun by then ever will.
-            if not (run_dir / supervisor.PROCESS).exists():
-                await asyncio.to_thread(supervisor.claim, str(run_dir), {"revoked": True})
-                return None
-            return EndedHandle(run_id, node, await self._loss_of(run_id, node), **facts_of(run_dir))
-        told = await self._hub.ask(lent.agent, words.ADOPT, run_id=run_id, run_dir=str(run_dir))
-        if not told:
-            return None
-        output = run_dir / supervisor.OUTPUT
-        offset = output.stat().st_size if output.exists() else 0
-        return self._follow(run_id, run_dir, node, lent, told, offset, run_id, True)
+        return await self._runs.adopt(run_id, _own_folder(run_dir))
+
+    def _connecting(self, node: str) -> list[asyncio.Task[None]]:
+        """What waits for agents of which one may be this node's."""
+        return [task for agent, task in self._describing.items() if self._runs_in(agent, node)]
 
     async def _loss_of(self, run_id: str, node: str) -> ExitReport:
         """The end of a run that was found after its allocation had ended."""
@@ -350,6 +315,7 @@ class SlurmDriver(Driver):
         return lost(over.why, carries_on=_run_of(run_id) not in self._guilty(over, run_id, alone=False))
 
     def _runs_in_any(self, node: str) -> bool:
+        """Whether the allocation of a node is there, as far as anybody knows."""
         return any(pilot.record.job == node.rpartition(".")[2] for pilot in self._pilots.all.values())
 
     def _runs_in(self, agent: str, node: str) -> bool:
@@ -359,35 +325,6 @@ class SlurmDriver(Driver):
     def _lent_node(self, name: str) -> Lent | None:
         """The node of that name; with an empty one, any."""
         return next((lent for lent in self._lent.values() if name in ("", lent.node.id)), None)
-
-    def _follow(
-        self,
-        run_id: str,
-        run_dir: Path,
-        node: str,
-        lent: Lent,
-        told: dict[str, Any],
-        offset: int,
-        label: str,
-        stream: bool,
-    ) -> SlurmHandle:
-        handle = SlurmHandle(
-            run_id,
-            run_dir,
-            node,
-            told,
-            hub=self._hub,
-            agent=lent.agent,
-            adjustable=lent.adjustable,
-            echo=functools.partial(self._echo, label) if stream else None,
-            offset=offset,
-            logger=self._logger,
-        )
-        self._handles[str(run_dir)] = handle
-        handle.when_over(lambda: self._handles.pop(str(run_dir), None))
-        if (report := ended_with(run_dir, self._logger.error)) is not None:  # it was quicker than the answer
-            handle.exited(report)
-        return handle
 
 
 def _run_of(process: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import dataclasses
 from collections.abc import Callable
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -13,7 +15,7 @@ from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError, RunHandle
 from prefect_gpu.runtime.drivers.launched import Ended, Say
 from prefect_gpu.runtime.drivers.output import OutputTail, tail_lines
-from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm import sent, words
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
 
 
@@ -92,6 +94,10 @@ class SlurmHandle(RunHandle):
     async def announce_cancellation(self) -> None:
         await self._ask(words.CANCELLED)
 
+    async def give(self, name: str, content: bytes) -> None:
+        if sent.is_sent(self.folder):
+            await self._ask(words.GIVE, name=name, content=base64.b64encode(content).decode())
+
     async def stop(self, grace_seconds: float) -> None:
         if not self._ended.done():
             await self._ask(words.STOP, grace_seconds=grace_seconds)
@@ -133,12 +139,16 @@ class EndedHandle(RunHandle):
 
 
 def ended_with(run_dir: Path, say: Say, cut_off: ExitReport | None = None) -> ExitReport | None:
-    """What the run's supervisor has written of its end; None if it saw none.
+    """What the run's supervisor has written of its end, or what its node has sent of it; None if there is nothing.
 
     Args:
         say: Told of a file that makes no sense.
         cut_off: How a run ended that was ended because its allocation was.
     """
+    if sent.is_sent(run_dir):
+        report: ExitReport | None = files.read(ExitReport, run_dir / supervisor.EXIT, say)
+        tail = tail_lines(run_dir / supervisor.OUTPUT)
+        return dataclasses.replace(report, tail=tail) if report is not None else None
     ended = files.read(Ended, run_dir / supervisor.EXIT, say)
     if ended is None:
         return None

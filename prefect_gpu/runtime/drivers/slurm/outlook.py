@@ -7,16 +7,19 @@ from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
 
 
-def coming(run: Wanted, supply: Supply, connecting: bool) -> Coming | None:
+def coming(run: Wanted, supply: Supply, connecting: bool, unreached: str = "") -> Coming | None:
     """See :meth:`.Driver.coming`.
 
     Args:
         connecting: Whether agents are expected to connect.
+        unreached: Why nodes cannot be reached, in a sentence without a full stop; empty: they can be.
     """
     plan, pilots = supply.plan, supply.pilots.all.values()
     shape = plan.shape_for(run)
     if shape is None:
         return _fits_none(run, plan)
+    if unreached:
+        return Coming(unreached)
     if supply.pilots.trouble:
         return Coming(supply.pilots.trouble.rstrip("."))
     if supply.trouble:

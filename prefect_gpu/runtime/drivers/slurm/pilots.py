@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
+import random
 import re
 import secrets
 import time
@@ -57,6 +58,9 @@ class Over:
     out_of_memory: bool = False
 
 
+_PORTS = range(20_000, 32_000)  # which Linux gives to nobody by itself
+
+
 @dataclass
 class Pilot:
     """An allocation that is not over.
@@ -87,10 +91,15 @@ class Pilots:
         client: Slurm.
         folder: Where they are written down; the nodes see it at the same path.
         prefix: What the names of all of the pool's jobs begin with, and of no other pool's.
+        ports: How many ports of its nodes an allocation has, for a tunnel.
     """
 
-    def __init__(self, client: Cluster, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any]) -> None:
+    def __init__(
+        self, client: Cluster, folder: Path, prefix: str, logger: Logger | LoggerAdapter[Any], ports: int = 0
+    ) -> None:
         self._client, self._folder, self._prefix, self._logger = client, folder, prefix, logger
+        self._ports = ports
+        self.told: words.Settings | None = None  # what agents are sent that do not see the folder; None: they do
         self.all: dict[str, Pilot] = {}
         self._ended: dict[str, Over] = {}  # by Slurm's number, of the last ones
         self._refused_until = -math.inf
@@ -120,12 +129,20 @@ class Pilots:
             nodes=shape.nodes,
             virtual_devices=shape.virtual_devices,
             virtual_device_memory_bytes=shape.virtual_device_memory_bytes,
+            ports=tuple(random.sample(_PORTS, self._ports)),
+            shared=self.told is None,
         )
         pilot = self.all[name] = Pilot(name, record)
         self._write(pilot)
         script = self._folder / f"{name}.sh"
-        script.write_text(shape.script(self._folder, name))
-        options = shape.options(f"{self._prefix}{name}", self._folder / f"{name}.log")
+        log = self._folder / f"{name}.log"
+        if self.told is None:
+            words.write_secret_bytes(script, shape.script(self._folder, name).encode())
+        else:
+            told = {"record": dataclasses.asdict(record), "settings": dataclasses.asdict(self.told)}
+            words.write_secret_bytes(script, shape.sending_script(name, told).encode())
+            log = Path("/dev/null")  # a path of the node's
+        options = shape.options(f"{self._prefix}{name}", log)
         try:
             number = await self._client.submit(script, options)
         except SlurmAway as error:  # it may have been submitted all the same: its name will tell
@@ -220,11 +237,14 @@ class Pilots:
         told = [line for line in lines if line and not line.startswith("srun: ")]  # which only counts exit codes
         last = told[-1] if told else ""
         said = f": {last[-_SHOWN:]}" if last else ", and the node does not see this folder, or nothing was said"
+        where = f"; {log}"
+        if not pilot.record.shared:
+            said, where = f": {job.comment[-_SHOWN:]}" if job.comment else ", and nothing was said", ""
         self._failures += 1
         self._refused_until = time.monotonic() + min(_REFUSED_S * 2 ** (self._failures - 1), _LONGEST_REFUSED_S)
         self._say(
             f"Slurm's job {job.id}, an allocation of the shape {pilot.record.shape!r}, has ended before its agent has "
-            f"connected ({job.state}; {log}){said}"
+            f"connected ({job.state}{where}){said}"
         )
 
     def _log_of(self, pilot: Pilot) -> list[str]:

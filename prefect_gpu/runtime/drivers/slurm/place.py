@@ -13,10 +13,14 @@ from prefect_gpu.runtime.drivers import supervisor
 from prefect_gpu.runtime.drivers.slurm import words
 
 
-def take(run_dir: Path, node: str) -> bool:
-    """Let this node alone start the launch; an empty name: nobody. Exactly one caller ever gets True."""
+def take(run_dir: Path, node: str, *, sent: bool = False) -> bool:
+    """Let this node alone start the launch; an empty name: nobody. Exactly one caller ever gets True.
+
+    Args:
+        sent: Whether the node does not see this folder, and is sent what it needs.
+    """
     temporary = run_dir / f"{words.PLACE}.{os.getpid()}.{time.monotonic_ns()}.tmp"
-    supervisor.write_json(str(temporary), {"node": node})
+    supervisor.write_json(str(temporary), {"node": node} | ({"sent": True} if sent else {}))
     try:
         os.link(temporary, run_dir / words.PLACE)
     except FileExistsError:

@@ -98,6 +98,8 @@ def job_of(told: Mapping[str, Any]) -> SlurmJob:
         str(told.get("state_description") or told.get("state_reason") or "None"),  # as squeue does
         _seconds(told.get("end_time")),
         _seconds(told.get("start_time")),
+        str(told.get("nodes") or ""),
+        str(told.get("comment") or ""),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Wanted
 from prefect_gpu.scheduling.model.cluster import Device
@@ -13,6 +15,7 @@ from prefect_gpu.scheduling.model.jobs import Request
 
 _STARTS_S = 10.0  # from its start by Slurm until the first run can begin
 AGENT = "prefect_gpu.runtime.drivers.slurm.agent"
+_END = "END_OF_WHAT_AGENTS_ARE_TOLD"
 
 
 @dataclass(frozen=True)
@@ -126,17 +129,48 @@ class Shape:
             folder: Where the agents find what they need; the nodes see it at the same path.
             name: Of the allocation.
         """
-        agent = [self.python, "-m", AGENT, str(folder), name]
-        srun = ["srun", f"--cpus-per-task={self.cpus}", "--kill-on-bad-exit=0", *self.srun_flags, *agent]
-        lines: Sequence[str] = (
+        return "\n".join((*self._begin(), f"exec {self._start(str(folder), name)}")) + "\n"
+
+    def sending_script(self, name: str, told: Mapping[str, Any]) -> str:
+        """The batch script for nodes that do not see the worker's folders. Only the job's owner, and root, can read it.
+
+        Nobody would see the job's output: if it fails, its last line is the job's comment.
+
+        Args:
+            name: Of the allocation.
+            told: What the agents must know.
+        """
+        log = f'"${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/prefect-gpu-{name}.log"'
+        lines = (
+            *self._begin(),
+            "umask 077",
+            f"log={log}",
+            "trap : TERM  # it outlives what it has started",
+            f"{self._start('-', name)} <<'{_END}' >\"$log\" 2>&1",
+            json.dumps(told),
+            _END,
+            "code=$?",
+            "if ((code != 0)); then",
+            "  last=$(grep -v -e '^srun: ' -e '^ *$' \"$log\" | tail -n 1 | tr -d '|' | tail -c 300)",
+            '  scontrol update JobId="$SLURM_JOB_ID" Comment="$last"',
+            "fi",
+            'rm -f "$log"',
+            "exit $code",
+        )
+        return "\n".join(lines) + "\n"
+
+    def _begin(self) -> Sequence[str]:
+        return (
             "#!/bin/bash",
             "# Written by prefect-gpu for one allocation; what it starts is asked for in the block gpu-slurm.",
             "export HOME=~ PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}",
             "unset SLURM_EXPORT_ENV",
             *self.setup,
-            f"exec {shlex.join(srun)}",
         )
-        return "\n".join(lines) + "\n"
+
+    def _start(self, folder: str, name: str) -> str:
+        agent = [self.python, "-m", AGENT, folder, name]
+        return shlex.join(["srun", f"--cpus-per-task={self.cpus}", "--kill-on-bad-exit=0", *self.srun_flags, *agent])
 
 
 @dataclass(frozen=True)
@@ -149,6 +183,7 @@ class Plan:
         worth_s: So much expected work of each of its devices makes one more allocation worth its start.
         poll_s: From one look at Slurm's queue to the next.
         one_run: Whether each allocation is for one run, and ends with it.
+        shared: Whether nodes see the worker's folders.
     """
 
     shapes: tuple[Shape, ...]
@@ -156,6 +191,7 @@ class Plan:
     worth_s: float = 60.0
     poll_s: float = 5.0
     one_run: bool = False
+    shared: bool = True
 
     def shape_for(self, run: Wanted) -> Shape | None:
         """The first shape that can hold a run, and is there for long enough; None: none can."""

@@ -86,6 +86,9 @@ class Supply:
             if pilot.given_back:
                 continue
             busy, runs = is_busy(pilot, demand.busy), pilot.job is not None and pilot.job.runs
+            if not busy and pilot.record.shared != self.plan.shared:  # the operator has changed that: it takes no work
+                pilot.given_back = True
+                continue
             # Waiting runs keep no allocation that has begun: they are on their way to it, or go elsewhere.
             if busy or (pilot.record.shape in wanted and not runs):
                 self._unneeded_since.pop(pilot.name, None)

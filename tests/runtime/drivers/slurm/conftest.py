@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prefect_gpu.lab.slurm_nodes import SlurmLab
-from prefect_gpu.runtime.drivers.base import Demand
+from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Wanted
+from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.cluster import Node
+from prefect_gpu.scheduling.model.jobs import Request
 
 LOGGER = logging.getLogger("test.driver")
 SHAPE = Shape("small", minutes=30, gres="gpu:2", cpus=1, virtual_devices=2, python=sys.executable)
@@ -24,7 +30,8 @@ SHAPE = Shape("small", minutes=30, gres="gpu:2", cpus=1, virtual_devices=2, pyth
 
 def make(lab: SlurmLab, folder: Path, shapes: Sequence[Shape] = (SHAPE,), **more: Any) -> SlurmDriver:
     """A driver of a pool, whose allocations are kept in a folder."""
-    plan = Plan(tuple(shapes), idle_s=more.pop("idle_s", 600.0), poll_s=0.5, one_run=more.pop("one_run", False))
+    one_run, shared = more.pop("one_run", False), more.pop("shared", True)
+    plan = Plan(tuple(shapes), idle_s=more.pop("idle_s", 600.0), poll_s=0.5, one_run=one_run, shared=shared)
     settings: dict[str, Any] = {"warm": False, "alone_s": 600.0, "python": sys.executable}
     settings |= {name: more.pop(name) for name in list(more) if name in ("warm", "preload", "alone_s", "environ")}
     more = {"echo": lambda label, line: None, "comes_back_s": 5.0, "logger": LOGGER} | more
@@ -68,3 +75,37 @@ async def watched(driver: SlurmDriver) -> AsyncIterator[Watched]:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await driver.close()
+
+
+ONE = Demand(waiting=(Wanted(Request(gpus=1)),))
+WAITS = "import time; open('ready', 'w').close(); time.sleep(600)"
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> MakeSpec:
+    return probes(tmp_path)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path, slurm: SlurmLab) -> AsyncIterator[Path]:
+    """Of the allocations of a pool. After the test, nothing may be left of them."""
+    yield tmp_path / f"allocations-{os.getpid()}"
+    await empty(slurm)
+
+
+async def running(pool: Watched, spec: LaunchSpec) -> RunHandle:
+    """A run on a node that came for it."""
+    pool.demand = ONE
+    await pool.until(lambda: pool.nodes)
+    pool.demand = Demand(busy=frozenset(node.id for node in pool.nodes))
+    handle = await pool.driver.launch(dataclasses.replace(spec, node=pool.nodes[0].id))
+    await until((spec.cwd / "ready").exists)
+    return handle
+
+
+def process_of(handle: RunHandle) -> int:
+    return int(str(handle.pid).rpartition(":")[2])
+
+
+async def empty(slurm: SlurmLab) -> None:
+    await until(lambda: not slurm.queue())

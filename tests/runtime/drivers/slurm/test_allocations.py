@@ -6,54 +6,34 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from prefect_gpu.lab.sandbox import free_port
 from prefect_gpu.lab.slurm_nodes import SlurmLab
-from prefect_gpu.runtime.drivers.base import Demand, LaunchError, LaunchSpec, RunHandle, Wanted
-from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, probes, until
+from prefect_gpu.runtime.drivers.base import Demand, LaunchError, Wanted
+from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.cluster import SlurmAway
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
+from prefect_gpu.runtime.drivers.slurm.words import Tunnel
 from prefect_gpu.runtime.drivers.warm import PATIENCE_S
 from prefect_gpu.scheduling.model.jobs import Request
-from tests.runtime.drivers.slurm.conftest import LOGGER, SHAPE, Watched, make, watched
-
-ONE = Demand(waiting=(Wanted(Request(gpus=1)),))
-WAITS = "import time; open('ready', 'w').close(); time.sleep(600)"
-
-
-@pytest.fixture
-def make_spec(tmp_path: Path) -> MakeSpec:
-    return probes(tmp_path)
-
-
-@pytest.fixture
-async def folder(tmp_path: Path, slurm: SlurmLab) -> AsyncIterator[Path]:
-    """Of the allocations of a pool. After the test, nothing may be left of them."""
-    yield tmp_path / f"allocations-{os.getpid()}"
-    await empty(slurm)
-
-
-async def running(pool: Watched, spec: LaunchSpec) -> RunHandle:
-    """A run on a node that came for it."""
-    pool.demand = ONE
-    await pool.until(lambda: pool.nodes)
-    pool.demand = Demand(busy=frozenset(node.id for node in pool.nodes))
-    handle = await pool.driver.launch(dataclasses.replace(spec, node=pool.nodes[0].id))
-    await until((spec.cwd / "ready").exists)
-    return handle
-
-
-def process_of(handle: RunHandle) -> int:
-    return int(str(handle.pid).rpartition(":")[2])
-
-
-async def empty(slurm: SlurmLab) -> None:
-    await until(lambda: not slurm.queue())
+from tests.runtime.drivers.slurm.conftest import (
+    LOGGER,
+    ONE,
+    SHAPE,
+    WAITS,
+    Watched,
+    empty,
+    make,
+    process_of,
+    running,
+    watched,
+)
 
 
 async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(slurm: SlurmLab, folder: Path) -> None:
@@ -235,15 +215,31 @@ async def test_what_slurm_refuses_is_said_to_whoever_waits(slurm: SlurmLab, fold
         assert "end after 30 minutes: make it preemptible" in words(pool, gpus=1, needs_s=1e5)
 
 
+@pytest.mark.parametrize("shared", [True, False])
 async def test_an_agent_that_cannot_start_is_said_to_whoever_waits_and_not_tried_at_once(
-    slurm: SlurmLab, folder: Path
+    slurm: SlurmLab, folder: Path, shared: bool
 ) -> None:
     shape = dataclasses.replace(SHAPE, python="/nowhere/python", name="broken")
-    async with watched(make(slurm, folder, [shape])) as pool:
+    async with watched(make(slurm, folder, [shape], shared=shared)) as pool:
         pool.demand = ONE
         await pool.until(lambda: "has ended before its agent has connected (FAILED" in words(pool, gpus=1))
         assert "/nowhere/python" in words(pool, gpus=1)
         assert not slurm.queue()
+
+
+@pytest.mark.needs("openssh")
+@pytest.mark.parametrize("opened_by", ["node", "worker"])
+async def test_a_tunnel_that_does_not_open_is_said_in_sshs_words_to_whoever_waits(
+    slurm: SlurmLab, folder: Path, opened_by: str
+) -> None:
+    options = ("-p", str(free_port()), "-o", "HostName=127.0.0.1")
+    tunnel = Tunnel(via="login1" if opened_by == "node" else "", opened_by=opened_by, options=options)
+    async with watched(make(slurm, folder, alone_s=3.0, tunnel=tunnel)) as pool:
+        pool.demand = ONE
+        await pool.until(lambda: "Connection refused" in words(pool, gpus=1))
+        assert "he tunnel by ssh to " in words(pool, gpus=1)
+        pool.demand = Demand()
+        await pool.until(lambda: not slurm.queue())
 
 
 async def test_slurms_reason_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:

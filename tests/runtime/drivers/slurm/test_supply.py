@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,3 +68,14 @@ def test_work_begins_the_time_anew(tmp_path: Path, now: SimpleNamespace) -> None
         assert not supplied.decide(NOBODY, lambda pilot, busy: True).give_back
     now.at += IDLE_S
     assert supplied.decide(NOBODY, lambda pilot, busy: False).give_back == ("a",)
+
+
+def test_after_a_change_of_the_shared_folder_idle_ones_go_and_another_one_is_asked_for(
+    tmp_path: Path, now: SimpleNamespace
+) -> None:
+    supplied = make(tmp_path, "RUNNING", "idle", "busy")
+    supplied.plan = dataclasses.replace(supplied.plan, shared=False)
+    waiting = Demand(waiting=(Wanted(Request(gpus=1)),))
+    decision = supplied.decide(waiting, lambda pilot, busy: pilot.name == "busy")
+    assert decision.submit == {"one": 1}
+    assert [pilot.given_back for pilot in supplied.pilots.all.values()] == [True, False]
