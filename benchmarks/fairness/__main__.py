@@ -17,7 +17,8 @@ two loads, and docs/policies/shares.md has an example in which no policy could d
 
     python -m benchmarks.fairness [--json] [--quick] [--live]
 
-With --live, ten minutes of real trainings on virtual devices beside it: see ``live.py``.
+With --live, ten minutes of real trainings on virtual devices beside it: see ``live.py``. With --quick they are two, and
+the half-life is shorter than many a training, so that shares are not kept.
 """
 
 from __future__ import annotations
