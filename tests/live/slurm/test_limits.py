@@ -24,13 +24,9 @@ async def said_of(pool: SlurmPool, run_id: UUID, words: str) -> str:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("account", "qos", "reason"), [("lab", "two-gpus", "QOSMaxGRESPerUser"), ("guests", "", "AssocGrpGRES")]
-)
-async def test_a_run_is_told_which_limit_of_its_account_it_waits_for(
-    served_pool: SlurmPool, tmp_path: Path, account: str, qos: str, reason: str
-) -> None:
-    await served_pool.allow({"account": account, "qos": qos, "maximum": 2})
+async def test_a_run_is_told_which_limit_of_its_account_it_waits_for(served_pool: SlurmPool, tmp_path: Path) -> None:
+    reason = "QOSMaxGRESPerUser"
+    await served_pool.allow({"account": "lab", "qos": "two-gpus", "maximum": 2})
     served_pool.start_worker()
     first = await served_pool.submit("train", job_variables={"gpus": 2}, hold=str(tmp_path / "go"))
     await served_pool.until(first, "Training")
