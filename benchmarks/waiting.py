@@ -255,7 +255,7 @@ def main() -> int:
     databases = [chosen.database] if chosen.database else ["sqlite", "postgresql"]
     if chosen.quick:
         chosen.submit, chosen.waiting = min(chosen.submit, 24), min(chosen.waiting, 200)
-        chosen.pairs, chosen.trainings, chosen.watched_s, chosen.ends, chosen.after_s = 3, 1, 5.0, 1, 0.5
+        chosen.pairs, chosen.trainings, chosen.watched_s, chosen.ends, chosen.after_s = 3, 2, 5.0, 1, 0.5
         chosen.looks_every_s, databases = 5, databases[:1]
     lacking = missing() if "postgresql" in databases else []
     if lacking:

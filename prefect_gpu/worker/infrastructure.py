@@ -20,7 +20,8 @@ from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.settings import GpuSettings
 from prefect_gpu.worker.from_blocks import Chosen
 from prefect_gpu.worker.own_node import claim_node
-from prefect_gpu.worker.reach import SetupError, tunnel_of
+from prefect_gpu.worker.reach import tunnel_of
+from prefect_gpu.worker.setup_error import SetupError
 from prefect_gpu.worker.warm import AFTER_FORK, BEFOREHAND, LABELS_OF_RUNS, PREFECT_MODULES, completed
 
 _OF_MODULES = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH")

@@ -6,16 +6,14 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
+from prefect_gpu.worker.setup_error import SetupError
+
 if TYPE_CHECKING:
     from prefect_gpu.blocks.slurm import SlurmTunnel
     from prefect_gpu.runtime.drivers.slurm.words import Tunnel
     from prefect_gpu.settings import GpuSettings
 
 _HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
-
-
-class SetupError(ValueError):
-    """The settings ask for what cannot be. The message names the setting and the remedy."""
 
 
 def seen_from_outside(url: str, address: str | None) -> str:

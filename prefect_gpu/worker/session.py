@@ -52,12 +52,12 @@ from prefect_gpu.worker.notice import NoticeWatch
 from prefect_gpu.worker.own_node import say_devices
 from prefect_gpu.worker.pool import PoolView
 from prefect_gpu.worker.pool_page import PoolSource, open_page
-from prefect_gpu.worker.reach import SetupError
 from prefect_gpu.worker.recording import Recorder
 from prefect_gpu.worker.run_credentials import run_credentials
 from prefect_gpu.worker.run_events import RunEvents
 from prefect_gpu.worker.run_spans import RunSpans, prefect_traces
 from prefect_gpu.worker.server_clock import ServerClock
+from prefect_gpu.worker.setup_error import SetupError
 from prefect_gpu.worker.stream import PoolStream
 from prefect_gpu.worker.usage_history import StayKeeper, UsageHistory
 

@@ -6,6 +6,7 @@ life of a run.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import ctypes
@@ -44,45 +45,49 @@ def tail_lines(path: Path, n: int = 20) -> tuple[str, ...]:
     return tuple(text_of(line) for line in data.removesuffix(b"\n").split(b"\n")[-n:] if data) if n else ()
 
 
-class OutputTail:
-    """Repeats what is added to a file, line by line, until told that nothing more will come.
+class OutputFollower(abc.ABC):
+    """Takes what is added to a file, block by block, until told that nothing more will come.
 
     Args:
         path: The file; it need not be there yet.
         offset: Where to begin, in bytes.
-        echo: Called with each line, without its end. Of a line that overwrote itself (a progress bar) only
-            what it came to is repeated.
     """
 
-    def __init__(self, path: Path, offset: int, echo: Callable[[str], None]) -> None:
-        self._path, self._offset, self._echo = path, offset, echo
-        self._pending = b""
+    block_bytes = _BLOCK_BYTES
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path, self._offset = path, offset
         self._complete = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the file; returns after :meth:`finish`, with everything repeated."""
+        """Follow the file; returns after :meth:`finish`, with everything taken."""
         pause = _FASTEST_SECONDS
         while True:
             last = self._complete.is_set()  # asked before reading: what was written before it is read below
             if await self._catch_up():
                 pause = _FASTEST_SECONDS
             elif last:
-                break
+                return
             else:
                 pause = min(pause * 1.5, _SLOWEST_SECONDS)
             if not last:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._complete.wait(), pause)
-        if self._pending:
-            self._echo(text_of(self._pending))
-            self._pending = b""
 
     def finish(self) -> None:
         """Say that the file is complete."""
         self._complete.set()
 
+    @abc.abstractmethod
+    async def take(self, block: bytes) -> None:
+        """The next block."""
+
+    @abc.abstractmethod
+    async def leave_out(self, size: int) -> None:
+        """So many bytes came faster than they could be taken, and may be gone from the disk."""
+
     async def _catch_up(self) -> bool:
-        """Repeat what there is now. Returns whether there was anything."""
+        """Take what there is now. Returns whether there was anything."""
         try:
             file = self._path.open("rb", buffering=0)
         except FileNotFoundError:
@@ -90,24 +95,50 @@ class OutputTail:
         any_read = False
         with file:
             file.seek(self._offset)
-            while block := file.read(_BLOCK_BYTES):
+            while block := file.read(self.block_bytes):
                 any_read = True
                 if (behind := os.fstat(file.fileno()).st_size - self._offset) > KEPT_BYTES:
-                    self._skip(behind - KEPT_BYTES // 2)
+                    left_out = behind - KEPT_BYTES // 2
+                    self._offset += left_out
                     file.seek(self._offset)
+                    await self.leave_out(left_out)
                     continue
                 self._offset += len(block)
-                *lines, self._pending = (self._pending + block).split(b"\n")
-                for line in lines:
-                    self._echo(text_of(line))
-                if len(self._pending) > LONGEST_LINE_BYTES:
-                    self._echo(text_of(self._pending))
-                    self._pending = b""
-                await asyncio.sleep(0)  # a run that writes without end must not keep the worker from its work
+                await self.take(block)
+                await asyncio.sleep(0)  # a run that writes without end must not keep others from their work
         return any_read
 
-    def _skip(self, size: int) -> None:
-        self._offset += size
+
+class OutputTail(OutputFollower):
+    """Repeats what is added to a file, line by line.
+
+    Args:
+        path, offset: See :class:`OutputFollower`.
+        echo: Called with each line, without its end. Of a line that overwrote itself (a progress bar) only
+            what it came to is repeated.
+    """
+
+    def __init__(self, path: Path, offset: int, echo: Callable[[str], None]) -> None:
+        super().__init__(path, offset)
+        self._echo = echo
+        self._pending = b""
+
+    async def run(self) -> None:
+        """See :meth:`OutputFollower.run`. A last line without an end is repeated, too."""
+        await super().run()
+        if self._pending:
+            self._echo(text_of(self._pending))
+            self._pending = b""
+
+    async def take(self, block: bytes) -> None:
+        *lines, self._pending = (self._pending + block).split(b"\n")
+        for line in lines:
+            self._echo(text_of(line))
+        if len(self._pending) > LONGEST_LINE_BYTES:
+            self._echo(text_of(self._pending))
+            self._pending = b""
+
+    async def leave_out(self, size: int) -> None:
         self._pending = b""
         self._echo(f"... {size >> 20} MiB of output are left out here: it came faster than it could be repeated ...")
 

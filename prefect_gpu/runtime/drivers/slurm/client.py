@@ -16,7 +16,7 @@ from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmEr
 
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")
 _FIELDS = "%i|%T|%r|%S|%e|%N|%j|%k"
-_COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
+COMMAND_S = 60.0  # Slurm's own commands wait for a controller for MessageTimeout, 10 s, some times over
 _ACCOUNTING_S = 10.0  # of what nobody depends on
 
 
@@ -30,7 +30,7 @@ class SlurmClient:
 
     def __init__(self, conf: Path | None = None, patience_s: float = 15.0) -> None:
         # Times as Unix seconds: whatever zone the machine is in, and however its clock changes with the season.
-        self._env = {**os.environ, "SLURM_TIME_FORMAT": "%s"} | ({"SLURM_CONF": str(conf)} if conf else {})
+        self._env = environment(conf) | {"SLURM_TIME_FORMAT": "%s"}
         self._patience_s = patience_s
         self._accounting = accounting.Accounting(self._ends)
 
@@ -71,34 +71,52 @@ class SlurmClient:
         """Run a command that may be repeated, again and again while slurmctld is away."""
         return await patiently(lambda: self._once(*command), self._patience_s)
 
-    async def _once(self, program: str, *arguments: str, patience_s: float = _COMMAND_S) -> str:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                program,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._env,
-            )
-        except FileNotFoundError:
-            raise SlurmError(
-                f"The command {program} is not on this machine: start the worker on a login node of the cluster, or "
-                "install Slurm's client (Debian: slurm-client) and its slurm.conf."
-            ) from None
-        try:
-            out, complaint = await asyncio.wait_for(process.communicate(), patience_s)
-        except asyncio.TimeoutError:
-            raise SlurmAway(f"{program} has not answered for {patience_s:.0f} s") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            said = complaint.decode(errors="replace").strip()
-            last = said.splitlines()[-1] if said else f"{program}: exit code {process.returncode}"
-            raise error_of(said, last.replace(": error: ", ": ", 1))
-        return out.decode(errors="replace")
+    async def _once(self, program: str, *arguments: str, patience_s: float = COMMAND_S) -> str:
+        return await called(program, *arguments, env=self._env, patience_s=patience_s)
+
+
+async def called(program: str, *arguments: str, env: Mapping[str, str], patience_s: float = COMMAND_S) -> str:
+    """Call one of Slurm's commands. Returns what it prints.
+
+    Args:
+        patience_s: It is ended after so many seconds.
+
+    Raises:
+        SlurmError: It complains, or is not here.
+        SlurmAway: It finds no slurmctld, or does not answer.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=env,
+        )
+    except FileNotFoundError:
+        raise SlurmError(
+            f"The command {program} is not on this machine: start the worker on a login node of the cluster, or "
+            "install Slurm's client (Debian: slurm-client) and its slurm.conf."
+        ) from None
+    try:
+        out, complaint = await asyncio.wait_for(process.communicate(), patience_s)
+    except asyncio.TimeoutError:
+        raise SlurmAway(f"{program} has not answered for {patience_s:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        said = complaint.decode(errors="replace").strip()
+        last = said.splitlines()[-1] if said else f"{program}: exit code {process.returncode}"
+        raise error_of(said, last.replace(": error: ", ": ", 1))
+    return out.decode(errors="replace")
+
+
+def environment(conf: Path | None) -> dict[str, str]:
+    """What Slurm's commands are told: the environment, and where the cluster's ``slurm.conf`` is, if that is said."""
+    return {**os.environ} | ({"SLURM_CONF": str(conf)} if conf else {})
 
 
 def missing_commands() -> list[str]:

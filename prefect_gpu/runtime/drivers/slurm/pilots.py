@@ -232,14 +232,14 @@ class Pilots:
 
     def _failed(self, pilot: Pilot, job: SlurmJob) -> None:
         """Its script, or its agent, does not work there. Nor would the next one: Slurm is spared it for a while."""
-        log = self._folder / f"{pilot.name}.log"
-        lines = [line.strip() for line in self._log_of(pilot)]
-        told = [line for line in lines if line and not line.startswith("srun: ")]  # which only counts exit codes
-        last = told[-1] if told else ""
-        said = f": {last[-_SHOWN:]}" if last else ", and the node does not see this folder, or nothing was said"
-        where = f"; {log}"
-        if not pilot.record.shared:
-            said, where = f": {job.comment[-_SHOWN:]}" if job.comment else ", and nothing was said", ""
+        if pilot.record.shared:
+            lines = [line.strip() for line in self._log_of(pilot)]
+            told = [line for line in lines if line and not line.startswith("srun: ")]  # which only counts exit codes
+            last, unsaid = told[-1] if told else "", ", and the node does not see this folder, or nothing was said"
+            where = f"; {self._folder / pilot.name}.log"
+        else:
+            last, unsaid, where = job.comment, ", and nothing was said", ""
+        said = f": {last[-_SHOWN:]}" if last else unsaid
         self._failures += 1
         self._refused_until = time.monotonic() + min(_REFUSED_S * 2 ** (self._failures - 1), _LONGEST_REFUSED_S)
         self._say(

@@ -10,6 +10,7 @@ import asyncio
 import getpass
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 
 from prefect_gpu.runtime.drivers.slurm import accounting
+from prefect_gpu.runtime.drivers.slurm.client import called, environment
 from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmError, SlurmJob, error_of, patiently
 from prefect_gpu.runtime.drivers.slurm.rest_words import (
     TESTED,
@@ -45,7 +47,7 @@ class Token:
 
     def __init__(self, file: Path | None = None, conf: Path | None = None) -> None:
         self._file = file
-        self._env = {**os.environ} | ({"SLURM_CONF": str(conf)} if conf else {})
+        self._env = environment(conf)
         self._made = ""
         self._renew_at = 0.0
 
@@ -72,23 +74,15 @@ class Token:
         self._made = ""
 
     async def _make(self) -> str:
-        lifetime = f"lifespan={_LIFETIME_S}"
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *("scontrol", "token", lifetime),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._env,
-            )
-        except FileNotFoundError:
+        if shutil.which("scontrol") is None:
             raise SlurmError(
                 "slurmrestd wants a token: name a file in the block (rest_token), set SLURM_JWT, or install scontrol."
-            ) from None
-        out, complaint = await process.communicate()
-        if process.returncode:
-            raise error_of(f"`scontrol token` gives no token: {complaint.decode(errors='replace').strip()}")
-        return out.decode().strip().removeprefix("SLURM_JWT=")
+            )
+        try:
+            told = await called("scontrol", "token", f"lifespan={_LIFETIME_S}", env=self._env)
+        except SlurmError as error:
+            raise type(error)(f"`scontrol token` gives no token: {error}") from None
+        return told.strip().removeprefix("SLURM_JWT=")
 
 
 class SlurmRest:

@@ -109,3 +109,20 @@ def process_of(handle: RunHandle) -> int:
 
 async def empty(slurm: SlurmLab) -> None:
     await until(lambda: not slurm.queue())
+
+
+# Ends of an allocation.
+
+
+def cancel(slurm: SlurmLab, job: str, host: str) -> None:
+    slurm.command("scancel", job)
+
+
+def set_down(slurm: SlurmLab, job: str, host: str) -> None:
+    slurm.command("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
+    slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
+
+
+def preempt(slurm: SlurmLab, job: str, host: str) -> None:
+    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--nodelist={host}", "--wrap=true"]
+    slurm.command(*urgent)

@@ -17,7 +17,15 @@ from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.scheduling.model.jobs import Request
-from tests.runtime.drivers.slurm.conftest import SHAPE, Watched, make, watched
+from tests.runtime.drivers.slurm.conftest import (
+    SHAPE,
+    Watched,
+    cancel,
+    make,
+    preempt,
+    set_down,
+    watched,
+)
 
 SMALL = dataclasses.replace(SHAPE, memory="1G")
 ONE = Demand(waiting=(Wanted(Request(gpus=1)),))
@@ -66,20 +74,6 @@ async def run_in_one(pool: Watched, *specs: LaunchSpec) -> Sequence[RunHandle]:
 
 def driver_of(lab: SlurmLab, folder: Path) -> SlurmDriver:
     return make(lab, folder, [SMALL], client=Forgetful(lab.conf, patience_s=2.0))
-
-
-def cancel(slurm: SlurmLab, job: str, host: str) -> None:
-    slurm.command("scancel", job)
-
-
-def set_down(slurm: SlurmLab, job: str, host: str) -> None:
-    slurm.command("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
-    slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
-
-
-def preempt(slurm: SlurmLab, job: str, host: str) -> None:
-    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--nodelist={host}", "--wrap=true"]
-    slurm.command(*urgent)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,13 @@ from tests.runtime.drivers.slurm.conftest import (
     SHAPE,
     WAITS,
     Watched,
+    cancel,
     empty,
     make,
+    preempt,
     process_of,
     running,
+    set_down,
     watched,
 )
 
@@ -73,20 +76,6 @@ async def test_the_first_run_of_a_node_waits_for_its_warm_interpreter(
         assert handle.warm and (await handle.wait()).tail == ("ran",)
         pool.demand = Demand()
         await empty(slurm)
-
-
-def cancel(slurm: SlurmLab, job: str, host: str) -> None:
-    slurm.command("scancel", job)
-
-
-def set_down(slurm: SlurmLab, job: str, host: str) -> None:
-    slurm.command("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
-    slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
-
-
-def preempt(slurm: SlurmLab, job: str, host: str) -> None:
-    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", f"--nodelist={host}", "--wrap=true"]
-    slurm.command(*urgent)
 
 
 def requeue(slurm: SlurmLab, job: str, host: str) -> None:
