@@ -34,14 +34,14 @@ def notice_s(job: Job) -> float:
 def needs_s(job: Job, state: State) -> float:
     """Seconds that a device must be there for, so that a job which started there now would lose nothing.
 
-    Of a job that may be stopped: until it has reached a checkpoint that is worth its start, or its end if that comes
-    first. Of any other: until its end.
+    Of a job that may be stopped: until it has reached a checkpoint that is worth its start, or has ended before it
+    would be asked for one; else it would be sent away as soon as it came. Of any other: until its end.
     """
-    estimate = job.estimate
     whole_s = ends_in_s(job, state)
     if not (job.request.preemptible and state.stops):
         return whole_s
-    return min(whole_s, PAYS * (estimate.launching_s + notice_s(job)))
+    before_s = notice_s(job)
+    return min(whole_s + before_s, PAYS * (job.estimate.launching_s + before_s))
 
 
 def ends_in_s(job: Job, state: State) -> float:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from prefect_gpu.scheduling.forecast import forecast
 from prefect_gpu.scheduling.model import events as ev
@@ -57,6 +59,25 @@ def test_nothing_starts_that_would_not_reach_a_checkpoint_or_its_end() -> None:
     )
     world.handle(ev.NodesChanged((node("a", 8, 8), node("b", 8))))
     assert world.places["long"] == "b0"
+
+
+@given(
+    left_s=st.floats(0.0, 300.0),
+    service_s=st.one_of(st.none(), st.floats(0.1, 400.0)),
+    launching_s=st.floats(0.1, 30.0),
+    saving_s=st.floats(0.0, 30.0),
+    checkpoint_s=st.one_of(st.none(), st.floats(0.0, 60.0)),
+)
+@example(left_s=60.0, service_s=20.0, launching_s=6.0, saving_s=2.0, checkpoint_s=None)  # two such took turns for ever
+def test_nobody_starts_who_would_be_sent_away_at_once(
+    left_s: float, service_s: float | None, launching_s: float, saving_s: float, checkpoint_s: float | None
+) -> None:
+    world = World(ending(node("a", 8, 8), 1000.0 + left_s), abilities=STOPS)
+    expected = Estimate(service_s, launching_s, saving_s, checkpoint_s=checkpoint_s)
+    world.submit("one", "two", request=MAY_STOP, estimate=expected)
+    started = world.places
+    world.handle(ev.TimePassed())
+    assert world.places == started and not world.stopped
 
 
 def test_one_device_may_leave_service_while_its_node_stays() -> None:

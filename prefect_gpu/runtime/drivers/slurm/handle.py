@@ -143,7 +143,7 @@ def ended_with(run_dir: Path, say: Say, cut_off: ExitReport | None = None) -> Ex
 
     Args:
         say: Told of a file that makes no sense.
-        cut_off: How a run ended that was ended because its allocation was.
+        cut_off: How a run ended that was ended because its allocation was; None: it is not known to be over.
     """
     if sent.is_sent(run_dir):
         report: ExitReport | None = files.read(ExitReport, run_dir / supervisor.EXIT, say)
@@ -152,7 +152,9 @@ def ended_with(run_dir: Path, say: Say, cut_off: ExitReport | None = None) -> Ex
     ended = files.read(Ended, run_dir / supervisor.EXIT, say)
     if ended is None:
         return None
-    if ended.returncode != 0 and (run_dir / words.CUT_OFF).exists():
+    # The agent may have been ended before it could leave its mark.
+    by_its_end = cut_off is not None and ended.returncode in words.ENDED_BY_SLURM
+    if ended.returncode != 0 and (by_its_end or (run_dir / words.CUT_OFF).exists()):
         return cut_off or lost("Its allocation has ended.")
     tail = tail_lines(run_dir / supervisor.OUTPUT)
     return ExitReport(ended.returncode, ended.max_rss_bytes, ended.cpu_seconds, tail, ended.ended_at)

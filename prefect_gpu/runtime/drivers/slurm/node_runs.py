@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.folders import Folders
 from prefect_gpu.runtime.drivers.slurm.pump import OutputPump
 
-_ENDED_BY_SLURM = (None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
 _SIGNALS_S = 0.5
 
 
@@ -120,7 +118,7 @@ class NodeRuns:
 
     async def _report(self, run_dir: str, handle: ProcessHandle) -> None:
         report = await handle.wait()
-        if report.returncode in _ENDED_BY_SLURM:  # whose signal goes to all processes of the allocation, in any order
+        if report.returncode in words.ENDED_BY_SLURM:  # its signal goes to all of the allocation, in any order
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _SIGNALS_S)
         if self._over.is_set() and report.returncode != 0:

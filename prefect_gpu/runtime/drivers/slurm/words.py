@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ AGENTS = "agents.json"  # beside the allocations' records: where the worker is, 
 SPEC = "spec.json"  # in a run's folder: what is to be started; the agent removes it
 PLACE = "place.json"  # in a run's folder: the node that may start it, and no other one
 CUT_OFF = "cut-off"  # in a run's folder: its allocation ended under it
+
+ENDED_BY_SLURM = (None, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM)
+"""How processes end to which Slurm sends what ends an allocation."""
 
 # Where nodes do not see the worker's folders, these stand for the node's own.
 RUN_FOLDER = "/@run"
