@@ -9,6 +9,7 @@ it starts, or while it loads a module that is loaded here already, the run is re
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.machinery
 import io
@@ -156,9 +157,11 @@ class ForkCompatibility:
         self._python_path = _python_path(environment, os.getcwd())
         # What follows the entries of PYTHONPATH is the same for every run of this interpreter.
         self._base_path = [entry for entry in sys.path if entry not in self._python_path]
+        self._hidden = _added_by_site().intersection(self._python_path) if self._python_path else set()
         self._unbuffered = bool(environment.get("PYTHONUNBUFFERED"))
         self._at_start_names = _AT_START + (("HOME", "PYTHONUSERBASE") if site.ENABLE_USER_SITE else ())
         self._origins: dict[str, str] = {}
+        self._homes: set[str] = set()  # entries of sys.path from which something was loaded
         self._files: dict[str, tuple[int, int, int]] = {}
         self._native_prefixes: tuple[str, ...] = ()
         self._native_names: list[str] = []
@@ -170,6 +173,9 @@ class ForkCompatibility:
         for name, module in list(sys.modules.items()):
             spec = getattr(module, "__spec__", None)
             origin = getattr(spec, "origin", None)
+            inside = list(getattr(spec, "submodule_search_locations", None) or ())  # of a package, namespaces included
+            if "." not in name:
+                self._homes.update(os.path.dirname(place) for place in inside or [origin] if place)
             if not origin or not getattr(spec, "has_location", False):
                 continue
             if "." not in name and name != "__main__":
@@ -204,7 +210,7 @@ class ForkCompatibility:
         """Whether the run's own folders hold another version of a module that is loaded here."""
         ahead = _python_path(environment, cwd)
         for entry in self._python_path:
-            if entry not in ahead:  # it may have brought modules, and may have hidden the same entry further down
+            if entry not in ahead and (entry in self._homes or entry in self._hidden):
                 return f"{entry} is on the warm interpreter's PYTHONPATH, but not on the run's"
         for name in ("sitecustomize", "usercustomize"):
             found = importlib.machinery.PathFinder.find_spec(name, ahead)
@@ -300,6 +306,22 @@ def _python_path(environment: dict[str, str], cwd: str) -> list[str]:
     if not value:
         return []
     return list(dict.fromkeys(os.path.abspath(os.path.join(cwd, part)) for part in value.split(os.pathsep)))
+
+
+def _added_by_site() -> set[str]:
+    """Entries that ``sys.path`` has without PYTHONPATH, as far as PYTHONPATH may hide them by having them, too."""
+    places = {*site.getsitepackages(), site.getusersitepackages(), *sysconfig.get_paths().values()}
+    found = set(places)
+    for place in places:
+        try:
+            names = [name for name in os.listdir(place) if name.endswith(".pth")]
+        except OSError:
+            continue
+        for name in names:
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                lines = Path(place, name).read_text().splitlines()
+                found.update(os.path.abspath(os.path.join(place, line.strip())) for line in lines if line.strip())
+    return found
 
 
 def identity(path: str) -> tuple[int, int, int]:

@@ -229,6 +229,29 @@ async def test_a_run_that_could_not_tell_starts_warm(
     assert await ends(driver, spec) == (True, 0, ("ran",))
 
 
+async def test_a_relative_entry_of_the_workers_path_is_the_runs_own_folder(
+    make_driver: MakeDriver, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is another folder for each run, and the warm interpreter has loaded nothing from the worker's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ".")
+    driver = await make_driver(preload=["json"])
+    code = "import mine, os, sys; print(mine.NAME, sys.path.count(os.getcwd()), os.environ['WORKERS'] in sys.path)"
+    spec = make_spec(code, WORKERS=str(tmp_path))
+    (spec.cwd / "mine.py").write_text("NAME = 'own'")
+    assert await ends(driver, spec) == (True, 0, ("own 2 False",))
+
+
+async def test_a_run_that_lacks_what_the_warm_interpreter_has_loaded_starts_cold(
+    make_driver: MakeDriver, make_spec: MakeSpec, library: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (library / "theirs.py").write_text("VERSION = 1")
+    driver = await make_driver(preload=["theirs"])
+    code = "try:\n    import theirs\nexcept ImportError:\n    print('none')"
+    assert await ends(driver, make_spec(code, PYTHONPATH="")) == (False, 0, ("none",))
+    assert "is on the warm interpreter's PYTHONPATH, but not on the run's" in warnings_in(caplog)[0]
+
+
 async def test_the_thread_count_matters_once_a_native_library_is_loaded(
     make_driver: MakeDriver, make_spec: MakeSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
