@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, ValidationInfo, fiel
 
 from prefect_gpu.blocks.base import StrictBlock, refuse_unknown
 from prefect_gpu.links import LOGO_OF_PROCESSES
-from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape, gpus_of
+from prefect_gpu.runtime.drivers.slurm.parts import Part, gpus_of
+from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -19,59 +20,48 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 
 
-class SlurmShape(BaseModel):
-    """One kind of allocation. What is left out is Slurm's default.
+class _Known(BaseModel):
+    """A part of the block that refuses what it does not know."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    @classmethod
+    def _called(cls, values: dict[str, Any]) -> str:
+        return "more_nodes"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            refuse_unknown(values, set(cls.model_fields), cls._called(values))
+        return values
+
+
+class SlurmNodes(_Known):
+    """Nodes of an allocation that are alike. What is left out is Slurm's default.
 
     Attributes:
-        name: What people call it.
-        time: Its wall time, as ``sbatch --time`` takes it: ``4:00:00``, ``2-00:00:00``, or minutes.
+        nodes: How many there are.
         gres: GPUs of each node: ``gpu:a100:4``.
         cpus: Cores of each node.
-        nodes: Nodes of each allocation.
         memory: Main memory of each node: ``64G``.
-        partition, account, qos, licenses, constraint: As ``sbatch`` takes them.
-        flags: More of ``sbatch``'s options, such as ``--reservation=training``.
-        minimum: Allocations that are kept even without work.
-        maximum: Allocations that there may be at once.
+        partition, constraint: As ``sbatch`` takes them.
         gpu_memory: Memory of each GPU, such as ``80GiB``. It says, before there is a node, which runs fit.
         gpu_kind: Product name of its GPUs, such as ``NVIDIA A100``, for the same reason.
         virtual_devices: Virtual devices of each node, on nodes without GPUs. They are not GPUs.
         virtual_device_memory: Memory of each of them, such as ``8GiB``.
     """
 
-    model_config = ConfigDict(hide_input_in_errors=True)
-
-    name: str = Field(min_length=1)
-    time: str
+    nodes: int = Field(default=1, ge=1)
     gres: str = ""
     cpus: int = Field(default=1, ge=1)
-    nodes: int = Field(default=1, ge=1)
     memory: str = ""
     partition: str = ""
-    account: str = ""
-    qos: str = ""
-    licenses: str = ""
     constraint: str = ""
-    flags: list[str] = Field(default_factory=list)
-    minimum: int = Field(default=0, ge=0)
-    maximum: int = Field(default=1, ge=1)
     gpu_memory: str | None = None
     gpu_kind: str = ""
     virtual_devices: int = Field(default=0, ge=0)
     virtual_device_memory: str = "8GiB"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            refuse_unknown(values, set(cls.model_fields), f"shape {values.get('name', '?')}")
-        return values
-
-    @field_validator("time", mode="before")
-    @classmethod
-    def _valid_time(cls, value: Any) -> str:
-        minutes_of(str(value))
-        return str(value)
 
     @field_validator("gpu_memory", "virtual_device_memory")
     @classmethod
@@ -80,14 +70,61 @@ class SlurmShape(BaseModel):
             parse_bytes(value, field=str(info.field_name))
         return value
 
+    def part(self) -> Part:
+        """What the driver is told."""
+        return Part(
+            nodes=self.nodes,
+            gres=self.gres,
+            cpus=self.cpus,
+            memory=self.memory,
+            partition=self.partition,
+            constraint=self.constraint,
+            virtual_devices=self.virtual_devices,
+            virtual_device_memory_bytes=parse_bytes(self.virtual_device_memory, field="virtual_device_memory"),
+            gpu_memory_bytes=parse_bytes(self.gpu_memory, field="gpu_memory") if self.gpu_memory else 0,
+            gpu_kind=self.gpu_kind,
+        )
+
+
+class SlurmShape(SlurmNodes):
+    """One kind of allocation: its nodes, and how many there may be of it. What is left out is Slurm's default.
+
+    Attributes:
+        name: What people call it.
+        time: Its wall time, as ``sbatch --time`` takes it: ``4:00:00``, ``2-00:00:00``, or minutes.
+        more_nodes: Nodes of other kinds in the same allocation, which is a heterogeneous job then: all start together.
+        account, qos, licenses: As ``sbatch`` takes them.
+        flags: More of ``sbatch``'s options, such as ``--reservation=training``.
+        minimum: Allocations that are kept even without work.
+        maximum: Allocations that there may be at once.
+    """
+
+    name: str = Field(min_length=1)
+    time: str
+    more_nodes: list[SlurmNodes] = Field(default_factory=list)
+    account: str = ""
+    qos: str = ""
+    licenses: str = ""
+    flags: list[str] = Field(default_factory=list)
+    minimum: int = Field(default=0, ge=0)
+    maximum: int = Field(default=1, ge=1)
+
+    @classmethod
+    def _called(cls, values: dict[str, Any]) -> str:
+        return f"shape {values.get('name', '?')}"
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _valid_time(cls, value: Any) -> str:
+        minutes_of(str(value))
+        return str(value)
+
     @field_validator("flags")
     @classmethod
     def _valid_flags(cls, value: list[str]) -> list[str]:
         for flag in value:
             if flag == ":":
-                raise ValueError(
-                    "flags: ':' asks for a heterogeneous job, and there are none: name a shape for each kind"
-                )
+                raise ValueError("flags: ':' asks for a heterogeneous job: name its other nodes as more_nodes instead")
             if not flag.startswith("-"):
                 raise ValueError(f"flags: {flag!r} is no option of sbatch: write --NAME=VALUE")
             if flag.partition("=")[0] in _OURS:
@@ -106,7 +143,7 @@ class SlurmShape(BaseModel):
         return self
 
 
-class SlurmTunnel(BaseModel):
+class SlurmTunnel(_Known):
     """How nodes reach the worker where they cannot connect to its machine: by ssh.
 
     Attributes:
@@ -118,19 +155,14 @@ class SlurmTunnel(BaseModel):
             a server on the worker's machine is led to, and any other one is left to the nodes.
     """
 
-    model_config = ConfigDict(hide_input_in_errors=True)
-
     via: str = ""
     opened_by: Literal["node", "worker"] = "node"
     ssh_options: list[str] = Field(default_factory=list)
     server: str = ""
 
-    @model_validator(mode="before")
     @classmethod
-    def _only_known(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            refuse_unknown(values, set(cls.model_fields), "tunnel")
-        return values
+    def _called(cls, values: dict[str, Any]) -> str:
+        return "tunnel"
 
     @model_validator(mode="after")
     def _consistent(self) -> SlurmTunnel:
@@ -244,6 +276,17 @@ class GpuSlurm(StrictBlock):
             )
         return self
 
+    @model_validator(mode="after")
+    def _sent_to_one_part(self) -> GpuSlurm:
+        for shape in self.shapes:
+            if shape.more_nodes and not self.shared_folder:
+                raise ValueError(
+                    f"more_nodes of shape {shape.name}: nodes without a shared folder are sent all that they need by "
+                    "their job's script, which only the first part of a heterogeneous job has: leave out more_nodes, or "
+                    "shared_folder: false"
+                )
+        return self
+
     @field_validator("rest")
     @classmethod
     def _valid_rest(cls, value: str | None) -> str | None:
@@ -287,32 +330,23 @@ class GpuSlurm(StrictBlock):
 
         Example:
             >>> a100 = SlurmShape(name="a100", gres="gpu:a100:4", time="4:00:00")
-            >>> GpuSlurm(shapes=[a100]).plan("python3").shapes[0].devices
+            >>> GpuSlurm(shapes=[a100]).plan("python3").shapes[0].parts[0].devices
             4
         """
         shapes = (
             Shape(
                 name=shape.name,
                 minutes=minutes_of(shape.time),
-                nodes=shape.nodes,
-                gres=shape.gres,
-                cpus=shape.cpus,
-                memory=shape.memory,
-                partition=shape.partition,
+                parts=(shape.part(), *(nodes.part() for nodes in shape.more_nodes)),
                 account=shape.account,
                 qos=shape.qos,
                 licenses=shape.licenses,
-                constraint=shape.constraint,
                 flags=tuple(shape.flags),
                 srun_flags=tuple(self.srun_flags),
                 setup=tuple(self.setup),
                 python=self.python or python,
                 minimum=shape.minimum,
                 maximum=shape.maximum,
-                gpu_kind=shape.gpu_kind,
-                virtual_devices=shape.virtual_devices,
-                virtual_device_memory_bytes=parse_bytes(shape.virtual_device_memory, field="virtual_device_memory"),
-                gpu_memory_bytes=parse_bytes(shape.gpu_memory, field="gpu_memory") if shape.gpu_memory else 0,
             )
             for shape in self.shapes
         )

@@ -81,12 +81,13 @@ async def _ask(settings: GpuSettings) -> list[Finding]:
 def _of_partitions(block: GpuSlurm, partitions: dict[str, str]) -> list[Finding]:
     found = []
     for shape in block.shapes:
-        state = partitions.get(shape.partition, "") if shape.partition else "up"
-        if not state:
-            there = ", ".join(sorted(partitions)) or "none"
-            said = f"The shape {shape.name} asks for the partition {shape.partition!r}, and there is none of that name."
-            found.append(Finding("error", "Slurm", f"{said} There are: {there}.", "Correct the block: `sinfo`."))
-        elif state != "up":
-            said = f"The partition {shape.partition} of the shape {shape.name} is {state}: no allocation starts there."
-            found.append(Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`."))
+        for partition in dict.fromkeys(nodes.partition for nodes in (shape, *shape.more_nodes)):
+            state = partitions.get(partition, "") if partition else "up"
+            if not state:
+                there = ", ".join(sorted(partitions)) or "none"
+                said = f"The shape {shape.name} asks for the partition {partition!r}, and there is none of that name."
+                found.append(Finding("error", "Slurm", f"{said} There are: {there}.", "Correct the block: `sinfo`."))
+            elif state != "up":
+                said = f"The partition {partition} of the shape {shape.name} is {state}: no allocation starts there."
+                found.append(Finding("warning", "Slurm", said, "Ask its administrators why: `sinfo --list-reasons`."))
     return found

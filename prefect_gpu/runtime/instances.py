@@ -109,7 +109,7 @@ class Instances:
         """The specifications of all instances, instance 0 first, which reports for the run."""
         placement = run.record.placement
         gang = len(placement.parts) > 1 or run.record.request.grows  # which may be one instance for now
-        meeting = self._driver.meeting_point(run.run_id, run.folder) if gang else None
+        meeting = self._driver.meeting_point(run.run_id, run.folder, placement.parts[0].node) if gang else None
         specs = []
         for rank, part in enumerate(placement.parts):
             devices = self._fleet.devices_of(part)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from math import log
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import norm
 
-from prefect_gpu.training.trial import STEP_S
+from prefect_gpu.training.trial import STEP_S, TRAINED
 
 RUN_S = "run_s"
 """User attribute of a trial: seconds that its run took."""
@@ -78,6 +79,27 @@ def seconds(known: Sequence[FrozenTrial]) -> dict[int, float]:
         if found:
             return found
     return {}
+
+
+def start_seconds(known: Sequence[FrozenTrial]) -> float | None:
+    """What a start costs: from the end of one training to the beginning of the next one in its place, in the median.
+
+    None as long as too little is known. In a pool that others use, too, the wait for a device is a part of it.
+    """
+    events = []
+    for trial in known:
+        for begins, ends in trial.user_attrs.get(TRAINED, ()):
+            events.append((begins, True))
+            if ends is not None:
+                events.append((ends, False))
+    free: list[float] = []  # ends that nobody has followed yet
+    gaps = []
+    for at, begins in sorted(events):
+        if not begins:
+            free.append(at)
+        elif free:  # the last one: those before it may have left their places to others
+            gaps.append(at - free.pop())
+    return median(gaps[-_LATEST:]) if len(gaps) >= _FEWEST else None
 
 
 def encoded(trials: Sequence[FrozenTrial], kinds: Mapping[str, BaseDistribution]) -> Any:

@@ -8,6 +8,7 @@ points, so that its own curve counts most. A second process has the logarithm of
 
 A trial's *promise* is the largest expected improvement on the best value so far, divided by the seconds until then, of
 all rungs that it has before it. New trials and stopped ones are compared by it: nobody need say how many of either.
+What a start costs is among the seconds, as it was seen to be: where starts are dear, there are fewer and longer ones.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats import norm
 
-from prefect_gpu.sweeps.cost import encoded, seconds
+from prefect_gpu.sweeps.cost import encoded, seconds, start_seconds
 from prefect_gpu.training.trial import STEPS
 
 START_S = 1.0
-"""Seconds of a device that a start takes, or a promotion: what is longer is prepared while another trial trains."""
+"""Seconds of a device that a start takes, or a promotion, as long as too few have been seen."""
 
 _FEWEST = 8  # trials that have reported and been timed; before that the rungs decide
 _LATEST = 200  # trials are fitted: the time of that grows with the cube of their reports
@@ -47,7 +48,8 @@ class Forecast:
         self._sign = -1.0 if maximize else 1.0
         self._values, self._costs = _Process(curves=True), _Process()
         self._kinds: dict[str, BaseDistribution] = {}
-        self._scale, self._top, self._best, self._last = False, inf, inf, 1
+        self._scale, self._best, self._last = False, inf, 1
+        self._start_s = START_S
 
     def learn(self, trials: Sequence[FrozenTrial], kinds: Mapping[str, BaseDistribution], last: int) -> bool:
         """Take in what trials have reported. False: that is too little.
@@ -69,6 +71,7 @@ class Forecast:
         if min(len({trial.number for trial, *_ in points}), len(timed)) < _FEWEST or last < 2:
             return False
         self._kinds, self._last = dict(kinds), last
+        self._start_s = START_S if (start_s := start_seconds(latest)) is None else start_s
         raw = np.array([value for *_, value in points])
         self._scale = bool(raw.min() > 0)  # a loss: from 0.02 to 0.01 is as far as from 2 to 1
         y = np.log(raw) if self._scale else raw
@@ -99,7 +102,7 @@ class Forecast:
         owner = np.array([at for at, of_one in enumerate(levels) for _ in of_one], dtype=int)
         steps = np.array([level for of_one in levels for level in of_one], dtype=float)
         mean, spread = values.predict(self._at([trials[at] for at in owner], steps))
-        took = START_S + step_s[owner] * (steps - np.array(done)[owner])
+        took = self._start_s + step_s[owner] * (steps - np.array(done)[owner])
         found = np.full(len(trials), -inf)
         np.maximum.at(found, owner, _log_improvement(self._best - mean, spread) - np.log(took))
         return found

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from math import inf, isfinite
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from prefect_gpu.training.rungs import Reached, Rungs
@@ -33,6 +33,8 @@ PRUNED_AT = "pruned_at"
 """User attribute of a trial: the step after which it was pruned."""
 STEP_S = "step_s"
 """User attribute of a trial: seconds of training that a step took, on the whole."""
+TRAINED = "trained"
+"""User attribute of a trial: when each of its launches began to train and ended, as Unix seconds; None: not yet."""
 STEPS = "steps"
 """User attribute of a trial: how many steps its whole training has, if it says so."""
 NEEDED = "needed"
@@ -103,13 +105,15 @@ class TrialLink:
         self._began, self._done = monotonic(), 0
         self._gone = False  # whether the study cannot be reached
         self._answered = threading.Event()  # all looks so far
-        self._looks: queue.SimpleQueue[tuple[list[int], float] | None] = queue.SimpleQueue()
+        # Steps with a value; when the training began; None: it is over.
+        self._looks: queue.SimpleQueue[tuple[list[int], float] | float | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="prefect-gpu-trial", daemon=True)
         self._thread.start()
 
     def began(self) -> None:
         """The training's first step begins now."""
         self._began = monotonic()
+        self._looks.put(time())
 
     def reported(
         self, step: int, loss: float | None, metrics: dict[str, Any], *, carries_on: bool = False
@@ -164,7 +168,12 @@ class TrialLink:
     def _follow(self) -> None:
         try:
             trial = self._open()
+            trained = list(trial.user_attrs.get(TRAINED, ()))
             while (look := self._looks.get()) is not None:
+                if isinstance(look, float):
+                    trained.append([look, None])
+                    trial.set_user_attr(TRAINED, trained)
+                    continue
                 if self.ends == PRUNED:
                     continue
                 steps, value = look
@@ -173,6 +182,8 @@ class TrialLink:
                 if steps[-1] != self._steps:  # whoever has trained to the end is a result
                     self.ends = self.ends or self._verdict(trial, steps[-1])
                 self._answered.set()
+            if trained and trained[-1][1] is None:
+                trial.set_user_attr(TRAINED, [*trained[:-1], [trained[-1][0], time()]])
             if self._done:
                 trial.set_user_attr(STEP_S, (monotonic() - self._began) / self._done)
                 if self._steps and STEPS not in trial.user_attrs:

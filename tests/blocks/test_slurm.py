@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from prefect_gpu.blocks import GpuSlurm, SlurmShape
@@ -19,9 +21,24 @@ def test_a_site_that_wants_one_job_for_each_run_keeps_no_allocations() -> None:
         GpuSlurm(shapes=[SlurmShape(**ONE)], mode="pilots")
 
 
-def test_a_heterogeneous_job_is_refused_in_words() -> None:
-    with pytest.raises(ValueError, match="heterogeneous job, and there are none: name a shape for each kind"):
+def test_an_allocation_may_have_nodes_of_several_kinds() -> None:
+    """It is a heterogeneous job then."""
+    shape = SlurmShape(**ONE, partition="gpu", more_nodes=[{"nodes": 2, "cpus": 16, "partition": "cpu"}])
+    [planned] = GpuSlurm(shapes=[shape]).plan("python3").shapes
+    assert [(part.nodes, part.devices, part.cpus, part.partition) for part in planned.parts] == [
+        (1, 1, 1, "gpu"),
+        (2, 0, 16, "cpu"),
+    ]
+    options = planned.options("name", Path("/log"))
+    assert options.count(":") == 1 and options.count("--job-name=name") == 2
+    assert "srun --het-group=0 --cpus-per-task=1" in planned.script(Path("/state"), "name")
+    assert " : --het-group=1 --cpus-per-task=16 " in planned.script(Path("/state"), "name")
+    with pytest.raises(ValueError, match="':' asks for a heterogeneous job: name its other nodes as more_nodes"):
         SlurmShape(**ONE, flags=["--reservation=ours", ":", "--gres=gpu:4"])
+    with pytest.raises(ValueError, match="qos is no field of more_nodes"):
+        SlurmShape(**ONE, more_nodes=[{"qos": "urgent"}])
+    with pytest.raises(ValueError, match="more_nodes of shape one: nodes without a shared folder"):
+        GpuSlurm(shapes=[shape], shared_folder=False)
 
 
 def test_slurmrestd_is_asked_where_the_block_names_it_and_only_for_what_it_can_be_asked() -> None:

@@ -6,12 +6,14 @@ import random
 
 import optuna
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from prefect_gpu.sweeps.cost import best_per_second, comparable, seconds
+from prefect_gpu.sweeps.cost import best_per_second, comparable, seconds, start_seconds
 from prefect_gpu.sweeps.proposals import Proposer
-from prefect_gpu.training.trial import STEP_S
+from prefect_gpu.training.trial import STEP_S, TRAINED
 
 KINDS = {"x": FloatDistribution(0.0, 1.0), "size": FloatDistribution(1.0, 100.0, log=True)}
 
@@ -44,6 +46,32 @@ def test_of_two_that_promise_as_much_the_cheaper_is_taken_and_of_two_that_cost_a
 
 def test_what_is_cheap_and_promises_nothing_is_not_taken() -> None:
     assert best_per_second(earlier(), [trial(90, 0.95, 2.0), trial(91, 0.3, 20.0)], maximize=False) == 1
+
+
+def launched(*spans: tuple[float, float | None]) -> FrozenTrial:
+    return create_trial(state=TrialState.RUNNING, user_attrs={TRAINED: [list(span) for span in spans]})
+
+
+@given(st.integers(1, 4), st.floats(0.0, 20.0), st.floats(0.5, 60.0))
+def test_what_a_start_costs_is_seen_in_the_trainings_whatever_else_there_is(
+    devices: int, start_s: float, trains_s: float
+) -> None:
+    known = []
+    for device in range(devices):
+        begins = 100.0 + device * trains_s / devices
+        for _ in range(12):
+            known.append(launched((begins, begins + trains_s)))
+            begins += trains_s + start_s
+    assert start_seconds(known) == pytest.approx(start_s, rel=0.3, abs=0.5 * trains_s)
+    alone = launched((1e6, 1e6 + 1.0), (1e6 + 1.0 + start_s, None))  # the next day
+    assert start_seconds([*known, alone]) == pytest.approx(start_seconds(known), rel=0.3, abs=0.5 * trains_s)
+
+
+def test_what_a_start_costs_is_not_known_of_a_few() -> None:
+    assert start_seconds([]) is None
+    assert start_seconds([launched((0.0, 1.0), (3.0, 4.0)), launched((6.0, None))]) is None
+    in_turn = [launched((10.0 * n, 10.0 * n + 7.0)) for n in range(9)]
+    assert start_seconds(in_turn) == pytest.approx(3.0)
 
 
 def test_the_samplers_own_choice_stands_as_long_as_little_is_known() -> None:

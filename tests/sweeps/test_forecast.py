@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from prefect_gpu.sweeps.forecast import Forecast
 from prefect_gpu.sweeps.proposals import Proposer
 from prefect_gpu.training.rungs import asha
-from prefect_gpu.training.trial import STEP_S, STEPS
+from prefect_gpu.training.trial import STEP_S, STEPS, TRAINED
 
 KINDS = {"x": FloatDistribution(0.0, 1.0)}
 RUNGS = asha(min_steps=1, reduction=3)
@@ -69,6 +69,20 @@ def test_of_two_that_promise_as_much_the_one_with_less_time_ahead_comes_first() 
     one = trial(90, 0.1, 9)
     promises = forecast.promises([one, one], [[27], [27]], [9, 3])
     assert promises[0] > promises[1]
+
+
+def test_where_starts_are_dear_a_new_trial_is_looked_at_later() -> None:
+    """A first look that takes no time is worth little where the start to it takes a minute."""
+    known = [trial(n, random.Random(n).random(), LAST if n % 4 == 0 else 3) for n in range(20)]
+    found = []
+    for start_s in (0.1, 100.0):
+        for n, one in enumerate(known):
+            one.user_attrs[TRAINED] = [[1000.0 * n, 1000.0 * (n + 1) - start_s]]
+        forecast = Forecast(maximize=False)
+        assert forecast.learn(known, KINDS, LAST)
+        soon, late = forecast.promises([trial(90, 0.1, 0)] * 2, [[3], [LAST]], [0, 0])
+        found.append(late - soon)
+    assert found[1] > found[0]
 
 
 def test_what_trains_already_is_not_tried_once_more() -> None:

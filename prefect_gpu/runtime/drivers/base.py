@@ -265,8 +265,12 @@ class Driver(abc.ABC):
         """Remove what runs of our pool there that was neither launched nor adopted by us."""
         return
 
-    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
-        """Address and port at which a launch that is about to start can be reached by the others of its gang."""
+    def meeting_point(self, run_id: str, run_dir: Path, node: str = "") -> tuple[str, int]:
+        """Address and port at which a launch that is about to start can be reached by the others of its gang.
+
+        Args:
+            node: Where it starts.
+        """
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             return "127.0.0.1", int(probe.getsockname()[1])

@@ -13,7 +13,8 @@ from prefect_gpu.lab.checkout import IMAGE, environment, volumes
 from prefect_gpu.lab.docker_nodes import Lab
 from tests.live.pool import LivePool
 from tests.live.slurm.conftest import SlurmPool
-from tests.live.test_preemption import result_of, undisturbed
+from tests.live.slurm.test_faults import goes_on
+from tests.live.test_preemption import STEPS, result_of, undisturbed
 
 
 async def test_the_same_flow_runs_here_and_on_a_node_of_slurm(slurm_pool: SlurmPool, tmp_path: Path) -> None:
@@ -80,6 +81,35 @@ async def test_the_same_flow_file_runs_with_three_drivers(slurm_pool: SlurmPool,
         assert state.is_completed(), (name, state)
         assert result_of(tmp_path / name) == undisturbed(40)
         await asyncio.to_thread(slurm_pool.stop_workers)
+
+
+async def test_a_gang_meets_across_the_nodes_of_an_allocation(slurm_pool: SlurmPool, tmp_path: Path) -> None:
+    """Its parameter server is on a node without devices, which a heterogeneous job has beside the others."""
+    one_device = {"nodes": 2, "gres": "gpu:1", "virtual_devices": 1, "maximum": 1, "more_nodes": [{"cpus": 1}]}
+    await slurm_pool.allow(one_device)
+    slurm_pool.start_worker()
+    trace, hurry = tmp_path / "trace", tmp_path / "hurry"
+    run_id = await slurm_pool.submit(
+        "carries_on_together",
+        job_variables={"workers": 2, "ps": 1, "preemptible": True},
+        trace=str(trace),
+        steps=STEPS,
+        step_s=0.1,
+        hurry=str(hurry),
+    )
+    await goes_on(trace)
+    [first] = slurm_pool.lab.queue()
+    slurm_pool.lab.command("scancel", first)
+    await goes_on(trace)
+    hurry.touch()
+    state = await slurm_pool.until(run_id)
+    assert state.is_completed(), state
+    assert result_of(trace) == undisturbed(STEPS)
+    assert {line.split()[3] for line in trace.read_text().splitlines()} == {"3"}
+    [row] = await slurm_pool.rows([run_id])
+    assert [(part.role, len(part.devices)) for part in row.parts] == [("worker", 1), ("worker", 1), ("server", 0)]
+    assert len({part.node for part in row.parts}) == 3
+    assert {part.node.rpartition(".")[2] for part in row.parts}.isdisjoint({first})
 
 
 async def test_a_cancelled_run_ends_as_cancelled(slurm_pool: SlurmPool, tmp_path: Path) -> None:

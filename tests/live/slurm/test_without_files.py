@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,21 +64,58 @@ def seen_by_others(job: str, pool: SlurmPool) -> str:
     return "\n".join(told)
 
 
+@asynccontextmanager
+async def unseen(
+    pool: SlurmPool, s3: S3Server, folder: Path, shape: dict[str, Any]
+) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Nodes that see nothing of the worker's: where the flows' repository is, and what workers are told."""
+    home = folder / "home"
+    home.mkdir()
+    setup = [f"export PREFECT_HOME={home}"]
+    await pool.allow(shape, shared_folder=False, python=sys.executable, setup=setup)
+    endpoint = f"http://{pool.lab.gateway}:{urlsplit(s3.endpoint_url).port}"
+    where: dict[str, Any] = {
+        "slurm_port": str(free_port()),
+        "checkpoints": f"s3://{BUCKET}/runs?endpoint_url={endpoint}",
+    }
+    with pool.lab.hidden(pool.state_dir, FLOWS.parent), git_server(folder, pool.lab.gateway) as repository:
+        yield repository, where
+
+
+async def test_a_gang_meets_where_nothing_of_the_workers_is_seen(
+    slurm_pool: SlurmPool, s3: S3Server, tmp_path: Path
+) -> None:
+    """And carries on from S3 when its allocation was lost."""
+    trace, hurry = tmp_path / "trace", tmp_path / "hurry"
+    two_nodes = {"nodes": 2, "gres": "gpu:1", "virtual_devices": 1, "maximum": 1}
+    async with unseen(slurm_pool, s3, tmp_path, two_nodes) as (repository, where):
+        slurm_pool.start_worker(others=s3.environment, **where)
+        deployment = await deployed(slurm_pool, repository, "carries_on_together")
+        run = await slurm_pool.client.create_flow_run_from_deployment(
+            deployment,
+            parameters={"trace": str(trace), "hurry": str(hurry), "steps": STEPS, "step_s": 0.1},
+            job_variables={"workers": 2, "preemptible": True},
+        )
+        await goes_on(trace)
+        slurm_pool.lab.command("scancel", *slurm_pool.lab.queue())
+        await goes_on(trace)
+        hurry.touch()
+        state = await slurm_pool.until(run.id)
+        assert state.is_completed(), state
+        assert result_of(trace) == undisturbed(STEPS)
+        [row] = await slurm_pool.rows([run.id])
+        assert len({part.node for part in row.parts}) == 2
+        await asyncio.to_thread(slurm_pool.stop_workers)
+        slurm_pool.lab.command("scancel", *slurm_pool.lab.queue())
+        await asyncio.to_thread(wait_until, slurm_pool.given_back, what="the allocations to end")
+
+
 async def test_a_run_carries_on_where_nothing_of_the_workers_is_seen_with_the_same_result(
     slurm_pool: SlurmPool, s3: S3Server, tmp_path: Path
 ) -> None:
     """Its code comes by git, its checkpoints are in S3, and its worker and its allocation are lost on the way."""
     lab, trace, hurry = slurm_pool.lab, tmp_path / "trace", tmp_path / "hurry"
-    home = tmp_path / "home"
-    home.mkdir()
-    setup = [f"export PREFECT_HOME={home}"]
-    await slurm_pool.allow({"maximum": 1}, shared_folder=False, python=sys.executable, setup=setup)
-    endpoint = f"http://{lab.gateway}:{urlsplit(s3.endpoint_url).port}"
-    where: dict[str, Any] = {
-        "slurm_port": str(free_port()),
-        "checkpoints": f"s3://{BUCKET}/runs?endpoint_url={endpoint}",
-    }
-    with lab.hidden(slurm_pool.state_dir, FLOWS.parent), git_server(tmp_path, lab.gateway) as repository:
+    async with unseen(slurm_pool, s3, tmp_path, {"maximum": 1}) as (repository, where):
         nowhere = slurm_pool.start_worker(slurm_port=where["slurm_port"])
         refused = await slurm_pool.submit("carries_on", job_variables={"preemptible": True}, trace=str(trace))
         state = await slurm_pool.until(refused)

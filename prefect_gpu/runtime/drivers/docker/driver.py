@@ -138,7 +138,7 @@ class DockerDriver(Driver):
         assert self._discovery is not None, "the driver has not been started"
         return await self._discovery.complete(node)
 
-    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+    def meeting_point(self, run_id: str, run_dir: Path, node: str = "") -> tuple[str, int]:
         return containers.meeting_point(run_id, run_dir)
 
     async def launch(self, spec: LaunchSpec) -> RunHandle:

@@ -143,7 +143,7 @@ class SwarmDriver(Driver):
                     tell(nodes)
             await asyncio.sleep(_EVERY_S)
 
-    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+    def meeting_point(self, run_id: str, run_dir: Path, node: str = "") -> tuple[str, int]:
         return containers.meeting_point(run_id, run_dir)
 
     async def launch(self, spec: LaunchSpec) -> RunHandle:

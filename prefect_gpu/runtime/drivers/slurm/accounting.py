@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from prefect_gpu.runtime.drivers.slurm.cluster import OUT_OF_MEMORY, JobEnd, SlurmError, has_ended
 
-OPTIONS = ("--noheader", "--parsable2", "--format=JobIDRaw,State")
+OPTIONS = ("--noheader", "--parsable2", "--format=JobID,State")
 _ABSENT = "Slurm accounting storage is disabled"
 _AWAY_S = 60.0  # then slurmdbd is asked again
 
@@ -53,21 +53,21 @@ def ends_of(told: str) -> dict[str, JobEnd]:
     Example:
         >>> ends_of("7|FAILED\\n7.batch|FAILED\\n7.0|OUT_OF_MEMORY\\n8|RUNNING\\n")
         {'7': JobEnd(state='FAILED', out_of_memory=True)}
+        >>> ends_of("9+0|COMPLETED\\n9+0.batch|COMPLETED\\n9+1|NODE_FAIL\\n")  # a heterogeneous job
+        {'9': JobEnd(state='NODE_FAIL', out_of_memory=False)}
     """
-    states: dict[str, str] = {}
+    states: dict[str, list[str]] = {}
     out_of_memory = set()
     for line in told.splitlines():
         name, _, state = line.strip().partition("|")
-        job, _, step = name.partition(".")
-        if not step:
-            states[job] = state
+        part, _, step = name.partition(".")
+        job = part.partition("+")[0]
+        if not step and has_ended(state.partition(" ")[0]):
+            states.setdefault(job, []).append(state)
         if state.partition(" ")[0] == OUT_OF_MEMORY:
             out_of_memory.add(job)
-    return {
-        job: JobEnd(named(state), job in out_of_memory)
-        for job, state in states.items()
-        if has_ended(state.partition(" ")[0])
-    }
+    ends = {job: next((one for one in ended if one != "COMPLETED"), ended[0]) for job, ended in states.items()}
+    return {job: JobEnd(named(end), job in out_of_memory) for job, end in ends.items()}
 
 
 def named(state: str) -> str:

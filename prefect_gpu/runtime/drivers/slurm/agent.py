@@ -14,6 +14,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -26,6 +27,8 @@ from prefect_gpu.runtime.drivers import priority
 from prefect_gpu.runtime.drivers.base import LaunchError
 from prefect_gpu.runtime.drivers.process import ProcessDriver
 from prefect_gpu.runtime.drivers.slurm import words
+from prefect_gpu.runtime.drivers.slurm.client import called
+from prefect_gpu.runtime.drivers.slurm.cluster import SlurmError
 from prefect_gpu.runtime.drivers.slurm.cores import own_cores
 from prefect_gpu.runtime.drivers.slurm.folders import Folders, OwnFolders, SharedFolders
 from prefect_gpu.runtime.drivers.slurm.guard import adopt_orphans, guarded
@@ -39,6 +42,7 @@ from prefect_gpu.training.client import ChannelClient
 _LOOK_S = 1.0
 _CUT_OFF_S = 15.0  # without a worker for so long, no run stays slowed down for others
 _LAST_WORDS_S = 2.0
+_ASKED_S = 10.0  # slurmctld has so long to say where a node is
 _WARMS_UP_S = 30.0  # a new node's first run waits so long: from cold, it would import the same beside its interpreter
 
 logger = logging.getLogger("prefect_gpu.slurm.agent")
@@ -48,16 +52,23 @@ class Agent:
     """See the module.
 
     Args:
-        name: What the worker calls it.
+        allocation: What its allocation is called.
+        rank: Its node's number in it.
         record: Of its allocation.
         settings: Asked for what the worker has to say by now; None: that cannot be seen at the moment.
         folders: Where the files of runs are.
     """
 
     def __init__(
-        self, name: str, record: words.Record, settings: Callable[[], words.Settings | None], folders: Folders
+        self,
+        allocation: str,
+        rank: int,
+        record: words.Record,
+        settings: Callable[[], words.Settings | None],
+        folders: Folders,
     ) -> None:
         self._record, self._settings, self._folders = record, settings, folders
+        self._nodes = record.parts[record.part_of(rank)]
         first = settings()
         assert first is not None, "it has just been read"
         if first.umask != -1:
@@ -79,7 +90,7 @@ class Agent:
         self._tunnel = SshTunnel(first.tunnel.via if first.tunnel else "", logger)
         self._loop = asyncio.get_running_loop()
         self._client = ChannelClient(
-            name,
+            words.agent_id(allocation, rank),
             record.token,
             self._address,
             lambda kind, data: self._call(self._instructed, kind, data),
@@ -182,15 +193,16 @@ class Agent:
     async def _describe(self) -> dict[str, Any]:
         inventory = await asyncio.to_thread(
             take_inventory,
-            virtual_devices=self._record.virtual_devices,
-            virtual_device_memory_bytes=self._record.virtual_device_memory_bytes,
+            virtual_devices=self._nodes.virtual_devices,
+            virtual_device_memory_bytes=self._nodes.virtual_device_memory_bytes,
         )
         if not self._cores:  # each worker asks anew
             granted = int(os.environ.get("SLURM_CPUS_ON_NODE") or 0) or len(inventory.cpus)
             self._cores = own_cores(inventory.cpus, granted)
         return {
             "host": socket.gethostname(),
-            "job": os.environ.get("SLURM_JOB_ID", self._record.job),
+            "job": job_of(os.environ) or self._record.job,
+            "address": await own_address(),
             "switches": switches_of(os.environ),
             "cpus": list(self._cores),
             "devices": [
@@ -239,6 +251,30 @@ def switches_of(environ: Mapping[str, str]) -> list[str]:
     return environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")[:count]
 
 
+async def own_address() -> str:
+    """Where other nodes reach this one, as Slurm itself does: its name, if the cluster says nothing else."""
+    name = os.environ.get("SLURMD_NODENAME")
+    if not name:  # nobody lends it
+        return socket.gethostname()
+    try:
+        told = await called("scontrol", "--oneliner", "show", "node", name, env=os.environ, patience_s=_ASKED_S)
+    except SlurmError as error:
+        logger.info("The node's address is not to be had of Slurm, so its name has to do: %s", error)
+        return name
+    found = re.search(r"\bNodeAddr=(\S+)", told)
+    return found[1] if found else name
+
+
+def job_of(environ: Mapping[str, str]) -> str:
+    """The number of this allocation: of a heterogeneous job, which has one for each part, the first one's.
+
+    Example:
+        >>> job_of({"SLURM_JOB_ID": "8", "SLURM_HET_JOB_ID": "7"}), job_of({"SLURM_JOB_ID": "8"}), job_of({})
+        ('7', '8', '')
+    """
+    return environ.get("SLURM_HET_JOB_ID") or environ.get("SLURM_JOB_ID", "")
+
+
 async def _serve(agent: Callable[[], Agent]) -> bool:
     return await agent().run()
 
@@ -252,15 +288,15 @@ def _from_folder(folder: Path, allocation: str, rank: int) -> Agent:
 
     first = settings()
     assert first is not None, f"{folder / words.AGENTS} cannot be read"
-    return Agent(words.agent_id(allocation, rank), record, settings, SharedFolders(own_variables(first)))
+    return Agent(allocation, rank, record, settings, SharedFolders(own_variables(first)))
 
 
 def _from_input(told: dict[str, Any], allocation: str, rank: int) -> Agent:
     """One that sees nothing of the worker's: what it must know came with its job's script, which only its user sees."""
     record: words.Record = files.build(words.Record, told["record"])
     settings: words.Settings = files.build(words.Settings, told["settings"])
-    agent = words.agent_id(allocation, rank)
-    return Agent(agent, record, lambda: settings, OwnFolders(agent, own_variables(settings)))
+    folders = OwnFolders(words.agent_id(allocation, rank), own_variables(settings))
+    return Agent(allocation, rank, record, lambda: settings, folders)
 
 
 def own_variables(settings: words.Settings) -> dict[str, str]:
@@ -271,7 +307,7 @@ def own_variables(settings: words.Settings) -> dict[str, str]:
 def main(arguments: list[str]) -> None:
     """Take the folder of the pool's allocations, or ``-`` for standard input, and the name of this one."""
     folder, allocation = arguments
-    rank = int(os.environ.get("SLURM_NODEID") or 0)
+    rank = int(os.environ.get("SLURM_PROCID") or 0)  # one on each node; it counts through all parts of the job
     told = json.load(sys.stdin) if folder == "-" else None
 
     def make() -> Agent:

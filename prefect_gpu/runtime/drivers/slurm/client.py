@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from prefect_gpu.runtime.drivers.slurm import accounting
-from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmError, SlurmJob, error_of, patiently
+from prefect_gpu.runtime.drivers.slurm.cluster import (
+    JobEnd,
+    SlurmAway,
+    SlurmError,
+    SlurmJob,
+    as_allocations,
+    error_of,
+    patiently,
+)
 
 COMMANDS = ("sbatch", "squeue", "scancel", "sinfo", "scontrol")
 _FIELDS = "%i|%T|%r|%S|%e|%N|%j|%k"
@@ -50,7 +58,7 @@ class SlurmClient:
     async def jobs(self, prefix: str) -> list[SlurmJob]:
         told = await self._run("squeue", "--me", "--noheader", "--states=all", f"--format={_FIELDS}")
         found = (_parse(line) for line in told.splitlines() if line.count("|") >= _FIELDS.count("|"))
-        return [job for job in found if job.name.startswith(prefix)]
+        return as_allocations(job for job in found if job.name.startswith(prefix))
 
     async def cancel(self, ids: Iterable[str]) -> None:
         if ids := list(ids):

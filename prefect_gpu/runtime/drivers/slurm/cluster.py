@@ -6,6 +6,7 @@ knows which one a pool has.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,35 @@ class SlurmJob:
         return self.state in RUNNING
 
 
+def as_allocations(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+    """Each heterogeneous job, which Slurm shows part by part (``7+0``, ``7+1``), as the one allocation that it is.
+
+    Its parts start together. It waits as long as one of them does, and is over as soon as one of them is.
+
+    Example:
+        >>> parts = [SlurmJob("7+1", "a", "PENDING", "Resources"), SlurmJob("7+0", "a", "PENDING", "None")]
+        >>> [(job.id, job.reason) for job in as_allocations(parts)]
+        [('7', 'Resources')]
+    """
+    found: dict[str, list[SlurmJob]] = {}
+    for job in jobs:
+        found.setdefault(job.id.partition("+")[0], []).append(job)
+    return [_together(number, parts) for number, parts in found.items()]
+
+
+def _together(number: str, parts: list[SlurmJob]) -> SlurmJob:
+    parts.sort(key=lambda job: int(job.id.partition("+")[2] or 0))
+    over = next((job for job in parts if has_ended(job.state)), None)
+    shown = over or next((job for job in parts if job.waits), parts[0])
+    reasons = [job.reason for job in (shown, *parts) if job.reason not in ("None", "")]
+    return dataclasses.replace(
+        shown,
+        id=number,
+        reason=reasons[0] if reasons else shown.reason,
+        nodes=",".join(job.nodes for job in parts if job.nodes),
+    )
+
+
 @dataclass(frozen=True)
 class JobEnd:
     """How a job ended, as the cluster's accounting knows it.
@@ -126,7 +156,8 @@ class Cluster(Protocol):
 
         Args:
             script: A file with its batch script.
-            options: As ``sbatch`` takes them, each ``--NAME=VALUE`` or ``--NAME``.
+            options: As ``sbatch`` takes them, each ``--NAME=VALUE`` or ``--NAME``; ``:`` between the parts of a
+                heterogeneous job.
 
         Returns:
             Its number.
@@ -134,7 +165,10 @@ class Cluster(Protocol):
         ...
 
     async def jobs(self, prefix: str) -> list[SlurmJob]:
-        """This user's jobs whose name begins so, those included that have ended a short while ago."""
+        """This user's jobs whose name begins so, those included that have ended a short while ago.
+
+        A heterogeneous job is one: see :func:`as_allocations`.
+        """
         ...
 
     async def cancel(self, ids: Iterable[str]) -> None:

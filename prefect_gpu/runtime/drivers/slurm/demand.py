@@ -112,7 +112,7 @@ def _worth(shape: Shape, runs: Sequence[Wanted], worth_s: float, busy: int) -> i
     long = short = 0.0  # parts of an allocation's worth
     needed = 1
     for run in runs:
-        part = (run.request.workers + run.request.servers) / shape.instances(run.request)
+        part = shape.taken(run.request)
         needed = max(needed, math.ceil(part))
         if run.expected_s is None or run.expected_s >= worth_s:
             long += part

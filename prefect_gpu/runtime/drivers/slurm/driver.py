@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
+import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from logging import Logger, LoggerAdapter
@@ -24,9 +26,9 @@ from prefect_gpu.runtime.drivers.slurm.cluster import Cluster, SlurmAway
 from prefect_gpu.runtime.drivers.slurm.handle import lost
 from prefect_gpu.runtime.drivers.slurm.hub import AgentHub
 from prefect_gpu.runtime.drivers.slurm.memory import Suspects
-from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_of
+from prefect_gpu.runtime.drivers.slurm.nodes import Lent, node_name, node_of
 from prefect_gpu.runtime.drivers.slurm.outlook import coming
-from prefect_gpu.runtime.drivers.slurm.pilots import Over, Pilot, Pilots
+from prefect_gpu.runtime.drivers.slurm.pilots import PORTS, Over, Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.reach import Reach
 from prefect_gpu.runtime.drivers.slurm.runs import Runs
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan
@@ -100,6 +102,8 @@ class SlurmDriver(Driver):
             logger=logger,
         )
         self._suspects = Suspects()
+        first = random.choice(PORTS)
+        self._meeting_ports = itertools.cycle((*range(first, PORTS.stop), *range(PORTS.start, first)))
         self._changed = asyncio.Event()
         self._comes_back_s = comes_back_s
 
@@ -220,7 +224,7 @@ class SlurmDriver(Driver):
 
     def _admit(self, pilot: Pilot) -> None:
         """Let an allocation's agents connect, and ask them what they have."""
-        for rank in range(pilot.record.nodes):
+        for rank in range(pilot.record.agents):
             agent = words.agent_id(pilot.name, rank)
             if agent not in self._describing and agent not in self._lent:
                 self._hub.admit(agent, pilot.record.token)
@@ -231,22 +235,27 @@ class SlurmDriver(Driver):
             told = await self._hub.ask(agent, words.DESCRIBE)
             self._pilots.began(pilot)
             self._reach.works()
-            node = node_of(f"{told['host']}.{told['job']}", told)
+            part = pilot.record.part_of(int(agent.rpartition(".")[2]))
+            node = node_of(node_name(told, part), told)
             for finding in told["findings"]:
                 self._logger.info("Node %s: %s", node.id, finding)
-            if not node.devices and self._plan_devices(pilot):
+            if not node.devices and self._plan_devices(pilot, part):
                 self._logger.error(
                     "Node %s has no GPU that can be used, and its shape %r asks for some.", node.id, pilot.record.shape
                 )
-            self._lent[agent] = Lent(node, pilot, agent, bool(told["adjustable"]), time.monotonic())
+            self._lent[agent] = Lent(
+                node, pilot, agent, bool(told["adjustable"]), time.monotonic(), str(told["address"])
+            )
         except LaunchError as error:
             self._logger.debug("Agent %s: %s", agent, error)
         finally:
             self._describing.pop(agent, None)
             self._changed.set()
 
-    def _plan_devices(self, pilot: Pilot) -> int:
-        return next((shape.devices for shape in self._plan.shapes if shape.name == pilot.record.shape), 0)
+    def _plan_devices(self, pilot: Pilot, part: int) -> int:
+        """Devices that a node of this part was to have."""
+        parts = next((shape.parts for shape in self._plan.shapes if shape.name == pilot.record.shape), ())
+        return parts[part].devices if part < len(parts) else 0
 
     async def _all_described(self) -> None:
         running = [
@@ -259,7 +268,7 @@ class SlurmDriver(Driver):
 
     def _lose(self, pilot: Pilot, over: Over) -> None:
         """An allocation is over, and so is whatever ran in it."""
-        agents = {words.agent_id(pilot.name, rank) for rank in range(pilot.record.nodes)}
+        agents = {words.agent_id(pilot.name, rank) for rank in range(pilot.record.agents)}
         for agent in agents:
             self._hub.drop(agent)
             self._lent.pop(agent, None)
@@ -300,6 +309,11 @@ class SlurmDriver(Driver):
         dedicated = self._pilots.dedicate(lent.pilot, _run_of(spec.run_id))
         self._changed.set()
         return dedicated
+
+    def meeting_point(self, run_id: str, run_dir: Path, node: str = "") -> tuple[str, int]:
+        """See :meth:`.Driver.meeting_point`. Which ports of a node are free cannot be seen from here: each is new."""
+        lent = self._lent_node(node)
+        return lent.address if lent is not None else node, next(self._meeting_ports)
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
         return await self._runs.adopt(run_id, _own_folder(run_dir))

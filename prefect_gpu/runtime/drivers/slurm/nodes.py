@@ -21,6 +21,7 @@ class Lent:
     Attributes:
         node: As the scheduler knows it.
         heard_at: When its agent was last known to be connected, monotonic seconds.
+        address: Where other nodes reach it.
         ending: Whether Slurm ends it.
     """
 
@@ -29,13 +30,14 @@ class Lent:
     agent: str
     adjustable: bool
     heard_at: float
+    address: str
     ending: bool = False
     _end: float | None = None
 
     @property
     def host(self) -> str:
         """Its machine, as Slurm calls it: without the domain."""
-        return self.node.id.partition(".")[0]
+        return self.node.id.partition(".")[0].partition("+")[0]
 
     def learn_end(self) -> None:
         """Bring the node's end up to date with its allocation's, which an administrator may move."""
@@ -45,6 +47,16 @@ class Lent:
             ends_at = None if job.ends_at is None else CLOCK.of(job.ends_at) - _MARGIN_S
             why = f"the time of Slurm's job {job.id} is up"
             self.node = dataclasses.replace(self.node, ends_at=ends_at, ends_why=why if ends_at is not None else "")
+
+
+def node_name(told: Mapping[str, Any], part: int = 0) -> str:
+    """What a node is called. Two parts of a job may have one machine, and are two nodes then.
+
+    Example:
+        >>> node_name({"host": "gpu17", "job": "4711"}), node_name({"host": "gpu17", "job": "4711"}, 1)
+        ('gpu17.4711', 'gpu17+1.4711')
+    """
+    return f"{told['host']}{f'+{part}' if part else ''}.{told['job']}"
 
 
 def node_of(name: str, told: Mapping[str, Any]) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prefect_gpu.runtime.drivers.base import Coming, Wanted
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.runtime.drivers.slurm.supply import Supply
 
@@ -55,9 +56,12 @@ def _fits_none(run: Wanted, plan: Plan) -> Coming:
 
 
 def _words(shape: Shape) -> str:
-    nodes = f"{shape.nodes} nodes, each with " if shape.nodes > 1 else ""
-    memory = shape.virtual_device_memory_bytes if shape.virtual_devices else shape.gpu_memory_bytes
-    of = f" of {memory / 2**30:.1f} GiB" if memory else ""
-    kind = f" ({shape.gpu_kind})" if shape.gpu_kind else ""
-    devices = f"{shape.devices} device{'s' * (shape.devices != 1)}{kind}{of}"
-    return f"{shape.name}: {nodes}{devices} and {shape.cpus} core{'s' * (shape.cpus != 1)}"
+    return f"{shape.name}: {', and '.join(map(_of_part, shape.parts))}"
+
+
+def _of_part(part: Part) -> str:
+    nodes = f"{part.nodes} nodes, each with " if part.nodes > 1 else ""
+    of = f" of {part.device_memory_bytes / 2**30:.1f} GiB" if part.device_memory_bytes and part.devices else ""
+    kind = f" ({part.gpu_kind})" if part.gpu_kind else ""
+    devices = f"{part.devices} device{'s' * (part.devices != 1)}{kind}{of}"
+    return f"{nodes}{devices} and {part.cpus} core{'s' * (part.cpus != 1)}"

@@ -58,7 +58,8 @@ class Over:
     out_of_memory: bool = False
 
 
-_PORTS = range(20_000, 32_000)  # which Linux gives to nobody by itself
+PORTS = range(20_000, 32_000)
+"""Ports of nodes that Linux gives to nobody by itself."""
 
 
 @dataclass
@@ -126,10 +127,10 @@ class Pilots:
         record = words.Record(
             token=secrets.token_urlsafe(32),
             shape=shape.name,
-            nodes=shape.nodes,
-            virtual_devices=shape.virtual_devices,
-            virtual_device_memory_bytes=shape.virtual_device_memory_bytes,
-            ports=tuple(random.sample(_PORTS, self._ports)),
+            parts=tuple(
+                words.Nodes(part.nodes, part.virtual_devices, part.virtual_device_memory_bytes) for part in shape.parts
+            ),
+            ports=tuple(random.sample(PORTS, self._ports)),
             shared=self.told is None,
         )
         pilot = self.all[name] = Pilot(name, record)

@@ -20,13 +20,22 @@ import httpx
 
 from prefect_gpu.runtime.drivers.slurm import accounting
 from prefect_gpu.runtime.drivers.slurm.client import called, environment
-from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmError, SlurmJob, error_of, patiently
+from prefect_gpu.runtime.drivers.slurm.cluster import (
+    JobEnd,
+    SlurmAway,
+    SlurmError,
+    SlurmJob,
+    as_allocations,
+    error_of,
+    patiently,
+)
 from prefect_gpu.runtime.drivers.slurm.rest_words import (
     TESTED,
     end_of,
     environment_of,
     flags_of,
     job_of,
+    parts_of,
     properties_of,
     state_of_partition,
 )
@@ -116,9 +125,10 @@ class SlurmRest:
 
     async def submit(self, script: Path, options: Sequence[str]) -> str:
         version = await self._version()
-        job = properties_of(options, version)
-        job |= {"current_working_directory": os.getcwd(), "environment": environment_of(version)}
-        asked = {"script": await asyncio.to_thread(script.read_text), "job": job}
+        common = {"current_working_directory": os.getcwd(), "environment": environment_of(version)}
+        jobs = [properties_of(part, version) | common for part in parts_of(options)]
+        asked = {"script": await asyncio.to_thread(script.read_text)}
+        asked |= {"job": jobs[0]} if len(jobs) == 1 else {"jobs": jobs}
         told = await self._ask_once("POST", "slurm", "job/submit", asked)
         if not told.get("job_id"):
             raise SlurmError("slurmrestd has answered without the number of a job")
@@ -127,7 +137,7 @@ class SlurmRest:
     async def jobs(self, prefix: str) -> list[SlurmJob]:
         found = (await self._ask("GET", "slurm", "jobs"))["jobs"]
         ours = (one for one in found if str(one.get("name", "")).startswith(prefix))
-        return [job_of(one) for one in ours if one.get("user_name") in (None, "", self._user)]
+        return as_allocations(job_of(one) for one in ours if one.get("user_name") in (None, "", self._user))
 
     async def cancel(self, ids: Iterable[str]) -> None:
         for number in ids:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prefect_gpu.runtime.drivers.slurm.cluster import OUT_OF_MEMORY, JobEnd, SlurmError, SlurmJob, has_ended
+from prefect_gpu.runtime.drivers.slurm.shapes import COMPONENT
 
 TESTED = 38
 """The version ``v0.0.38``, of Slurm 22.05."""
@@ -48,6 +49,22 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
 _EXPORT, _NO_REQUEUE, _GRES, _NODES, _EXCLUSIVE = "export", "no-requeue", "gres", "nodes", "exclusive"
 KNOWN = frozenset({*_PROPERTIES, _EXPORT, _NO_REQUEUE, _GRES, _NODES, _EXCLUSIVE})
 """Options of ``sbatch`` that can be said by HTTP."""
+
+
+def parts_of(options: Sequence[str]) -> list[list[str]]:
+    """The options of each part of a job; one that is not heterogeneous has one part.
+
+    Example:
+        >>> parts_of(["--nodes=2", ":", "--nodes=1", "--mem=4G"])
+        [['--nodes=2'], ['--nodes=1', '--mem=4G']]
+    """
+    found: list[list[str]] = [[]]
+    for option in options:
+        if option == COMPONENT:
+            found.append([])
+        else:
+            found[-1].append(option)
+    return found
 
 
 def properties_of(options: Sequence[str], version: int) -> dict[str, Any]:
@@ -91,8 +108,9 @@ def environment_of(version: int) -> dict[str, str] | list[str]:
 
 
 def job_of(told: Mapping[str, Any]) -> SlurmJob:
+    whole = _number(told.get("het_job_id"))
     return SlurmJob(
-        str(told["job_id"]),
+        f"{whole}+{_number(told.get('het_job_offset'))}" if whole else str(told["job_id"]),
         str(told.get("name", "")),
         state_of(told.get("job_state")),
         str(told.get("state_description") or told.get("state_reason") or "None"),  # as squeue does
@@ -114,16 +132,27 @@ def state_of(told: Any) -> str:
     return next((flag for flag in _FLAGS_FIRST if flag in words), words[0] if words else "")
 
 
-def _seconds(told: Any) -> float | None:
-    """A time as Unix seconds, which later versions write with whether there is one.
+def _number(told: Any) -> int:
+    """A number, which later versions write with whether there is one; 0: there is none.
 
     Example:
-        >>> _seconds(17), _seconds(0), _seconds({"set": True, "infinite": False, "number": 17})
-        (17.0, None, 17.0)
+        >>> _number(17), _number(None), _number({"set": True, "infinite": False, "number": 17}), _number({"set": False})
+        (17, 0, 17, 0)
     """
     if isinstance(told, Mapping):
         told = told.get("number") if told.get("set") and not told.get("infinite") else None
-    return float(told) if told and float(told) < 1 << 33 else None
+    return int(told or 0)
+
+
+def _seconds(told: Any) -> float | None:
+    """A time as Unix seconds.
+
+    Example:
+        >>> _seconds(17), _seconds(0)
+        (17.0, None)
+    """
+    seconds = _number(told)
+    return float(seconds) if 0 < seconds < 1 << 33 else None
 
 
 def state_of_partition(told: Mapping[str, Any]) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prefect_gpu.runtime.drivers.base import Wanted
-from prefect_gpu.scheduling.model.cluster import Device
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.scheduling.model.jobs import Request
 
 _STARTS_S = 10.0  # from its start by Slurm until the first run can begin
 AGENT = "prefect_gpu.runtime.drivers.slurm.agent"
 _END = "END_OF_WHAT_AGENTS_ARE_TOLD"
+
+
+COMPONENT = ":"
+"""Stands between the options of two parts of a heterogeneous job, as ``sbatch`` and ``srun`` take them."""
 
 
 @dataclass(frozen=True)
@@ -25,72 +30,44 @@ class Shape:
     Attributes:
         name: What people call it.
         minutes: Its wall time.
-        nodes: Nodes of each allocation.
-        gres: As ``sbatch --gres`` takes it, for each node: ``gpu:a100:4``.
-        cpus: Cores of each node.
-        memory: As ``sbatch --mem`` takes it, for each node; empty: the partition's default.
-        partition, account, qos, licenses, constraint: As ``sbatch`` takes them; empty: its defaults.
+        parts: Its nodes. Several parts are a heterogeneous job: all start together, and end together.
+        account, qos, licenses: As ``sbatch`` takes them; empty: its defaults.
         flags: More of ``sbatch``'s options.
         srun_flags: More of ``srun``'s options for the agent, such as those of a container.
         setup: Lines of shell before the agent starts: ``module load cuda``.
         python: The interpreter that has prefect-gpu on the nodes.
         minimum, maximum: Allocations that there are at least, and at most.
-        virtual_devices: Virtual devices of each node, on nodes without GPUs. They are not GPUs.
-        virtual_device_memory_bytes: Memory of each of them.
-        gpu_memory_bytes: Memory of each GPU, as far as it is known before there is a node; 0: unknown.
-        gpu_kind: Product name of its GPUs, likewise; empty: unknown.
     """
 
     name: str
     minutes: int
-    nodes: int = 1
-    gres: str = ""
-    cpus: int = 1
-    memory: str = ""
-    partition: str = ""
+    parts: tuple[Part, ...] = (Part(),)
     account: str = ""
     qos: str = ""
     licenses: str = ""
-    constraint: str = ""
     flags: tuple[str, ...] = ()
     srun_flags: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     python: str = "python3"
     minimum: int = 0
     maximum: int = 1
-    virtual_devices: int = 0
-    virtual_device_memory_bytes: int = 8 << 30
-    gpu_memory_bytes: int = 0
-    gpu_kind: str = ""
-
-    @property
-    def devices(self) -> int:
-        """Devices of each node."""
-        return self.virtual_devices or gpus_of(self.gres)
 
     @property
     def useful_s(self) -> float:
         """Seconds for which it can be of use, from its agents' start on."""
         return max(0.0, self.minutes * 60 - _STARTS_S)
 
-    def instances(self, request: Request) -> int:
-        """How many instances of a run one allocation can hold; 0: none."""
-        memory = self.virtual_device_memory_bytes if self.virtual_devices else self.gpu_memory_bytes
-        if (memory and (request.gpu_memory_bytes or 0) > memory) or not self._is_wanted(request):
-            return 0
-        by_cpus = self.cpus // request.cpus if request.cpus else self.cpus
-        by_devices = self.devices // request.gpus if request.gpus else by_cpus
-        return self.nodes * min(by_cpus, by_devices)
-
-    def _is_wanted(self, request: Request) -> bool:
-        """Whether its kind of GPU, as far as it is known, is one that the run wants."""
-        if request.wants is None or not self.gpu_kind:
-            return True
-        return replace(request.wants, capability=()).accepts(Device("", self.gpu_kind, 0))
+    def taken(self, request: Request) -> float:
+        """How many allocations of this shape a run takes, or which part of one; infinite: it cannot hold the run."""
+        instances = sum(part.instances(request) for part in self.parts)
+        servers = sum(part.servers(request) for part in self.parts)
+        if not instances:
+            return math.inf
+        return max(request.workers / instances, (request.workers + request.servers) / (instances + servers))
 
     def holds(self, request: Request, most: int | None = None) -> bool:
         """Whether as many allocations of this shape as there may be can hold the run, or so many."""
-        return self.instances(request) * (most or self.maximum) >= request.workers + request.servers
+        return self.taken(request) <= (most or self.maximum)
 
     def options(self, name: str, log: Path) -> list[str]:
         """Options of ``sbatch``.
@@ -99,28 +76,23 @@ class Shape:
             name: Of the job.
             log: Where the output of the job goes.
         """
-        stated = {
-            "partition": self.partition,
-            "account": self.account,
-            "qos": self.qos,
-            "licenses": self.licenses,
-            "constraint": self.constraint,
-            "gres": self.gres,
-            "mem": self.memory,
-        }
-        return [
-            f"--job-name={name}",
-            f"--output={log}",
-            "--open-mode=append",
-            "--export=NIL",  # nothing of the worker's environment, which holds its passwords
-            "--no-requeue",  # a run that its allocation has lost carries on in another one
-            f"--nodes={self.nodes}",
-            "--ntasks-per-node=1",
-            f"--cpus-per-task={self.cpus}",
-            f"--time={self.minutes}",
-            *(f"--{option}={value}" for option, value in stated.items() if value),
-            *self.flags,
-        ]
+        stated = {"account": self.account, "qos": self.qos, "licenses": self.licenses}
+        found: list[str] = []
+        for part in self.parts:
+            found += [COMPONENT] * bool(found)
+            found += [
+                f"--job-name={name}",
+                f"--output={log}",
+                "--open-mode=append",
+                "--export=NIL",  # nothing of the worker's environment, which holds its passwords
+                "--no-requeue",  # a run that its allocation has lost carries on in another one
+                f"--time={self.minutes}",
+                *part.options(),
+                *(f"--{option}={value}" for option, value in stated.items() if value),
+                *self.flags,
+            ]
+            stated.pop("licenses", None)  # the first part has them for all
+        return found
 
     def script(self, folder: Path, name: str) -> str:
         """The batch script: it starts one agent on each node.
@@ -169,8 +141,13 @@ class Shape:
         )
 
     def _start(self, folder: str, name: str) -> str:
-        agent = [self.python, "-m", AGENT, folder, name]
-        return shlex.join(["srun", f"--cpus-per-task={self.cpus}", "--kill-on-bad-exit=0", *self.srun_flags, *agent])
+        agent = [*self.srun_flags, self.python, "-m", AGENT, folder, name]
+        command = ["srun"]
+        for number, part in enumerate(self.parts):
+            command += [COMPONENT] * (number > 0)
+            command += [f"--het-group={number}"] * (len(self.parts) > 1)
+            command += [f"--cpus-per-task={part.cpus}", "--kill-on-bad-exit=0", *agent]
+        return shlex.join(command)
 
 
 @dataclass(frozen=True)
@@ -202,17 +179,3 @@ class Plan:
         most = 1 if self.one_run else None
         return [shape for shape in self.shapes if shape.holds(request, most)]
 
-
-def gpus_of(gres: str) -> int:
-    """How many GPUs a ``--gres`` asks for on each node.
-
-    Example:
-        >>> gpus_of("gpu:a100:4"), gpus_of("gpu:2"), gpus_of("gpu"), gpus_of("gpu:a100"), gpus_of("nic:1")
-        (4, 2, 1, 1, 0)
-    """
-    count = 0
-    for part in gres.split(","):
-        words = part.partition("(")[0].split(":")
-        if words[0].rpartition("/")[2] == "gpu":
-            count += int(words[-1]) if words[-1].isdigit() else 1
-    return count

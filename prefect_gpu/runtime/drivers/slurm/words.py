@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ ENDING = "ending"  # {}: Slurm has told it that its allocation ends
 OUTPUT = "output"  # {"run_dir", "at", "block"}: a piece of what a run has written, where the worker does not see it
 
 # Instructions, of the worker, each with ":" and a number or a run's folder behind it.
-DESCRIBE = "describe"  # {} -> {"host", "job", "cpus", "devices", "adjustable"}
+DESCRIBE = "describe"  # {} -> {"host", "job", "address", "cpus", "devices", "adjustable"}
 LAUNCH = "launch"  # {"run_dir"}, where SPEC lies, or {"run_dir", "spec"} -> {"pid", "warm"}
 ADOPT = "adopt"  # {"run_id", "run_dir"} -> {"pid", "warm"}, or {} if it never started
 STOP = "stop"  # {"run_dir", "grace_seconds"} -> {}
@@ -91,31 +92,52 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Nodes:
+    """Nodes of an allocation that are alike, as their agents are told of it.
+
+    Attributes:
+        count: How many there are.
+        virtual_devices, virtual_device_memory_bytes: See :class:`.Part`.
+    """
+
+    count: int = 1
+    virtual_devices: int = 0
+    virtual_device_memory_bytes: int = 8 << 30
+
+
+@dataclass(frozen=True)
 class Record:
     """What is kept of an allocation, from before it is submitted until it is over.
 
     Attributes:
         token: What its agents show.
         shape: Name of its shape.
-        nodes: How many agents it has.
+        parts: Its nodes, each of which has an agent.
         job: Slurm's number; empty: it is not known yet.
         run: The run that it is for, where each has its own; empty: none has begun in it, or it is for several.
         started_at: Unix seconds at which Slurm gave it its nodes; None: it has not been seen to have them.
-        virtual_devices, virtual_device_memory_bytes: See :class:`.Shape`.
         ports: Of its nodes, for a tunnel: they lead to its :attr:`Tunnel.targets`, as long as it is there.
         shared: Whether its nodes see the worker's folders.
     """
 
     token: str
     shape: str
-    nodes: int = 1
+    parts: tuple[Nodes, ...] = (Nodes(),)
     job: str = ""
     run: str = ""
     started_at: float | None = None
-    virtual_devices: int = 0
-    virtual_device_memory_bytes: int = 8 << 30
     ports: tuple[int, ...] = ()
     shared: bool = True
+
+    @property
+    def agents(self) -> int:
+        """How many agents it has."""
+        return sum(part.count for part in self.parts)
+
+    def part_of(self, rank: int) -> int:
+        """The number of the part that an agent's node belongs to; ranks go through one part after another."""
+        ends = itertools.accumulate(part.count for part in self.parts)
+        return next((number for number, end in enumerate(ends) if rank < end), 0)
 
 
 def agent_id(allocation: str, rank: int) -> str:

@@ -20,12 +20,14 @@ from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.cluster import Node
 from prefect_gpu.scheduling.model.jobs import Request
 
 LOGGER = logging.getLogger("test.driver")
-SHAPE = Shape("small", minutes=30, gres="gpu:2", cpus=1, virtual_devices=2, python=sys.executable)
+PART = Part(gres="gpu:2", virtual_devices=2)
+SHAPE = Shape("small", 30, (PART,), python=sys.executable)
 
 
 def make(lab: SlurmLab, folder: Path, shapes: Sequence[Shape] = (SHAPE,), **more: Any) -> SlurmDriver:

@@ -18,6 +18,7 @@ from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import (
+    PART,
     SHAPE,
     Watched,
     cancel,
@@ -27,7 +28,7 @@ from tests.runtime.drivers.slurm.conftest import (
     watched,
 )
 
-SMALL = dataclasses.replace(SHAPE, memory="1G")
+SMALL = dataclasses.replace(SHAPE, parts=(dataclasses.replace(PART, memory="1G"),))
 ONE = Demand(waiting=(Wanted(Request(gpus=1)),))
 WAITS = "import time; open('ready', 'w').close(); time.sleep(600)"
 TAKES = """

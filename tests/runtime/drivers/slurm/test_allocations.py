@@ -18,6 +18,7 @@ from prefect_gpu.runtime.drivers.base import Demand, LaunchError, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, alive, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.cluster import SlurmAway
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilots
 from prefect_gpu.runtime.drivers.slurm.words import Tunnel
 from prefect_gpu.runtime.drivers.warm import PATIENCE_S
@@ -25,6 +26,7 @@ from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import (
     LOGGER,
     ONE,
+    PART,
     SHAPE,
     WAITS,
     Watched,
@@ -54,6 +56,31 @@ async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(sl
         await pool.until(lambda: not pool.nodes)
         await empty(slurm)
         await until(lambda: [path.name for path in folder.glob("*.json")] == ["agents.json"])
+
+
+async def test_an_allocation_of_two_kinds_of_nodes_comes_and_goes_as_one(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+) -> None:
+    """A heterogeneous job: Slurm may put parts of it on one machine, and they are two nodes all the same."""
+    shape = dataclasses.replace(SHAPE, parts=(PART, Part(nodes=2)))
+    async with watched(make(slurm, folder, [shape])) as pool:
+        pool.demand = Demand(waiting=(Wanted(Request(gpus=1, servers=2)),))
+        await pool.until(lambda: len(pool.nodes) == 3)
+        assert sorted(len(node.devices) for node in pool.nodes) == [0, 0, 2]
+        assert len({node.id for node in pool.nodes}) == 3
+        assert len({node.id.rpartition(".")[2] for node in pool.nodes}) == 1
+        pool.demand = Demand(busy=frozenset(node.id for node in pool.nodes))
+        waits = [dataclasses.replace(make_spec(WAITS), node=node.id) for node in pool.nodes]
+        handles = [await pool.driver.launch(spec) for spec in waits]
+        for spec in waits:
+            await until((spec.cwd / "ready").exists)
+        slurm.command("scancel", pool.nodes[0].id.rpartition(".")[2])
+        for handle in handles:
+            report = await handle.wait()
+            assert report.carries_on or report.returncode == -signal.SIGTERM
+        pool.demand = Demand()
+        await pool.until(lambda: not pool.nodes)
+        await empty(slurm)
 
 
 async def test_the_first_run_of_a_node_waits_for_its_warm_interpreter(
@@ -195,7 +222,7 @@ async def test_an_agent_that_nobody_needs_gives_its_node_back_without_a_worker(s
 
 
 async def test_what_slurm_refuses_is_said_to_whoever_waits(slurm: SlurmLab, folder: Path) -> None:
-    shape = dataclasses.replace(SHAPE, partition="nowhere")
+    shape = dataclasses.replace(SHAPE, parts=(dataclasses.replace(PART, partition="nowhere"),))
     async with watched(make(slurm, folder, [shape])) as pool:
         pool.demand = ONE
         await pool.until(lambda: "Invalid partition" in words(pool, gpus=1))

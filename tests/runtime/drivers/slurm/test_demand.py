@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from prefect_gpu.runtime.drivers.base import Wanted
 from prefect_gpu.runtime.drivers.slurm.demand import Decision, Held, decide
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.scheduling.model.kinds import Wants
 
-SMALL = Shape("small", minutes=60, gres="gpu:2", cpus=8, maximum=4)
-LARGE = Shape("large", minutes=600, nodes=2, gres="gpu:4", cpus=8, maximum=2)
+SMALL = Shape("small", 60, (Part(gres="gpu:2", cpus=8),), maximum=4)
+LARGE = Shape("large", 600, (Part(nodes=2, gres="gpu:4", cpus=8),), maximum=2)
 PLAN = Plan((SMALL, LARGE), idle_s=100.0, worth_s=60.0)
 
 requests = st.builds(Request, gpus=st.integers(1, 5), workers=st.integers(1, 6))
@@ -49,6 +50,10 @@ allocations = st.lists(
 
 def run(gpus: int = 1, expected_s: float | None = None, **more: int) -> Wanted:
     return Wanted(Request(gpus=gpus, **more), expected_s)
+
+
+def of_kind(shape: Shape, kind: str) -> Shape:
+    return dataclasses.replace(shape, parts=tuple(dataclasses.replace(part, gpu_kind=kind) for part in shape.parts))
 
 
 def after(plan: Plan, held: list[Held], decision: Decision) -> list[Held]:
@@ -84,8 +89,7 @@ def test_whoever_waits_and_fits_a_shape_gets_one(plan: Plan, runs: list[Wanted])
     for one in runs:
         shape = plan.shape_for(one)
         if shape is not None:
-            instances = one.request.workers + one.request.servers
-            assert decision.submit.get(shape.name, 0) * shape.instances(one.request) >= instances
+            assert decision.submit.get(shape.name, 0) >= shape.taken(one.request)
 
 
 @given(plans, waiting, st.lists(st.sampled_from(["small", "large"]), max_size=4))
@@ -119,8 +123,8 @@ def test_as_many_as_the_work_is_worth(runs: list[Wanted], held: list[Held], subm
 
 
 def test_who_wants_a_kind_of_device_gets_a_shape_of_that_kind() -> None:
-    small = dataclasses.replace(SMALL, gpu_kind="NVIDIA T4")
-    plan = dataclasses.replace(PLAN, shapes=(small, dataclasses.replace(LARGE, gpu_kind="NVIDIA A100-SXM4-80GB")))
+    small = of_kind(SMALL, "NVIDIA T4")
+    plan = dataclasses.replace(PLAN, shapes=(small, of_kind(LARGE, "NVIDIA A100-SXM4-80GB")))
     wants = Wanted(Request(wants=Wants(kinds=("A100",))))
     assert decide(plan, [wants, run()], []).submit == {"large": 1, "small": 1}
     assert decide(plan, [Wanted(Request(wants=Wants(kinds=("H100",))))], []).submit == {}
@@ -142,6 +146,28 @@ def test_one_that_is_about_to_end_makes_room_for_its_successor() -> None:
     ending = Held("a", "small", left_s=60.0)
     decision = decide(plan, [Wanted(Request(), None, needs_s=120.0)], [ending])
     assert (decision.submit, decision.give_back) == ({"small": 1}, ("a",))
+
+
+MIXED = Shape("mixed", 60, (Part(nodes=2, gres="gpu:2", cpus=8), Part(nodes=1, cpus=4)), maximum=2)
+
+
+@pytest.mark.parametrize(
+    ("request_", "taken"),
+    [
+        (Request(gpus=1), 1 / 4),
+        (Request(gpus=2), 1 / 2),
+        (Request(gpus=2, workers=2, servers=4), 1.0),  # the servers are where there are no GPUs
+        (Request(gpus=2, workers=2, servers=5), 7 / 6),
+        (Request(gpus=2, workers=3), 3 / 2),  # and workers are not
+        (Request(gpus=1, cpus=4, workers=4, servers=1), 1.0),
+        (Request(gpus=1, cpus=5), 1 / 2),  # a core for four of eight: one instance on each node
+        (Request(gpus=0), 1 / 20),
+        (Request(gpus=3), math.inf),
+    ],
+)
+def test_nodes_without_gpus_hold_parameter_servers(request_: Request, taken: float) -> None:
+    assert MIXED.taken(request_) == pytest.approx(taken)
+    assert MIXED.holds(request_) == (taken <= 2)
 
 
 ONE_EACH = dataclasses.replace(PLAN, one_run=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmError, SlurmJob
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.rest_words import (
     KNOWN,
     TESTED,
@@ -22,7 +23,7 @@ from prefect_gpu.runtime.drivers.slurm.shapes import Shape
 
 LATER = TESTED + 2
 ALL = Shape(
-    *("all", 90, 2, "gpu:a100:4", 8, "64G", "gpu", "lab", "urgent", "matlab:1", "nvlink"),
+    *("all", 90, (Part(2, "gpu:a100:4", 8, "64G", "gpu", "nvlink"),), "lab", "urgent", "matlab:1"),
     flags=("--exclusive", "--reservation=ours", "--nice=10", "--comment=mine", "--wckey=k"),
 )
 
@@ -55,7 +56,7 @@ def test_what_cannot_be_said_is_refused(option: str, said: str) -> None:
 def test_memory_is_said_in_megabytes() -> None:
     asked = {"500": 500, "64G": 65536, "1T": 1 << 20, "512K": 1, "300MB": 300}
     for said, megabytes in asked.items():
-        options = dataclasses.replace(ALL, memory=said, flags=()).options("name", Path("/log"))
+        options = dataclasses.replace(ALL, parts=(Part(memory=said),), flags=()).options("name", Path("/log"))
         assert properties_of(options, TESTED)["memory_per_node"] == megabytes
 
 

@@ -13,12 +13,13 @@ from prefect_gpu.runtime.drivers.base import Demand, Wanted
 from prefect_gpu.runtime.drivers.slurm import supply, words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
 from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
+from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
 from prefect_gpu.scheduling.model.jobs import Request
 
 IDLE_S = 100.0
-SHAPE = Shape("one", minutes=60, gres="gpu:1", cpus=8, maximum=4)
+SHAPE = Shape("one", 60, (Part(gres="gpu:1", cpus=8),), maximum=4)
 # One allocation's worth of work for one device, and less than that.
 ONE_RUN = Demand(waiting=(Wanted(Request(gpus=1), expected_s=1.0),))
 NOBODY = Demand()
