@@ -143,7 +143,7 @@ class NamespaceDriver(WarmDriver):
         self._port = _FIRST_PORT
         self.node_of: Callable[[str], str] = lambda run_id: lab.nodes[0].name
 
-    def meeting_point(self, run_id: str, run_dir: Path) -> tuple[str, int]:
+    def meeting_point(self, run_id: str, run_dir: Path, node: str = "") -> tuple[str, int]:
         """See the base class. Each run has a port of its own: an earlier one's may not be free again yet."""
         self._port += 1
         return self._addresses[self.node_of(run_id)], self._port

@@ -281,9 +281,9 @@ class GpuSlurm(StrictBlock):
         for shape in self.shapes:
             if shape.more_nodes and not self.shared_folder:
                 raise ValueError(
-                    f"more_nodes of shape {shape.name}: nodes without a shared folder are sent all that they need by "
-                    "their job's script, which only the first part of a heterogeneous job has: leave out more_nodes, or "
-                    "shared_folder: false"
+                    f"more_nodes of shape {shape.name}: without a shared folder, nodes are sent what they need by the "
+                    "script of their job, which only the first nodes of a heterogeneous job have: leave out "
+                    "more_nodes, or shared_folder: false"
                 )
         return self
 

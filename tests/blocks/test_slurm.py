@@ -37,7 +37,7 @@ def test_an_allocation_may_have_nodes_of_several_kinds() -> None:
         SlurmShape(**ONE, flags=["--reservation=ours", ":", "--gres=gpu:4"])
     with pytest.raises(ValueError, match="qos is no field of more_nodes"):
         SlurmShape(**ONE, more_nodes=[{"qos": "urgent"}])
-    with pytest.raises(ValueError, match="more_nodes of shape one: nodes without a shared folder"):
+    with pytest.raises(ValueError, match="more_nodes of shape one: without a shared folder"):
         GpuSlurm(shapes=[shape], shared_folder=False)
 
 

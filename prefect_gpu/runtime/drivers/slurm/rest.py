@@ -127,8 +127,8 @@ class SlurmRest:
         version = await self._version()
         common = {"current_working_directory": os.getcwd(), "environment": environment_of(version)}
         jobs = [properties_of(part, version) | common for part in parts_of(options)]
-        asked = {"script": await asyncio.to_thread(script.read_text)}
-        asked |= {"job": jobs[0]} if len(jobs) == 1 else {"jobs": jobs}
+        asked: dict[str, Any] = {"job": jobs[0]} if len(jobs) == 1 else {"jobs": jobs}
+        asked["script"] = await asyncio.to_thread(script.read_text)
         told = await self._ask_once("POST", "slurm", "job/submit", asked)
         if not told.get("job_id"):
             raise SlurmError("slurmrestd has answered without the number of a job")

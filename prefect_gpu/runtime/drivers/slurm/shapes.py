@@ -178,4 +178,3 @@ class Plan:
         """The shapes that can hold a run, for however long it takes: several allocations may, or one alone."""
         most = 1 if self.one_run else None
         return [shape for shape in self.shapes if shape.holds(request, most)]
-

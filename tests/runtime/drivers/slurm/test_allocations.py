@@ -61,7 +61,7 @@ async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(sl
 async def test_an_allocation_of_two_kinds_of_nodes_comes_and_goes_as_one(
     slurm: SlurmLab, folder: Path, make_spec: MakeSpec
 ) -> None:
-    """A heterogeneous job: Slurm may put parts of it on one machine, and they are two nodes all the same."""
+    """A heterogeneous job."""
     shape = dataclasses.replace(SHAPE, parts=(PART, Part(nodes=2)))
     async with watched(make(slurm, folder, [shape])) as pool:
         pool.demand = Demand(waiting=(Wanted(Request(gpus=1, servers=2)),))

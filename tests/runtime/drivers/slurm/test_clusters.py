@@ -18,9 +18,7 @@ from prefect_gpu.runtime.drivers.slurm.rest import SlurmRest, Token
 from tests.runtime.drivers.slurm.conftest import PART, SHAPE
 
 PREFIX = f"prefect-gpu-contract-{os.getpid()}-"
-LIMITED = dataclasses.replace(
-    SHAPE, account="lab", qos="two-gpus", parts=(dataclasses.replace(PART, memory="300M"),)
-)
+LIMITED = dataclasses.replace(SHAPE, account="lab", qos="two-gpus", parts=(dataclasses.replace(PART, memory="300M"),))
 
 
 def by_commands(lab: SlurmLab, folder: Path) -> Cluster:
@@ -100,11 +98,10 @@ async def test_a_job_begins_waits_for_a_limit_and_is_cancelled(cluster: Cluster,
 async def test_a_heterogeneous_job_is_one_that_begins_and_ends_as_a_whole(
     cluster: Cluster, jobs: Jobs, served_slurm: SlurmLab
 ) -> None:
-    without_gpus = dataclasses.replace(PART, nodes=2, gres="", memory="300M")
+    without_gpus = dataclasses.replace(PART, gres="", memory="300M")
     number = await jobs.submit("mixed", dataclasses.replace(LIMITED, parts=(*LIMITED.parts, without_gpus)))
     began = await jobs.until(number, "RUNNING")
-    assert began.name == f"{PREFIX}mixed" and len(hostnames(began.nodes)) == 3
-    assert set(hostnames(began.nodes)) <= set(served_slurm.nodes)
+    assert began.name == f"{PREFIX}mixed" and sorted(hostnames(began.nodes)) == sorted(served_slurm.nodes)
     assert [job.id for job in await cluster.jobs(PREFIX) if job.runs] == [number]
     await cluster.cancel([number])
     await jobs.until(number, "CANCELLED")
@@ -113,7 +110,9 @@ async def test_a_heterogeneous_job_is_one_that_begins_and_ends_as_a_whole(
 
 async def test_what_slurm_refuses_is_said_in_its_words(cluster: Cluster, jobs: Jobs) -> None:
     with pytest.raises(SlurmError, match="partition") as refused:
-        await jobs.submit("refused", dataclasses.replace(LIMITED, parts=(dataclasses.replace(PART, partition="nowhere"),)))
+        await jobs.submit(
+            "refused", dataclasses.replace(LIMITED, parts=(dataclasses.replace(PART, partition="nowhere"),))
+        )
     assert not refused.value.away
     with pytest.raises(SlurmError, match=r"qos|QOS"):
         await jobs.submit("refused", dataclasses.replace(LIMITED, qos="unheard-of"))
