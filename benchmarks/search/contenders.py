@@ -43,7 +43,7 @@ class Size:
         trials: At most.
     """
 
-    seconds: float = 150.0
+    seconds: float = 100.0
     steps: int = STEPS
     trials: int = 1000
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 STEPS = 81
-_ROUNDS = 6
+_ROUNDS = 4
 _NOISE = 0.1  # of a picture from 0 to 1
 SPACES: dict[str, dict[str, Any]] = {
-    # One step is six rounds of boosting.
+    # One step is four rounds of boosting.
     "boosted": {
         "learning_rate": (0.01, 1.0, "log"),
         "max_depth": (1, 8),
@@ -85,13 +85,13 @@ class Boosted:
     def __init__(self, *, seed: int = 0, **parameters: Any) -> None:
         from sklearn.ensemble import GradientBoostingRegressor
 
-        around, clean, valid, clean_valid = patches(7, 10_000, 5_000)
+        around, clean, valid, clean_valid = patches(7, 4_000, 4_000)
         self._x, self._y = around.reshape(len(around), -1), clean[:, 3, 3]
         self._x_valid, self._y_valid = valid.reshape(len(valid), -1), clean_valid[:, 3, 3]
         self._model = GradientBoostingRegressor(warm_start=True, random_state=seed, **parameters)
 
     def step(self, number: int) -> float:
-        """Six rounds."""
+        """Four rounds."""
         self._model.set_params(n_estimators=_ROUNDS * (number + 1)).fit(self._x, self._y)
         return float(((self._model.predict(self._x_valid) - self._y_valid) ** 2).mean() / _NOISE**2)
 
@@ -105,7 +105,7 @@ class Boosted:
 
 
 class Network:
-    """Three convolutions in PyTorch that find the noise of 16 x 16 pixels, by SGD with momentum."""
+    """Three convolutions in PyTorch that find the noise of 12 x 12 pixels, by SGD with momentum."""
 
     def __init__(self, lr: float, momentum: float, channels: int, batch: int, decay: float, seed: int = 0) -> None:
         import torch
@@ -113,7 +113,7 @@ class Network:
         torch.set_num_threads(1)
         torch.manual_seed(seed)
         self._torch, self._batch, self._seed = torch, batch, seed
-        self._data = [torch.tensor(part)[:, None] for part in patches(16, 1_200, 600)]
+        self._data = [torch.tensor(part)[:, None] for part in patches(12, 480, 480)]
         self._model = torch.nn.Sequential(
             torch.nn.Conv2d(1, channels, 3, padding=1),
             torch.nn.ReLU(),

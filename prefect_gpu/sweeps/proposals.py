@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite, log
 from typing import Any
@@ -123,7 +124,8 @@ class Proposer:
         return self._proposed(RandomSampler(seed=seed), [], _ANYWHERE)
 
     def _proposed(self, sampler: BaseSampler, known: list[FrozenTrial], count: int) -> list[FrozenTrial]:
-        copy = optuna.create_study(directions=self._study.directions, sampler=sampler)
+        with _silently():
+            copy = optuna.create_study(directions=self._study.directions, sampler=sampler)
         copy.add_trials([_as_over(trial) for trial in known])
         numbers = [propose(copy, self._space)[0].number for _ in range(count)]
         trials = copy.get_trials(deepcopy=False)
@@ -147,6 +149,17 @@ class Proposer:
             str(level): self._forecast.needed(trial, level, ahead[at + 1 :], bar)
             for at, level in enumerate(ahead[:-1][:2])
         }
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    """Optuna says of each study that it was created: of copies, nobody need know."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def _kinds(trials: Collection[FrozenTrial]) -> dict[str, BaseDistribution]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 
 import optuna
@@ -76,6 +77,20 @@ def test_what_a_start_costs_is_not_known_of_a_few() -> None:
 
 def test_the_samplers_own_choice_stands_as_long_as_little_is_known() -> None:
     assert best_per_second(earlier(7), [trial(90, 0.9, 80.0), trial(91, 0.3, 2.0)], maximize=False) == 0
+
+
+def test_of_the_copies_in_which_proposals_are_made_nothing_is_said() -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("optuna").addHandler(handler)
+    try:
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+        assert len(said) == 1, "else this would be about something else"
+        Proposer(study, {"x": (0.0, 1.0)}, learned_cost=True).next()
+    finally:
+        logging.getLogger("optuna").removeHandler(handler)
+    assert len(said) == 1
 
 
 def test_trials_that_were_stopped_are_compared_where_enough_have_been() -> None:
