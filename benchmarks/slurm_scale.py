@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from prefect.client.orchestration import get_client
@@ -93,19 +94,36 @@ async def _queue(runs: int, notes: Path, worker: Process) -> None:
         await completed(client, worker, [run.id for run in made], deadline_s=_DEADLINE_S, every_s=5.0)  # type: ignore[attr-defined]
 
 
-def longest_idle_s(allocations: Sequence[Allocation], notes: Path) -> float:
-    """For how long at most an allocation was without a run: between two, after the last one, or all the time."""
+@dataclass(frozen=True, order=True)
+class Idle:
+    """A time in which an allocation had no run.
+
+    Attributes:
+        seconds: Its length.
+        after_s: Seconds from the allocation's start until then.
+        runs: How many the allocation had had before.
+        last: Whether it had none after it.
+    """
+
+    seconds: float
+    after_s: float
+    runs: int
+    last: bool
+
+
+def idle_times(allocations: Sequence[Allocation], notes: Path) -> list[Idle]:
+    """When allocations were without a run: between two, after the last one, or all the time."""
     told = [line.split() for line in notes.read_text().splitlines()]
     spans = [(node, float(begin), float(end)) for node, begin, end in told]
-    longest = 0.0
+    found = []
     for one in allocations:
         whole = one.begin - 1.0, one.end + 1.0  # whole seconds
         own = sorted((begin, end) for node, begin, end in spans if node == one.names and whole[0] <= begin <= whole[1])
         until = own[0][0] if own else one.begin
-        for begin, end in [*own, (one.end, one.end)]:
-            longest = max(longest, begin - until)
+        for number, (begin, end) in enumerate([*own, (one.end, one.end)]):
+            found.append(Idle(begin - until, until - one.begin, number, number == len(own)))
             until = max(until, end)
-    return longest
+    return sorted(found, reverse=True)
 
 
 def main() -> int:
@@ -125,16 +143,21 @@ def main() -> int:
         ):
             took_s = asyncio.run(pool(lab, sandbox, runs, notes, watch))
         allocations, left = lab.allocations(), len(lab.queue())
-        ran, idle_s = len(notes.read_text().splitlines()), longest_idle_s(allocations, notes)
+        ran, idle = len(notes.read_text().splitlines()), idle_times(allocations, notes)
     claims = [
         at_most("runs that did not run, or more than once", abs(ran - runs), 0),
         at_most("allocations at the beginning", watch.counts[0], 0),
         at_least("allocations at once, at most", max(watch.counts), NODES),
         at_most("allocations at the end", watch.counts[-1], 0),
         at_most("jobs left in Slurm's queue", left, 0),
-        at_most("longest time without a run, seconds", idle_s, IDLE_S + MORE_S),
+        at_most("longest time without a run, seconds", idle[0].seconds, IDLE_S + MORE_S),
     ]
-    details = {"runs": runs, "seconds until the last had completed": took_s, "allocations": len(allocations)}
+    details = {
+        "runs": runs,
+        "seconds until the last had completed": took_s,
+        "allocations": len(allocations),
+        "longest times without a run": [asdict(one) for one in idle[:12]],
+    }
     return report("slurm_scale", claims, details, as_json=options.json)
 
 

@@ -2,7 +2,7 @@
 
 Two tuning problems on the photographs that ship with scikit-learn, each with five parameters that decide both what a
 training is worth and what it costs: gradient boosting, and a small convolutional network in PyTorch. A full training
-has 81 steps and takes three seconds to over a minute. Three contenders have 100 seconds each, one after the other, on
+has 81 steps and takes two seconds to half a minute. Three contenders have 150 seconds each, one after the other, on
 two devices:
 
 - ``ours``: ``sweep`` with ``asha`` and the learned cost;
@@ -11,7 +11,7 @@ two devices:
 
     python -m benchmarks.search [--json] [--quick] [--seeds N] [--problem NAME ...] [--only NAME ...] [--seconds S]
 
-With five seeds that is an hour.
+With five seeds that is an hour and a half.
 
 All have the same flows, the same number of trainings submitted at a time, and TPE with the same seeds; contenders take
 turns in an order that is drawn for each seed. *Loss* is the best validation loss that any training has reported so far.
@@ -149,7 +149,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="searches of each contender and problem (default: 5)")
     parser.add_argument("--problem", nargs="+", choices=list(SPACES), help="only these problems")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), help="only these contenders")
-    parser.add_argument("--seconds", type=float, default=Size.seconds, help="of each search (default: 100)")
+    parser.add_argument("--seconds", type=float, default=Size.seconds, help="of each search (default: 150)")
     options = parser.parse_args()
     size = QUICK if options.quick else Size(seconds=options.seconds)
     problems = options.problem or (["boosted"] if options.quick else list(SPACES))

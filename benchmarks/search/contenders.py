@@ -27,7 +27,7 @@ from prefect_gpu.sweeps.space import distribution
 
 OURS, PROCESS = "gpus", "process"  # names of the pools
 DEVICES = 2
-PARALLEL = DEVICES + 1  # one more is prepared ahead, where the pool can do that
+PARALLEL = DEVICES + 2  # two more are prepared ahead, where the pool can do that
 POLL = "0.5"  # seconds between the process worker's questions; its default is 10
 _PRELOAD = "torch,optuna,sklearn.ensemble,sklearn.datasets,sklearn.model_selection,sqlalchemy"
 _OPEN = (StateType.RUNNING, StateType.PENDING, StateType.SCHEDULED, StateType.CANCELLING)
@@ -43,7 +43,7 @@ class Size:
         trials: At most.
     """
 
-    seconds: float = 100.0
+    seconds: float = 150.0
     steps: int = STEPS
     trials: int = 1000
 
@@ -91,7 +91,7 @@ def ours(problem: str, seed: int, size: Size, folder: Path, _: UUID) -> None:
         parallel=PARALLEL,
         timeout=size.seconds,
         sampler=optuna.samplers.TPESampler(seed=seed),
-        rungs=asha(min_steps=max(1, size.steps // 27), reduction=2),
+        rungs=asha(min_steps=max(1, size.steps // 27), reduction=3),
         fixed={"trace": str(folder / "trace"), "steps": size.steps},
         storage=f"sqlite:///{folder / 'study.db'}",
         name="search",

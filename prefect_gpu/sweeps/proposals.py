@@ -22,7 +22,7 @@ from prefect_gpu.training.trial import STEPS
 
 _CANDIDATES = 8
 _ANYWHERE = 64  # more of them, from nowhere in particular, where each is judged by a forecast and not by the sampler
-_BETTER = log(2.0)  # another trial promises so much more than one that trains, or that one goes on
+_BETTER = log(2.0)  # another trial promises so much more than one that trains, or that one goes on: it need not start
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Proposer:
         ahead += [self._ahead(trial, last) for trial in waiting]
         promises = self._forecast.promises(compared, ahead, done, [trials[number] for number in training])
         best = int(promises.argmax())
-        bar = max(promises[:best].max(initial=-1e9), promises[best + 1 :].max(initial=-1e9)) + _BETTER
+        bar = max(promises[:best].max(initial=-1e9), promises[best + 1 :].max(initial=-1e9)) - _BETTER
         return Plan(
             promoted=None if best < len(candidates) else compared[best].number,
             parameters=compared[best].params,

@@ -7,6 +7,7 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import given
@@ -148,6 +149,14 @@ def test_a_trial_that_is_far_ahead_is_promoted_before_new_ones_are_tried() -> No
         gem.report(0.2 * curve(gem.params["x"], level), level)
     plan = Proposer(study, KINDS, learned_cost=True, rungs=RUNGS).plan([1, 2, 3, gem.number], [])
     assert plan is not None and plan.promoted == gem.number
+
+
+def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(Forecast, "promises", lambda self, trials, *more: np.full(len(trials), -3.0))
+    monkeypatch.setattr(Forecast, "needed", lambda self, trial, level, after, promise: asked.append(promise) or 0.0)
+    assert Proposer(studied(16), KINDS, learned_cost=True, rungs=RUNGS).plan([1, 2, 3], [15]) is not None
+    assert asked and set(asked) == {-3.0 - math.log(2.0)}
 
 
 @pytest.mark.parametrize(
