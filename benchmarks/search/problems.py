@@ -4,7 +4,7 @@ Both take noise out of a picture. The photographs are made grey, and each pixel 
 the left two thirds of both are for training, those from the right third for validation. The loss is the part of the
 noise's variance that is left: 1 for who changes nothing.
 
-There are many patches, so that trainings that differ in nothing but their seed end within four per cent of each other
+There are many patches, so that trainings that differ in nothing but their seed end within six per cent of each other
 (``python -m benchmarks.search.noise``), while parameters make a factor of five: a search of them is no lottery.
 """
 
