@@ -83,13 +83,17 @@ def test_of_the_copies_in_which_proposals_are_made_nothing_is_said() -> None:
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.INFO)
     logging.getLogger("optuna").addHandler(handler)
     try:
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
         assert len(said) == 1, "else this would be about something else"
         Proposer(study, {"x": (0.0, 1.0)}, learned_cost=True).next()
+        assert optuna.logging.get_verbosity() == optuna.logging.INFO
     finally:
         logging.getLogger("optuna").removeHandler(handler)
+        optuna.logging.set_verbosity(before)
     assert len(said) == 1
 
 
