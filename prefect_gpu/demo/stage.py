@@ -28,6 +28,7 @@ REPOSITORY = Path(prefect_gpu.__file__).parents[1]
 DEPLOYMENTS = REPOSITORY / "deployments" / "prefect.yaml"
 
 _PATIENCE_S = 60.0
+_ANSWERS_S = 150.0  # on SQLite, a Prefect server now and then answers nobody for a minute
 _PRELOAD = "sklearn.datasets,sklearn.neural_network,sklearn.pipeline,xgboost,optuna"
 _TO_DEPLOY = ("prefect.main", "prefect.cli.deploy._core", "prefect.artifacts", "prefect_gpu.training", "pydantic.v1")
 
@@ -229,7 +230,7 @@ class Stage:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """Ask Prefect; again if it is too busy, as it says (503) while others write to its SQLite database."""
-        end = time.monotonic() + _PATIENCE_S
+        end = time.monotonic() + _ANSWERS_S
         while True:
             try:
                 response = self._http.request(method, path, json=body)
