@@ -49,8 +49,8 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     client = Endpoint(url).connect()
     client.api.kill(container)
     client.close()
-    state = await swarm.until(run_id, deadline_s=3 * DEADLINE_S)
-    assert state.is_completed(), state
+    # Instance 0, which is stopped with the others, may say itself that it has crashed, before it is tried again.
+    await swarm.until(run_id, "Completed", deadline_s=3 * DEADLINE_S)
     assert (tmp_path / "model.pt").exists()
     rows = await swarm.rows([run_id], attempts=2)
     assert [row.outcome for row in rows] == ["crashed", "completed"]
