@@ -6,9 +6,10 @@ import asyncio
 import dataclasses
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,8 @@ def cancel(slurm: SlurmLab, job: str, host: str) -> None:
 
 def set_down(slurm: SlurmLab, job: str, host: str) -> None:
     slurm.command("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
-    slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
+    with suppress(subprocess.CalledProcessError):  # its slurmd may have registered it again before (ReturnToService)
+        slurm.command("scontrol", "update", f"NodeName={host}", "State=RESUME")
 
 
 def preempt(slurm: SlurmLab, job: str, host: str) -> None:
