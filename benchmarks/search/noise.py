@@ -3,7 +3,7 @@
     python -m benchmarks.search.noise
 
 Of each problem two good configurations, each trained to its end with three seeds; a search always has the first of
-them. What two searches differ by is to be seen against this. It takes three minutes of one core.
+them. What two searches differ by is to be seen against this. It takes some three minutes of one core.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ REPOSITORY = Path(prefect_gpu.__file__).parents[1]
 DEPLOYMENTS = REPOSITORY / "deployments" / "prefect.yaml"
 
 _PATIENCE_S = 60.0
-_ANSWERS_S = 150.0  # on SQLite, a Prefect server now and then answers nobody for a minute
+_ANSWERS_S = 150.0  # on SQLite, Prefect's server sometimes answers nobody for a minute
 _PRELOAD = "sklearn.datasets,sklearn.neural_network,sklearn.pipeline,xgboost,optuna"
 _TO_DEPLOY = ("prefect.main", "prefect.cli.deploy._core", "prefect.artifacts", "prefect_gpu.training", "pydantic.v1")
 
