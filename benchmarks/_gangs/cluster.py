@@ -81,8 +81,6 @@ class Cluster:
                 abilities=abilities,
                 channel_host=self.lab.gateway,
             )
-            if isinstance(driver, NamespaceDriver):
-                driver.node_of = pool.node_of
             async with pool:
                 yield pool
 

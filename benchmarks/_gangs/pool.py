@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,11 +129,7 @@ class Fixed(PlacementPolicy):
 
 
 class NamespaceDriver(WarmDriver):
-    """Starts instances in the nodes' network namespaces, as forks of one interpreter that has PyTorch loaded.
-
-    Attributes:
-        node_of: The node on which instance 0 of a run is.
-    """
+    """Starts instances in the nodes' network namespaces, as forks of one interpreter that has PyTorch loaded."""
 
     local = False
 
@@ -141,12 +137,11 @@ class NamespaceDriver(WarmDriver):
         super().__init__(*PRELOAD, logger=logger)
         self._addresses = {node.name: node.address for node in lab.nodes}
         self._port = _FIRST_PORT
-        self.node_of: Callable[[str], str] = lambda run_id: lab.nodes[0].name
 
     def meeting_point(self, run_id: str, run_dir: Path, node: str = "") -> tuple[str, int]:
         """See the base class. Each run has a port of its own: an earlier one's may not be free again yet."""
         self._port += 1
-        return self._addresses[self.node_of(run_id)], self._port
+        return self._addresses[node], self._port
 
     async def launch(self, spec: LaunchSpec) -> ProcessHandle:
         """See the base class. The node's cores are none of this machine's, so that nobody is bound to them."""
@@ -186,10 +181,6 @@ class GangPool(Pool):
     def submit_gangs(self, *gangs: Gang) -> None:
         """Put gangs into the queue, all before anything is decided."""
         self.submit(*map(self._run_of, gangs))
-
-    def node_of(self, name: str) -> str:
-        """The node on which instance 0 of a gang is that is launched."""
-        return self.controller.runs[name].record.placement.node
 
     def _run_of(self, gang: Gang) -> Run:
         order = {

@@ -13,10 +13,11 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from threadpoolctl import threadpool_limits
 
 from prefect_gpu.sweeps.cost import best_per_second
 from prefect_gpu.sweeps.forecast import Forecast
-from prefect_gpu.sweeps.space import Space, propose
+from prefect_gpu.sweeps.space import Space, distribution, propose
 from prefect_gpu.training.rungs import Rungs
 from prefect_gpu.training.trial import STEPS
 
@@ -70,6 +71,10 @@ class Proposer:
         """
         if self._rungs is None or self._candidates == 1 or not self._by_tpe():
             return None
+        with threadpool_limits(1):  # small matrices, beside trainings: more threads only take cores from these
+            return self._plan(self._rungs, stopped, training)
+
+    def _plan(self, rungs: Rungs, stopped: Collection[int], training: Collection[int]) -> Plan | None:
         trials = self._study.get_trials(deepcopy=False)
         last = self._last(trials)
         kinds = _kinds(trials)
@@ -82,7 +87,7 @@ class Proposer:
         compared = [*candidates, *waiting]
         done = [0] * len(candidates) + [_done(trial) for trial in waiting]
         # A proposal has the number that it had in the copy: what counts for its bracket is the one that it will have.
-        ahead = [self._rungs.ahead(len(trials), 0, last)] * len(candidates)
+        ahead = [rungs.ahead(len(trials), 0, last)] * len(candidates)
         ahead += [self._ahead(trial, last) for trial in waiting]
         promises = self._forecast.promises(compared, ahead, done, [trials[number] for number in training])
         best = int(promises.argmax())
@@ -103,8 +108,9 @@ class Proposer:
         if parameters is None and self._by_tpe():
             known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
             candidates = self._proposals()
-            several = len(candidates) > 1
-            chosen = best_per_second(known, candidates, maximize=self._maximize) if several else 0
+            with threadpool_limits(1):
+                several = len(candidates) > 1
+                chosen = best_per_second(known, candidates, maximize=self._maximize) if several else 0
             parameters = candidates[chosen].params
         if parameters is not None:
             self._study.enqueue_trial(dict(parameters))
@@ -121,7 +127,11 @@ class Proposer:
 
     def _anywhere(self, seed: int) -> list[FrozenTrial]:
         """Draws from the whole space: the sampler keeps near to what was good, among the few that it has seen."""
-        return self._proposed(RandomSampler(seed=seed), [], _ANYWHERE)
+        sampler = RandomSampler(seed=seed)
+        if callable(self._space):
+            return self._proposed(sampler, [], _ANYWHERE)
+        kinds = {name: distribution(name, asked) for name, asked in self._space.items()}
+        return [_drawn(sampler, kinds) for _ in range(_ANYWHERE)]
 
     def _proposed(self, sampler: BaseSampler, known: list[FrozenTrial], count: int) -> list[FrozenTrial]:
         with _silently():
@@ -149,6 +159,14 @@ class Proposer:
             str(level): self._forecast.needed(trial, level, ahead[at + 1 :], bar)
             for at, level in enumerate(ahead[:-1][:2])
         }
+
+
+def _drawn(sampler: RandomSampler, kinds: Mapping[str, BaseDistribution]) -> FrozenTrial:
+    """One draw, without a study around it, which costs most of the time."""
+    # Optuna asks for a study and a trial; where everything is as likely, nobody looks at them.
+    nobody: Any = None
+    params = {name: sampler.sample_independent(nobody, nobody, name, kind) for name, kind in kinds.items()}
+    return create_trial(state=TrialState.RUNNING, params=params, distributions=dict(kinds))
 
 
 @contextmanager

@@ -177,7 +177,8 @@ class Pilots:
         for pilot in list(self.all.values()):
             job = jobs.get(pilot.name)
             end = ends.get(pilot.record.job)
-            if job is None and pilot.job is None and end is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
+            seen = pilot.job is not None or pilot.record.started_at is not None
+            if job is None and not seen and end is None and time.monotonic() - pilot.asked_at < UNSEEN_S:
                 continue
             if job is not None and _begun_anew(job, pilot.record):
                 strangers.append(job)  # what ran in it is gone, and its agents are others

@@ -149,7 +149,9 @@ class Runs:
         if not node:
             return None
         if (report := ended_with(run_dir, self._logger.error)) is not None:
-            report = await self._loss_of(run_id, node) if report.lost else report
+            # With nobody left who could say it, what Slurm's signals end was ended by them.
+            cut_off = report.lost or (report.returncode in words.ENDED_BY_SLURM and not self._is_lent(node))
+            report = await self._loss_of(run_id, node) if cut_off else report
             return EndedHandle(run_id, node, report, **facts_of(run_dir))
         lent, connecting = self._lent(node), self._connecting(node)
         if lent is None and connecting:

@@ -20,6 +20,7 @@ from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Want
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.slurm import words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
+from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
@@ -47,6 +48,13 @@ def make(lab: SlurmLab, folder: Path, shapes: Sequence[Shape] = (SHAPE,), **more
         host=lab.gateway,
         **more,
     )
+
+
+class Forgetful(SlurmClient):
+    """Slurm's queue as it is after MinJobAge, which is minutes: jobs that are over are not there any more."""
+
+    async def jobs(self, prefix: str) -> list[SlurmJob]:
+        return [job for job in await super().jobs(prefix) if job.waits or job.runs]
 
 
 class Watched:

@@ -14,12 +14,12 @@ from prefect_gpu.lab.slurm_nodes import SlurmLab
 from prefect_gpu.runtime.drivers.base import Demand, LaunchSpec, RunHandle, Wanted
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
-from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
 from prefect_gpu.runtime.drivers.slurm.driver import SlurmDriver
 from prefect_gpu.scheduling.model.jobs import Request
 from tests.runtime.drivers.slurm.conftest import (
     PART,
     SHAPE,
+    Forgetful,
     Watched,
     cancel,
     make,
@@ -39,13 +39,6 @@ TAKES = """
     held = b'x' * (2 << 30)
     time.sleep(600)
 """
-
-
-class Forgetful(SlurmClient):
-    """Slurm's queue as it is after MinJobAge, which is minutes: jobs that are over are not there any more."""
-
-    async def jobs(self, prefix: str) -> list[SlurmJob]:
-        return [job for job in await super().jobs(prefix) if job.waits or job.runs]
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from tests.runtime.drivers.slurm.conftest import (
     PART,
     SHAPE,
     WAITS,
+    Forgetful,
     Watched,
     cancel,
     empty,
@@ -133,15 +134,46 @@ async def test_an_allocation_that_slurm_ends_takes_its_run_along_and_says_so(
         slurm.command("scancel", *slurm.queue())
 
 
+def agent_in(folder: Path) -> psutil.Process:
+    """The one process that serves an allocation of this folder, beside the one that guards it."""
+    ours = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in (one.info["cmdline"] or ())]
+    [agent] = [one for one in ours if "srun" not in one.name() and one.parent() in ours]
+    return agent
+
+
 async def test_an_agent_that_is_killed_leaves_no_run_behind(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
     async with watched(make(slurm, folder)) as pool:
         handle = await running(pool, make_spec(WAITS))
-        ours = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in (one.info["cmdline"] or ())]
-        [agent] = [one for one in ours if "srun" not in one.name() and one.parent() in ours]
-        agent.kill()
+        agent_in(folder).kill()
         report = await handle.wait()
         assert (report.returncode, report.lost, report.carries_on) == (None, True, True)
         assert not alive(process_of(handle))
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_run_that_ended_unseen_with_its_allocation_carries_on_and_one_that_ended_before_does_not(
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec, gone: bool
+) -> None:
+    spec = make_spec(WAITS)
+    async with watched(make(slurm, folder)) as pool:
+        handle = await running(pool, spec)
+    agent = agent_in(folder)
+    agent.suspend()  # what it would note, it does not
+    os.kill(process_of(handle), signal.SIGKILL)
+    await until((spec.run_dir / "exit.json").exists)
+    if gone:
+        agent.kill()
+        await empty(slurm)
+    else:
+        agent.resume()
+    async with watched(make(slurm, folder, client=Forgetful(slurm.conf, patience_s=2.0))) as pool:
+        found = await pool.driver.adopt(spec.run_id, spec.run_dir)
+        assert found is not None
+        report = await found.wait()
+    assert (report.lost, report.carries_on) == (gone, gone)
+    assert report.returncode == (None if gone else -signal.SIGKILL)
+    if not gone:
+        slurm.command("scancel", *slurm.queue())
 
 
 async def test_runs_go_on_while_the_controller_is_away(slurm: SlurmLab, folder: Path, make_spec: MakeSpec) -> None:
