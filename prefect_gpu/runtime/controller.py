@@ -237,7 +237,9 @@ class Controller:
         state, now = self.scheduler.state, self._clock()
         waiting = [job for job in state.waiting() if job.due_at <= now and state.limit_on(job.queue) is None]
         busy = {node for job in state.running.values() if job.placement is not None for node in job.placement.nodes}
-        left = {node for launch in self.runs.values() for node in launch.record.placement.nodes}  # or is being left
+        # Or is being left. Whose processes are gone needs no node to make its end known, which may take a while.
+        here = [launch for launch in self.runs.values() if not launch.gone.is_set()]
+        left = {node for launch in here for node in launch.record.placement.nodes}
         return Demand(tuple(map(self._wanted, waiting)), frozenset(busy | left))
 
     def _wanted(self, job: Job) -> Wanted:

@@ -206,6 +206,18 @@ async def test_devices_are_free_as_soon_as_the_process_is_gone(tmp_path: Path) -
         await until(lambda: bench.host.rows)
 
 
+async def test_a_node_is_not_kept_for_a_run_whose_end_is_still_being_finalised(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        handle = await bench.launch("a")
+        assert bench.driver.demand().busy == {"here"}
+        bench.host.finalising = asyncio.Event()
+        handle.end()
+        await until(lambda: "finalise a" in bench.host.said)
+        assert bench.controller.runs and not bench.driver.demand().busy
+        bench.host.finalising.set()
+        await until(lambda: bench.host.rows)
+
+
 async def test_a_run_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         bench.host.prepare_errors = [NotOursError("another worker has it")]
