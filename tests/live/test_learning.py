@@ -61,7 +61,8 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     worker = pool.start_worker(virtual_devices="1")
     worker.wait_for_output("Learned from 6 finished runs of 1 program")
 
-    pace.write_text("1.0")  # ten times slower than they were, and no parameter says so
+    # Many times slower than they were, and no parameter says so. It must not end before it has been looked at.
+    pace.write_text("2.5")
     run_id = await pool.submit("paced", pace=str(pace), steps=35)
     await pool.until_noted(run_id)
     later = [await pool.submit("paced", pace=str(pace), steps=35) for _ in range(2)]
@@ -72,7 +73,7 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     start, end = await until_expected(pool, behind)
     assert 1 <= seconds_from(start, end) < 60, "it is expected to take about as long as those before"
 
-    pace.write_text("3.0")  # slower still
+    pace.write_text("8.0")  # slower still
     await until_end(pool, run_id, later_than=first_end)
     await until_logged(pool, run_id, "times as long per step as expected from 6 finished runs of paced")
     assert "Estimated from 6 finished runs of paced." in await page(pool, "paced-estimate", run_id)
