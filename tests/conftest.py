@@ -19,7 +19,7 @@ from tests.postgres import PostgresServer, postgres_server
 pytest_plugins = ["tests.selection"]
 
 settings.register_profile("ours", max_examples=50, deadline=None)  # nothing is asserted on time
-settings.register_profile("long", max_examples=200, deadline=None)
+settings.register_profile("long", max_examples=100, deadline=None)
 settings.load_profile("ours")
 
 _GIVEN = frozenset(os.environ)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.support import examples
 
-_LONG = 200  # examples of the profile of the long runs
+_LONG = 100  # examples of the profile of the long runs
 
 door = settings(
-    max_examples=1_000 if settings.default.max_examples >= _LONG else examples(0.6),
+    max_examples=500 if settings.default.max_examples >= _LONG else examples(0.6),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -114,7 +114,7 @@ def test_where_there_are_no_devices_yet_nobody_is_late_because_of_others() -> No
     assert world.places.keys() == {"one", "other"}
 
 
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(4))
 @given(
     lengths=st.lists(st.sampled_from([10.0, 30.0, 60.0]), min_size=5, max_size=15),
     widths=st.lists(st.sampled_from([1, 1, 2, 4]), min_size=15, max_size=15),
