@@ -108,8 +108,8 @@ class Proposer:
         if parameters is None and self._by_tpe():
             known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
             candidates = self._proposals()
+            several = len(candidates) > 1
             with threadpool_limits(1):
-                several = len(candidates) > 1
                 chosen = best_per_second(known, candidates, maximize=self._maximize) if several else 0
             parameters = candidates[chosen].params
         if parameters is not None:
@@ -163,9 +163,8 @@ class Proposer:
 
 def _drawn(sampler: RandomSampler, kinds: Mapping[str, BaseDistribution]) -> FrozenTrial:
     """One draw, without a study around it, which costs most of the time."""
-    # Optuna asks for a study and a trial; where everything is as likely, nobody looks at them.
-    nobody: Any = None
-    params = {name: sampler.sample_independent(nobody, nobody, name, kind) for name, kind in kinds.items()}
+    unused: Any = None  # a random sampler does not look at the study and the trial that it is given
+    params = {name: sampler.sample_independent(unused, unused, name, kind) for name, kind in kinds.items()}
     return create_trial(state=TrialState.RUNNING, params=params, distributions=dict(kinds))
 
 

@@ -149,7 +149,7 @@ class Runs:
         if not node:
             return None
         if (report := ended_with(run_dir, self._logger.error)) is not None:
-            # With nobody left who could say it, what Slurm's signals end was ended by them.
+            # The agent may have been ended before it could leave its mark, and the allocation is over.
             cut_off = report.lost or (report.returncode in words.ENDED_BY_SLURM and not self._is_lent(node))
             report = await self._loss_of(run_id, node) if cut_off else report
             return EndedHandle(run_id, node, report, **facts_of(run_dir))
