@@ -45,11 +45,11 @@ class Forged:
 
     def __init__(self, forge: Forge, pid: int) -> None:
         self._forge, self.pid = forge, pid
-        self.returncode: int | None = None
+        self.returncode: int | None = None  # negative for a signal
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = self._forge.ended(self.pid)
+            self._forge.hear()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -78,8 +78,8 @@ class Forge:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._unread = b""
-        self._begun: list[int] = []
-        self._codes: dict[int, int] = {}
+        self._begun: list[Forged] = []
+        self._living: dict[int, Forged] = {}
 
     def start(self, command: list[str], *, stdout: IO[bytes], env: Mapping[str, str], cwd: Path, **more: Any) -> Any:
         """As :class:`subprocess.Popen`, for a process whose output goes to a file and that has no input.
@@ -104,15 +104,14 @@ class Forge:
             self._process.stdin.flush()
             while not self._begun:
                 self._hear()
-            return Forged(self, self._begun.pop())
+            return self._begun.pop()
 
-    def ended(self, pid: int) -> int | None:
-        """The exit code of a process, negative for a signal; None while it lives."""
+    def hear(self) -> None:
+        """Tell those that have ended of it."""
         with self._lock:
             assert self._process is not None and self._process.stdout is not None
-            if pid not in self._codes and select.select([self._process.stdout], [], [], 0)[0]:
+            if select.select([self._process.stdout], [], [], 0)[0]:
                 self._hear()
-            return self._codes.get(pid)
 
     def close(self) -> None:
         """End the process that forks. What it has started lives on."""
@@ -128,10 +127,12 @@ class Forge:
         assert chunk, "the process that forks workers has ended"
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         for told in map(json.loads, lines):
+            # In the order in which it happened: a number that is told of anew belongs to another process by then.
             if "code" in told:
-                self._codes[told["pid"]] = told["code"]
+                self._living.pop(told["pid"]).returncode = told["code"]
             else:
-                self._begun.append(told["pid"])
+                self._begun.append(begun := Forged(self, told["pid"]))
+                self._living[begun.pid] = begun
 
 
 def serve() -> dict[str, Any] | None:

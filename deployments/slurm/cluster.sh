@@ -47,14 +47,15 @@ fail() {
   exit 1
 }
 
-alive() { # whether the process noted in a pid file is a daemon of this cluster
-  [[ -f $1 ]] && grep -qsa "$folder" "/proc/$(<"$1")/cmdline" "/proc/$(<"$1")/environ"
+alive() { # whether the process noted in a pid file is a daemon of this cluster, which may remove the file meanwhile
+  local pid
+  pid=$(cat "$1" 2>/dev/null) && [[ -n $pid ]] && grep -qsa "$folder" "/proc/$pid/cmdline" "/proc/$pid/environ"
 }
 
 end() { # ends it, and waits until it has
-  alive "$1" || return 0
   local pid
-  pid=$(<"$1")
+  pid=$(cat "$1" 2>/dev/null) || return 0
+  alive "$1" || return 0
   kill "$pid" 2>/dev/null || return 0
   for _ in $(seq 100); do
     alive "$1" || return 0
