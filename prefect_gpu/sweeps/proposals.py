@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import isfinite, log
@@ -62,25 +62,27 @@ class Proposer:
         self._candidates = _CANDIDATES if learned_cost else 1
         self._forecast = Forecast(maximize=self._maximize)
 
-    def plan(self, stopped: Collection[int], training: Collection[int]) -> Plan | None:
+    def plan(self, trials: Sequence[FrozenTrial], stopped: Collection[int], training: Collection[int]) -> Plan | None:
         """Compare new trials and stopped ones by what they promise. None: too little is known, or it is not wanted.
 
         Args:
+            trials: All of the study, as they are now.
             stopped: Trials that wait at a rung.
             training: Trials that have a place in the pool.
         """
-        if self._rungs is None or self._candidates == 1 or not self._by_tpe():
+        if self._rungs is None or self._candidates == 1 or not self._by_tpe(trials):
             return None
         with threadpool_limits(1):  # small matrices, beside trainings: more threads only take cores from these
-            return self._plan(self._rungs, stopped, training)
+            return self._plan(self._rungs, trials, stopped, training)
 
-    def _plan(self, rungs: Rungs, stopped: Collection[int], training: Collection[int]) -> Plan | None:
-        trials = self._study.get_trials(deepcopy=False)
+    def _plan(
+        self, rungs: Rungs, trials: Sequence[FrozenTrial], stopped: Collection[int], training: Collection[int]
+    ) -> Plan | None:
         last = self._last(trials)
         kinds = _kinds(trials)
         if not self._forecast.learn(trials, kinds, last):
             return None
-        candidates = [*self._proposals(), *self._anywhere(len(trials))]
+        candidates = [*self._proposals(trials), *self._anywhere(len(trials))]
         if (with_new := _kinds([*trials, *candidates])) != kinds:  # a branch that nobody has tried
             self._forecast.learn(trials, with_new, last)
         waiting = [trials[number] for number in stopped if self._ahead(trials[number], last)]
@@ -105,9 +107,10 @@ class Proposer:
         Args:
             parameters: Of the plan; None: there is no plan.
         """
-        if parameters is None and self._by_tpe():
-            known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
-            candidates = self._proposals()
+        trials = self._study.get_trials(deepcopy=False) if parameters is None else []
+        if parameters is None and self._by_tpe(trials):
+            candidates = self._proposals(trials)
+            known = [trial for trial in trials if trial.params]
             several = len(candidates) > 1
             with threadpool_limits(1):
                 chosen = best_per_second(known, candidates, maximize=self._maximize) if several else 0
@@ -116,13 +119,13 @@ class Proposer:
             self._study.enqueue_trial(dict(parameters))
         return propose(self._study, self._space)
 
-    def _by_tpe(self) -> bool:
+    def _by_tpe(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether there is a choice: what somebody has enqueued comes first."""
-        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        waiting = any(trial.state is TrialState.WAITING for trial in trials)
         return isinstance(self._study.sampler, TPESampler) and not waiting
 
-    def _proposals(self) -> list[FrozenTrial]:
-        known = [trial for trial in self._study.get_trials(deepcopy=False) if trial.params]
+    def _proposals(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        known = [trial for trial in trials if trial.params]
         return self._proposed(self._study.sampler, known, self._candidates)
 
     def _anywhere(self, seed: int) -> list[FrozenTrial]:
@@ -141,7 +144,7 @@ class Proposer:
         trials = copy.get_trials(deepcopy=False)
         return [trials[number] for number in numbers]
 
-    def _last(self, trials: Collection[FrozenTrial]) -> int:
+    def _last(self, trials: Sequence[FrozenTrial]) -> int:
         """The last step of a training: as long as none has said how many it has, one rung above the highest."""
         assert self._rungs is not None
         said = max((trial.user_attrs.get(STEPS, 0) for trial in trials), default=0)
@@ -179,7 +182,7 @@ def _silently() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _kinds(trials: Collection[FrozenTrial]) -> dict[str, BaseDistribution]:
+def _kinds(trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
     return {name: kind for trial in trials for name, kind in sorted(trial.distributions.items())}
 
 

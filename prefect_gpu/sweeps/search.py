@@ -5,13 +5,13 @@ from __future__ import annotations
 import pickle
 import time
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import httpx
 import optuna
-from optuna.trial import Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import SyncClientContext
 from prefect.utilities.asyncutils import run_coro_as_sync
@@ -26,7 +26,7 @@ from prefect_gpu.training.trial import NEEDED, PRUNED_AT, TrialOf, reached_by
 
 ERROR = "error"  # user attributes of a trial: why it failed
 RUN = "flow_run"  # its flow run
-_OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_BEGUN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING)
 _LOOK_S = 0.5  # between two questions to Prefect
 
 
@@ -100,49 +100,50 @@ class Search:
 
     def _next(self, trials: int) -> bool:
         """Give a place in the pool to the promotion that is worth most, else to a new trial. False: there is none."""
-        begun = len(self._study.get_trials(deepcopy=False, states=(*_OVER, TrialState.RUNNING)))
+        known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
+        begun = sum(trial.state in _BEGUN for trial in known)
         # When no new trial may start, the rungs say whose end is still of interest.
-        plan = self._proposer.plan(self._stopped, self._training.values()) if begun < trials else None
+        plan = self._proposer.plan(known, self._stopped, self._training.values()) if begun < trials else None
         if plan is not None:
             for number, needed in plan.needed.items():
-                self._goes_on_with(number, needed)
-        promoted = plan.promoted if plan is not None else self._by_rungs()
+                self._goes_on_with(known[number]._trial_id, number, needed)
+        promoted = plan.promoted if plan is not None else self._by_rungs(known)
         if promoted is not None:
-            self._promote(promoted, plan)
+            self._promote(known[promoted], plan)
         elif begun < trials:
             self._start(plan)
         else:
             return False
         return True
 
-    def _by_rungs(self) -> int | None:
+    def _by_rungs(self, known: Sequence[FrozenTrial]) -> int | None:
         """Whom the rungs alone would promote."""
         if self._rungs is None or not self._stopped:
             return None
         maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
-        reached = reached_by(self._study.get_trials(deepcopy=False), maximize=maximize)
-        return self._rungs.promotion(self._stopped, reached)
+        return self._rungs.promotion(self._stopped, reached_by(known, maximize=maximize))
 
-    def _promote(self, number: int, plan: Plan | None) -> None:
-        run_id = self._stopped.pop(number)
-        self._goes_on_with(number, plan.own if plan is not None else {})
+    def _promote(self, trial: FrozenTrial, plan: Plan | None) -> None:
+        run_id = self._stopped.pop(trial.number)
+        self._goes_on_with(trial._trial_id, trial.number, plan.own if plan is not None else {})
         why = "it promises most for its time" if plan is not None else "it is among the best of its rung"
         runs.resume(run_id, f"Promoted: {why}.")
-        self._training[run_id] = number
-        self._spoken.promoted(number, why)
+        self._training[run_id] = trial.number
+        self._spoken.promoted(trial.number, why)
 
     def _start(self, plan: Plan | None) -> None:
         trial, parameters = self._proposer.next(plan.parameters if plan is not None else None)
         if plan is not None:
-            self._goes_on_with(trial.number, plan.own)
+            self._goes_on_with(trial._trial_id, trial.number, plan.own)
+        self._train = self._train.ready()
         run_id = runs.start(self._train, {**self._fixed, **parameters}, self._about(trial))
         trial.set_user_attr(RUN, str(run_id))
         self._training[run_id] = trial.number
 
-    def _goes_on_with(self, number: int, needed: Mapping[str, float]) -> None:
+    def _goes_on_with(self, trial_id: int, number: int, needed: Mapping[str, float]) -> None:
         """Have a trial find with which values it goes on at its next rungs; without any the rungs decide."""
         if needed != self._needed.get(number, {}):
-            Trial(self._study, self._study.get_trials(deepcopy=False)[number]._trial_id).set_user_attr(NEEDED, needed)
+            Trial(self._study, trial_id).set_user_attr(NEEDED, needed)
             self._needed[number] = needed
 
     def _about(self, trial: Trial) -> TrialOf | None:

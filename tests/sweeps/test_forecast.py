@@ -16,8 +16,8 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from prefect_gpu.sweeps.forecast import Forecast
-from prefect_gpu.sweeps.proposals import Proposer
-from prefect_gpu.training.rungs import asha
+from prefect_gpu.sweeps.proposals import Plan, Proposer
+from prefect_gpu.training.rungs import Rungs, asha
 from prefect_gpu.training.trial import STEP_S, STEPS, TRAINED
 
 KINDS = {"x": FloatDistribution(0.0, 1.0)}
@@ -130,11 +130,23 @@ def studied(count: int, sampler: optuna.samplers.BaseSampler | None = None) -> o
     return study
 
 
+def plan_of(
+    study: optuna.Study,
+    *,
+    learned_cost: bool = True,
+    rungs: Rungs | None = RUNGS,
+    places: tuple[list[int], list[int]],
+) -> Plan | None:
+    """The plan for trials that have stopped, and others that train."""
+    proposer = Proposer(study, KINDS, learned_cost=learned_cost, rungs=rungs)
+    return proposer.plan(study.trials, *places)
+
+
 def test_a_plan_names_one_trial_and_tells_all_others_what_they_need() -> None:
     study = studied(16)
     proposer = Proposer(study, KINDS, learned_cost=True, rungs=RUNGS)
     stopped, training = [n for n in range(16) if n % 4 and n != 15], [15]
-    plan = proposer.plan(stopped, training)
+    plan = proposer.plan(study.trials, stopped, training)
     assert plan is not None and plan.promoted in [None, *stopped]
     assert set(plan.needed) == {15} and set(plan.needed[15]) == {"9"}, "it has rung 9 before it, and then its end"
     assert set(plan.own) == ({"1", "3"} if plan.promoted is None else {"9"})
@@ -147,7 +159,7 @@ def test_a_trial_that_is_far_ahead_is_promoted_before_new_ones_are_tried() -> No
     gem = study.ask(KINDS)
     for level in (1, 3, 9):
         gem.report(0.2 * curve(gem.params["x"], level), level)
-    plan = Proposer(study, KINDS, learned_cost=True, rungs=RUNGS).plan([1, 2, 3, gem.number], [])
+    plan = plan_of(study, places=([1, 2, 3, gem.number], []))
     assert plan is not None and plan.promoted == gem.number
 
 
@@ -155,7 +167,7 @@ def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatc
     asked = []
     monkeypatch.setattr(Forecast, "promises", lambda self, trials, *more: np.full(len(trials), -3.0))
     monkeypatch.setattr(Forecast, "needed", lambda self, trial, level, after, promise: asked.append(promise) or 0.0)
-    assert Proposer(studied(16), KINDS, learned_cost=True, rungs=RUNGS).plan([1, 2, 3], [15]) is not None
+    assert plan_of(studied(16), places=([1, 2, 3], [15])) is not None
     assert asked and set(asked) == {-3.0 - math.log(2.0)}
 
 
@@ -168,14 +180,14 @@ def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatc
     ],
 )
 def test_without_tpe_learned_costs_and_rungs_there_is_no_plan(sampler: Any, learned_cost: bool, rungs: Any) -> None:
-    assert Proposer(studied(16, sampler), KINDS, learned_cost=learned_cost, rungs=rungs).plan([1], []) is None
+    assert plan_of(studied(16, sampler), learned_cost=learned_cost, rungs=rungs, places=([1], [])) is None
 
 
 def test_there_is_no_plan_while_something_is_enqueued_or_little_is_known() -> None:
-    assert Proposer(studied(5), KINDS, learned_cost=True, rungs=RUNGS).plan([1], []) is None
+    assert plan_of(studied(5), places=([1], [])) is None
     study = studied(16)
     study.enqueue_trial({"x": 0.5})
-    assert Proposer(study, KINDS, learned_cost=True, rungs=RUNGS).plan([1], []) is None
+    assert plan_of(study, places=([1], [])) is None
 
 
 def test_a_plan_knows_branches_of_the_space() -> None:
@@ -188,7 +200,7 @@ def test_a_plan_knows_branches_of_the_space() -> None:
 
     proposer = Proposer(study, space, learned_cost=True, rungs=RUNGS)
     for number in range(14):
-        plan = proposer.plan([], [])
+        plan = proposer.plan(study.trials, [], [])
         assert (plan is not None) == (number >= 8)
         made, parameters = proposer.next(plan.parameters if plan is not None else None)
         assert made.params == parameters
