@@ -72,6 +72,22 @@ class Rungs:
                 found.append(level)
         return found
 
+    def below(self, trial: int, before: int, now: int) -> list[int]:
+        """The steps under its first rung that a trial reaches on its way from one step to another.
+
+        Nobody is judged there. What is reported there shows in which way a learning curve bends.
+
+        Example:
+            >>> Rungs(min_steps=9, reduction=3).below(trial=0, before=0, now=81)
+            [1, 3]
+        """
+        found = []
+        level = next(self.levels(trial), 0)
+        while level := level // self.reduction:
+            if before < level <= now:
+                found.append(level)
+        return found[::-1]
+
     def ahead(self, trial: int, done: int, last: int) -> list[int]:
         """The steps at which a trial is still to be looked at: its rungs, and the end of its training.
 

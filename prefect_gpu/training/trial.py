@@ -105,8 +105,8 @@ class TrialLink:
         self._began, self._done = monotonic(), 0
         self._gone = False  # whether the study cannot be reached
         self._answered = threading.Event()  # all looks so far
-        # Steps with a value; when the training began; None: it is over.
-        self._looks: queue.SimpleQueue[tuple[list[int], float] | float | None] = queue.SimpleQueue()
+        # Steps with a value, and whether it is judged; when the training began; None: it is over.
+        self._looks: queue.SimpleQueue[tuple[list[int], float, bool] | float | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="prefect-gpu-trial", daemon=True)
         self._thread.start()
 
@@ -131,12 +131,13 @@ class TrialLink:
         self._carries_on, self._done = carries_on, self._done + 1
         seen = step - 1 if self._seen is None else self._seen
         self._seen = step
-        if looks := self._looks_between(seen, step):
+        looks, judged = self._looks_between(seen, step)
+        if looks:
             value = loss if self._about.value == "loss" else metrics.get(self._about.value)
             self._answered.clear()
             if value is not None and not self._gone:
-                self._looks.put((looks, float(value)))
-                if self._about.rungs is not None and not self._answered.wait(_PATIENCE_S):
+                self._looks.put((looks, float(value), judged))
+                if judged and self._about.rungs is not None and not self._answered.wait(_PATIENCE_S):
                     logger.warning("The study %s does not answer: this trial trains on.", self._about.study)
         rungs = self._about.rungs
         if rungs is not None and rungs.max_steps is not None and step >= rungs.max_steps:
@@ -158,12 +159,16 @@ class TrialLink:
         # By its name: what talks to the pool does without Prefect, and here Prefect is asked.
         import_module("prefect_gpu.stopped_trial").suspend(run_id, words)
 
-    def _looks_between(self, before: int, now: int) -> list[int]:
-        """The steps after which all trials are looked at, so that they can be compared: those just passed."""
+    def _looks_between(self, before: int, now: int) -> tuple[list[int], bool]:
+        """The steps after which all trials are looked at, so that they can be compared: those just passed.
+
+        And whether it is judged there whether the training goes on.
+        """
         if self._about.rungs is not None:
-            return self._about.rungs.between(self._about.number, before, now)
+            passed = self._about.rungs.between(self._about.number, before, now)
+            return [*self._about.rungs.below(self._about.number, before, now), *passed], bool(passed)
         every = max(1, -(-self._steps // _LOOKS)) if self._steps else _EVERY
-        return [now] if now // every > before // every or now == self._steps else []
+        return ([now] if now // every > before // every or now == self._steps else []), True
 
     def _follow(self) -> None:
         try:
@@ -176,10 +181,10 @@ class TrialLink:
                     continue
                 if self.ends == PRUNED:
                     continue
-                steps, value = look
+                steps, value, judged = look
                 for step in steps:
                     trial.report(value, step)
-                if steps[-1] != self._steps:  # whoever has trained to the end is a result
+                if judged and steps[-1] != self._steps:  # whoever has trained to the end is a result
                     self.ends = self.ends or self._verdict(trial, steps[-1])
                 self._answered.set()
             if trained and trained[-1][1] is None:

@@ -46,6 +46,19 @@ def test_a_trial_is_compared_with_those_of_its_bracket_alone() -> None:
     assert rungs.goes_on(high[0], reached)
 
 
+@given(st.integers(1, 30), st.integers(2, 4), st.integers(0, 20))
+def test_below_its_first_rung_a_trial_is_not_judged(least: int, reduction: int, trial: int) -> None:
+    rungs = Rungs(min_steps=least, reduction=reduction, brackets=2)
+    first = next(rungs.levels(trial))
+    below = rungs.below(trial, 0, 1000)
+    assert below == sorted(set(below)) and all(1 <= step < first for step in below)
+    assert not set(below) & set(rungs.between(trial, 0, 1000))
+    assert below + rungs.between(trial, 0, 1000) == [
+        step for step in range(1, 1001) if rungs.below(trial, step - 1, step) or rungs.between(trial, step - 1, step)
+    ]
+    assert rungs.highest(trial, dict.fromkeys(below, 1.0)) is None
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 def test_as_many_go_on_as_are_meant_to(losses: list[float]) -> None:
     reached = at(1, *losses)
