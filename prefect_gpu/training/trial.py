@@ -104,7 +104,7 @@ class TrialLink:
         self._carries_on = False  # whether the training offers checkpoints, so that it can be promoted
         self._began, self._done = monotonic(), 0
         self._gone = False  # whether the study cannot be reached
-        self._answered = threading.Event()  # all looks so far
+        self._answered = threading.Event()  # all judgements so far
         # Steps with a value, and whether it is judged; when the training began; None: it is over.
         self._looks: queue.SimpleQueue[tuple[list[int], float, bool] | float | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="prefect-gpu-trial", daemon=True)
@@ -134,7 +134,8 @@ class TrialLink:
         looks, judged = self._looks_between(seen, step)
         if looks:
             value = loss if self._about.value == "loss" else metrics.get(self._about.value)
-            self._answered.clear()
+            if judged:
+                self._answered.clear()
             if value is not None and not self._gone:
                 self._looks.put((looks, float(value), judged))
                 if judged and self._about.rungs is not None and not self._answered.wait(_PATIENCE_S):
@@ -186,7 +187,8 @@ class TrialLink:
                     trial.report(value, step)
                 if judged and steps[-1] != self._steps:  # whoever has trained to the end is a result
                     self.ends = self.ends or self._verdict(trial, steps[-1])
-                self._answered.set()
+                if judged:
+                    self._answered.set()
             if trained and trained[-1][1] is None:
                 trial.set_user_attr(TRAINED, [*trained[:-1], [trained[-1][0], time()]])
             if self._done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from pathlib import Path
 
 import optuna
@@ -30,18 +31,36 @@ from tests.postgres import PostgresServer
 PRUNER = "gAROLg=="  # None, pickled: rungs need none
 
 
-def trained(storage: str, x: float, *, max_steps: int | None = None) -> tuple[int, str | None]:
-    """Train a trial of nine steps whose loss is x. Returns its last step, and why it ended there."""
+def trained(
+    storage: str, x: float, *, max_steps: int | None = None, min_steps: int = 1, steps: int = 9
+) -> tuple[int, str | None]:
+    """Train a trial whose loss is x. Returns its last step, and why it ended there."""
     study = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
     trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    rungs = asha(min_steps=1, max_steps=max_steps, reduction=3)
+    rungs = asha(min_steps=min_steps, max_steps=max_steps, reduction=3)
     about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, rungs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ENV_TRIAL, about.as_text())
-        with training_run(steps=9) as run:
+        with training_run(steps=steps) as run:
             for _ in run.steps():
                 run.report(loss=x)
     return run.step, run.stopped
+
+
+def test_below_the_first_rung_losses_are_taken_down_and_nobody_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, report = f"sqlite:///{tmp_path / 'study.db'}", optuna.Trial.report
+
+    def slow(self: optuna.Trial, value: float, step: int) -> None:
+        time.sleep(0.3)  # the training is at its rung by then, and must not take this for its answer there
+        report(self, value, step)
+
+    assert trained(storage, 1.0, min_steps=9, steps=20) == (20, None)
+    monkeypatch.setattr(optuna.Trial, "report", slow)
+    assert trained(storage, 2.0, min_steps=9, steps=20) == (9, PRUNED)
+    first, second = optuna.load_study(storage=storage, study_name="s").trials
+    assert set(first.intermediate_values) == {1, 3, 9} and set(second.intermediate_values) == {1, 3, 9}
 
 
 def follow(storage: str) -> None:
