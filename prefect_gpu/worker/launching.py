@@ -142,7 +142,7 @@ class Launcher:
                 told = {protocol.ENV_CREDENTIALS: await self._role.of(run.run_id)}
             async with self._intake.lock(run.run_id):
                 await self._claim(flow_run, run)
-            if not await self._asking.persist(lambda: claim_was_clean(self._client, flow_run.id)):
+            if not await self._asking.persist(lambda: claim_was_clean(self._client, flow_run.id, run.folder.name)):
                 raise NotOursError("another worker has it")
         except BaseException:
             configuring.cancel()

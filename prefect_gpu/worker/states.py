@@ -70,15 +70,22 @@ async def show_phase(
     return False
 
 
-async def claim_was_clean(client: PrefectClient, run_id: UUID) -> bool:
+async def claim_was_clean(client: PrefectClient, run_id: UUID, folder: str) -> bool:
     """Whether the PENDING state that we just got followed a scheduled one, as it must.
 
     A worker's stale view of a run could make it claim a run that another worker has started or even finished
     meanwhile; Prefect refuses some of those claims but not all. If the claim was not clean, what it overwrote is
     put back.
+
+    Args:
+        folder: Name of the launch's folder, which its claim names.
     """
     history = await client.read_flow_run_states(run_id)
-    pending = next((index for index in reversed(range(len(history))) if history[index].type is StateType.PENDING), None)
+    claims = [index for index, state in enumerate(history) if state.type is StateType.PENDING]
+    # The first one of ours: a later one is its copy, which was put back by whoever had overwritten it. Or it is another
+    # worker's, who sees by the same rule that it came too late.
+    ours = (index for index in claims if folder in (history[index].message or ""))
+    pending = next(ours, claims[-1] if claims else None)
     if pending is None or pending == 0:
         return pending == 0
     before = history[pending - 1]

@@ -9,6 +9,7 @@ import pytest
 from prefect.client.schemas.objects import State
 from prefect.states import Pending, Running, Scheduled
 
+from prefect_gpu.worker.finalisation import claim_words
 from prefect_gpu.worker.states import AWAITING_GPU, GAVE_WAY, claim_was_clean
 
 
@@ -30,6 +31,10 @@ WAITS: State = Scheduled(name=AWAITING_GPU, message="the devices are taken")
 GIVES_WAY: State = Scheduled(name=AWAITING_GPU, message=f"{GAVE_WAY}an urgent run comes first.")
 
 
+OURS: State = Pending(message=claim_words("w1", "mine"))
+THEIRS: State = Pending(message=claim_words("w2", "theirs"))
+
+
 @pytest.mark.parametrize(
     ("history", "clean"),
     [
@@ -39,15 +44,20 @@ GIVES_WAY: State = Scheduled(name=AWAITING_GPU, message=f"{GAVE_WAY}an urgent ru
         pytest.param((Scheduled(), Pending(), Running(), GIVES_WAY, Pending()), True, id="moved"),
         pytest.param((Scheduled(), Pending(), GIVES_WAY, Pending()), True, id="moved before it ran"),
         pytest.param((Scheduled(), Pending(), Running(), GIVES_WAY, WAITS, Pending()), True, id="waited after it"),
+        pytest.param((Scheduled(), OURS, WAITS), True, id="another one shows it as waiting over our claim"),
+        pytest.param((Scheduled(), OURS, WAITS, OURS), True, id="and has put our claim back"),
+        pytest.param((Scheduled(), OURS, WAITS, THEIRS), True, id="and has claimed it after us"),
+        pytest.param((Scheduled(), THEIRS, WAITS, OURS), False, id="we have claimed it after them"),
     ],
 )
 async def test_a_claim_is_clean_if_the_run_waited(history: tuple[State, ...], clean: bool) -> None:
     server = Server(*history)
-    assert await claim_was_clean(cast(Any, server), uuid4()) is clean
+    assert await claim_was_clean(cast(Any, server), uuid4(), "mine") is clean
     assert not server.forced
 
 
-async def test_a_claim_over_a_running_state_is_taken_back() -> None:
-    server = Server(Scheduled(), Pending(), Running(name="Training"), Pending())
-    assert not await claim_was_clean(cast(Any, server), uuid4())
-    assert [state.name for state in server.forced] == ["Training"]
+@pytest.mark.parametrize("overwritten", [Running(name="Training"), THEIRS], ids=["a run", "a claim"])
+async def test_a_claim_over_what_another_worker_has_is_taken_back(overwritten: State) -> None:
+    server = Server(Scheduled(), THEIRS, overwritten, OURS)
+    assert not await claim_was_clean(cast(Any, server), uuid4(), "mine")
+    assert [(state.name, state.message) for state in server.forced] == [(overwritten.name, overwritten.message)]
