@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from uuid import uuid4
 
 import anyio
 from prefect import Flow
@@ -305,7 +306,10 @@ class GpuFlow(InfrastructureBoundFlow[P, R]):
         from prefect.deployments import arun_deployment
 
         try:
-            run = await arun_deployment(f"{self.name}/{self.work_pool}", parameters=parameters, timeout=0)
+            # With a key of its own: Prefect's client asks again where no answer came, and would start it a second time.
+            run = await arun_deployment(
+                f"{self.name}/{self.work_pool}", parameters=parameters, timeout=0, idempotency_key=str(uuid4())
+            )
         except ObjectNotFound:
             return await anyio.to_thread.run_sync(partial(self.submit, **parameters))  # type: ignore[arg-type]
         return PrefectFlowRunFuture(flow_run_id=run.id)
