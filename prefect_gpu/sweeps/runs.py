@@ -23,7 +23,7 @@ def start(train: GpuFlow[..., Any], parameters: Mapping[str, Any], about: TrialO
     """Start a trial's run in the flow's pool; ``about`` has it talk to the study."""
     if about is not None:
         env = {**(train.job_variables.get("env") or {}), ENV_TRIAL: about.as_text()}
-        train = train.with_job_variables(env=env)
+        train = train.with_options(job_variables={**train.job_variables, "env": env})
     return train.submit(**parameters).flow_run_id
 
 

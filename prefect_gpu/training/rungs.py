@@ -75,7 +75,7 @@ class Rungs:
     def below(self, trial: int, before: int, now: int) -> list[int]:
         """The steps under its first rung that a trial reaches on its way from one step to another.
 
-        Nobody is judged there. What is reported there shows in which way a learning curve bends.
+        A trial is not judged there. Its losses show in which way its learning curve bends.
 
         Example:
             >>> Rungs(min_steps=9, reduction=3).below(trial=0, before=0, now=81)

@@ -185,9 +185,9 @@ class TrialLink:
                 steps, value, judged = look
                 for step in steps:
                     trial.report(value, step)
-                if judged and steps[-1] != self._steps:  # whoever has trained to the end is a result
-                    self.ends = self.ends or self._verdict(trial, steps[-1])
                 if judged:
+                    if steps[-1] != self._steps:  # a training that has come to its end is a result
+                        self.ends = self.ends or self._verdict(trial, steps[-1])
                     self._answered.set()
             if trained and trained[-1][1] is None:
                 trial.set_user_attr(TRAINED, [*trained[:-1], [trained[-1][0], time()]])

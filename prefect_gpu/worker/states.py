@@ -82,8 +82,8 @@ async def claim_was_clean(client: PrefectClient, run_id: UUID, folder: str) -> b
     """
     history = await client.read_flow_run_states(run_id)
     claims = [index for index, state in enumerate(history) if state.type is StateType.PENDING]
-    # The first one of ours: a later one is its copy, which was put back by whoever had overwritten it. Or it is another
-    # worker's, who sees by the same rule that it came too late.
+    # Our first one counts. A later one with our words is its copy: another worker had overwritten it, and put it back.
+    # One with other words is another worker's claim, and that worker sees by the same rule that it came too late.
     ours = (index for index in claims if folder in (history[index].message or ""))
     pending = next(ours, claims[-1] if claims else None)
     if pending is None or pending == 0:

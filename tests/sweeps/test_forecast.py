@@ -132,14 +132,15 @@ def studied(count: int, sampler: optuna.samplers.BaseSampler | None = None) -> o
 
 def plan_of(
     study: optuna.Study,
+    stopped: list[int],
+    training: list[int],
     *,
     learned_cost: bool = True,
     rungs: Rungs | None = RUNGS,
-    places: tuple[list[int], list[int]],
 ) -> Plan | None:
     """The plan for trials that have stopped, and others that train."""
     proposer = Proposer(study, KINDS, learned_cost=learned_cost, rungs=rungs)
-    return proposer.plan(study.trials, *places)
+    return proposer.plan(study.trials, stopped, training)
 
 
 def test_a_plan_names_one_trial_and_tells_all_others_what_they_need() -> None:
@@ -159,7 +160,7 @@ def test_a_trial_that_is_far_ahead_is_promoted_before_new_ones_are_tried() -> No
     gem = study.ask(KINDS)
     for level in (1, 3, 9):
         gem.report(0.2 * curve(gem.params["x"], level), level)
-    plan = plan_of(study, places=([1, 2, 3, gem.number], []))
+    plan = plan_of(study, [1, 2, 3, gem.number], [])
     assert plan is not None and plan.promoted == gem.number
 
 
@@ -167,7 +168,7 @@ def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatc
     asked = []
     monkeypatch.setattr(Forecast, "promises", lambda self, trials, *more: np.full(len(trials), -3.0))
     monkeypatch.setattr(Forecast, "needed", lambda self, trial, level, after, promise: asked.append(promise) or 0.0)
-    assert plan_of(studied(16), places=([1, 2, 3], [15])) is not None
+    assert plan_of(studied(16), [1, 2, 3], [15]) is not None
     assert asked and set(asked) == {-3.0 - math.log(2.0)}
 
 
@@ -180,14 +181,14 @@ def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatc
     ],
 )
 def test_without_tpe_learned_costs_and_rungs_there_is_no_plan(sampler: Any, learned_cost: bool, rungs: Any) -> None:
-    assert plan_of(studied(16, sampler), learned_cost=learned_cost, rungs=rungs, places=([1], [])) is None
+    assert plan_of(studied(16, sampler), [1], [], learned_cost=learned_cost, rungs=rungs) is None
 
 
 def test_there_is_no_plan_while_something_is_enqueued_or_little_is_known() -> None:
-    assert plan_of(studied(5), places=([1], [])) is None
+    assert plan_of(studied(5), [1], []) is None
     study = studied(16)
     study.enqueue_trial({"x": 0.5})
-    assert plan_of(study, places=([1], [])) is None
+    assert plan_of(study, [1], []) is None
 
 
 def test_a_plan_knows_branches_of_the_space() -> None:
