@@ -52,8 +52,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A private Prefect server, one for all tests of this process."""
-    with closing(Forge()) as forge, Sandbox(tmp_path_factory.mktemp("sandbox"), popen=forge.start) as box:
+    """A private Prefect server, one for all tests of this process. A run there that hangs can say where it does."""
+    folder, asked = tmp_path_factory.mktemp("sandbox"), {"PYTHONFAULTHANDLER": "1"}
+    with closing(Forge()) as forge, Sandbox(folder, asked, popen=forge.start) as box:
         yield box
 
 

@@ -12,7 +12,7 @@ from prefect.client.orchestration import PrefectClient
 
 from prefect_gpu.runtime.clock import CLOCK
 from prefect_gpu.runtime.drivers.base import ExitReport
-from prefect_gpu.runtime.launch import Follower, Launch
+from prefect_gpu.runtime.launch import WAITING, Follower, Launch
 from prefect_gpu.runtime.learning.estimates import Estimates
 from prefect_gpu.scheduling.model.cluster import Device
 from prefect_gpu.storage.finished import finished_run
@@ -31,7 +31,10 @@ _NAMES = {
     protocol.SAVING: "Saving",
 }
 
-_SETTLED_AFTER_S = 0.25
+# Each request is work for Prefect's server, and most trials of a sweep are over within seconds.
+_SETTLED_AFTER_S = 1.0  # a phase that is over by then is not named
+_PAGE_AFTER_S = 4.0  # of training; a run that is over by then gets its page at its end, written once
+_PAGE_AT_GATE_AFTER_S = 30.0  # of waiting for devices
 _BUSY_AGAIN_S = 1.0  # between two tries to show progress
 _FAILED_AGAIN_S = 5.0  # after Prefect has not answered as it should; the run itself may have nothing new for hours
 _AT_GATE_AGAIN_S = 10.0  # between two looks at what a prepared run waits for
@@ -118,6 +121,8 @@ class RunDisplay(Follower):
             if measured is not None:
                 async with self._lane.reserved():
                     again_in = await self._artifacts.show(final=True, measured=measured)
+            elif (too_young_s := self._page_in_s()) > 0:
+                again_in = too_young_s
             elif self._lane.is_free:
                 async with self._lane.budgeted():
                     again_in = await self._artifacts.show()
@@ -132,6 +137,12 @@ class RunDisplay(Follower):
             if self._again is not None:
                 self._again.cancel()
             self._again = asyncio.get_running_loop().call_later(again_in, self.wake)
+
+    def _page_in_s(self) -> float:
+        times, now = self._run.record.times, CLOCK()
+        if self._run.waiting:
+            return times[WAITING] + _PAGE_AT_GATE_AFTER_S - now
+        return times.get(protocol.TRAINING, times.get("launched", now)) + _PAGE_AFTER_S - now
 
     async def _show_phase(self) -> None:
         phase, told, words, now = self._run.phase, self._told, None, CLOCK()

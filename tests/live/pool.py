@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -192,15 +193,25 @@ class LivePool:
 
 def none_left(sandbox: Sandbox) -> None:
     """Wait until no run's process is left. Those of a test that failed are ended, so that only that test fails."""
-    try:
-        wait_until(
-            lambda: not sandbox.runs_left(), what=f"processes of runs are left: {sandbox.runs_left()}", every_s=0.2
-        )
-    except SandboxError:
-        for process in sandbox.runs_left():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        raise
+    with suppress(SandboxError):
+        wait_until(lambda: not sandbox.runs_left(), what="the end of all runs", timeout_s=DEADLINE_S, every_s=0.2)
+    left = [_ended_by_force(process) for process in sandbox.runs_left()]
+    assert not left, "\n".join(["Processes of runs are left:", *left])
+
+
+def _ended_by_force(process: psutil.Process) -> str:
+    """What a process was, and where it stood: with PYTHONFAULTHANDLER, SIGABRT has Python write that down."""
+    told = str(process)
+    with suppress(psutil.Error, OSError):
+        told += f" {process.cmdline()}"
+        output = Path(f"/proc/{process.pid}/fd/2").readlink()
+        process.send_signal(signal.SIGABRT)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(5.0)
+        told += f"\n{output.read_text(errors='replace')[-3000:]}" if output.is_file() else f", which writes to {output}"
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+    return told
 
 
 @contextlib.asynccontextmanager
