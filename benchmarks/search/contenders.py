@@ -91,7 +91,7 @@ def ours(problem: str, seed: int, size: Size, folder: Path, _: UUID) -> None:
         parallel=PARALLEL,
         timeout=size.seconds,
         sampler=optuna.samplers.TPESampler(seed=seed),
-        rungs=asha(min_steps=max(1, size.steps // 9), reduction=3),
+        rungs=asha(),
         fixed={"trace": str(folder / "trace"), "steps": size.steps},
         storage=f"sqlite:///{folder / 'study.db'}",
         name="search",

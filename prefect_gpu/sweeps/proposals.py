@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from threadpoolctl import threadpool_limits
 
 from prefect_gpu.sweeps.cost import best_per_second
+from prefect_gpu.sweeps.first_rung import steps_of
 from prefect_gpu.sweeps.forecast import Forecast
 from prefect_gpu.sweeps.space import Space, distribution, propose
 from prefect_gpu.training.rungs import Rungs
@@ -53,44 +54,46 @@ class Proposer:
 
     Args:
         learned_cost: Choose by expected improvement per second; else the sampler's first proposal is taken.
-        rungs: Where trials stop, if they do.
     """
 
-    def __init__(self, study: Study, space: Space, *, learned_cost: bool, rungs: Rungs | None = None) -> None:
-        self._study, self._space, self._rungs = study, space, rungs
+    def __init__(self, study: Study, space: Space, *, learned_cost: bool) -> None:
+        self._study, self._space = study, space
         self._maximize = study.direction is optuna.study.StudyDirection.MAXIMIZE
         self._candidates = _CANDIDATES if learned_cost else 1
         self._forecast = Forecast(maximize=self._maximize)
 
-    def plan(self, trials: Sequence[FrozenTrial], stopped: Collection[int], training: Collection[int]) -> Plan | None:
+    def plan(
+        self, rungs: Rungs, trials: Sequence[FrozenTrial], stopped: Collection[int], training: Collection[int]
+    ) -> Plan | None:
         """Compare new trials and stopped ones by what they promise. None: too little is known, or it is not wanted.
 
         Args:
+            rungs: Where trials stop.
             trials: All of the study, as they are now.
             stopped: Trials that wait at a rung.
             training: Trials that have a place in the pool.
         """
-        if self._rungs is None or self._candidates == 1 or not self._by_tpe(trials):
+        if self._candidates == 1 or not self._by_tpe(trials):
             return None
         with threadpool_limits(1):  # small matrices, beside trainings: more threads only take cores from these
-            return self._plan(self._rungs, trials, stopped, training)
+            return self._plan(rungs.judging(steps_of(trials)), trials, stopped, training)
 
     def _plan(
         self, rungs: Rungs, trials: Sequence[FrozenTrial], stopped: Collection[int], training: Collection[int]
     ) -> Plan | None:
-        last = self._last(trials)
+        last = _last(rungs, trials)
         kinds = _kinds(trials)
         if not self._forecast.learn(trials, kinds, last):
             return None
         candidates = [*self._proposals(trials), *self._anywhere(len(trials))]
         if (with_new := _kinds([*trials, *candidates])) != kinds:  # a branch that nobody has tried
             self._forecast.learn(trials, with_new, last)
-        waiting = [trials[number] for number in stopped if self._ahead(trials[number], last)]
+        waiting = [trials[number] for number in stopped if _ahead(rungs, trials[number], last)]
         compared = [*candidates, *waiting]
         done = [0] * len(candidates) + [_done(trial) for trial in waiting]
         # A proposal has the number that it had in the copy: what counts for its bracket is the one that it will have.
         ahead = [rungs.ahead(len(trials), 0, last)] * len(candidates)
-        ahead += [self._ahead(trial, last) for trial in waiting]
+        ahead += [_ahead(rungs, trial, last) for trial in waiting]
         promises = self._forecast.promises(compared, ahead, done, [trials[number] for number in training])
         best = int(promises.argmax())
         bar = max(promises[:best].max(initial=-1e9), promises[best + 1 :].max(initial=-1e9)) - _BETTER
@@ -98,7 +101,7 @@ class Proposer:
             promoted=None if best < len(candidates) else compared[best].number,
             parameters=compared[best].params,
             own=self._needed(compared[best], ahead[best], bar),
-            needed={n: self._needed(trials[n], self._ahead(trials[n], last), bar) for n in training},
+            needed={n: self._needed(trials[n], _ahead(rungs, trials[n], last), bar) for n in training},
         )
 
     def next(self, parameters: Mapping[str, Any] | None = None) -> tuple[Trial, dict[str, Any]]:
@@ -144,24 +147,24 @@ class Proposer:
         trials = copy.get_trials(deepcopy=False)
         return [trials[number] for number in numbers]
 
-    def _last(self, trials: Sequence[FrozenTrial]) -> int:
-        """The last step of a training: as long as none has said how many it has, one rung above the highest."""
-        assert self._rungs is not None
-        said = max((trial.user_attrs.get(STEPS, 0) for trial in trials), default=0)
-        highest = max((_done(trial) for trial in trials), default=0)
-        last = max(said, highest) if said else highest * self._rungs.reduction
-        return last if self._rungs.max_steps is None else min(last, self._rungs.max_steps)
-
-    def _ahead(self, trial: FrozenTrial, last: int) -> list[int]:
-        assert self._rungs is not None
-        return self._rungs.ahead(trial.number, _done(trial), min(last, trial.user_attrs.get(STEPS, last)))
-
     def _needed(self, trial: FrozenTrial, ahead: list[int], bar: float) -> dict[str, float]:
         """At the next two rungs: before a trial comes to the third, it is looked at again."""
         return {
             str(level): self._forecast.needed(trial, level, ahead[at + 1 :], bar)
             for at, level in enumerate(ahead[:-1][:2])
         }
+
+
+def _last(rungs: Rungs, trials: Sequence[FrozenTrial]) -> int:
+    """The last step of a training: as long as none has said how many it has, one rung above the highest."""
+    said = steps_of(trials)
+    highest = max((_done(trial) for trial in trials), default=0)
+    last = max(said, highest) if said else highest * rungs.reduction
+    return last if rungs.max_steps is None else min(last, rungs.max_steps)
+
+
+def _ahead(rungs: Rungs, trial: FrozenTrial, last: int) -> list[int]:
+    return rungs.ahead(trial.number, _done(trial), min(last, trial.user_attrs.get(STEPS, last)))
 
 
 def _drawn(sampler: RandomSampler, kinds: Mapping[str, BaseDistribution]) -> FrozenTrial:

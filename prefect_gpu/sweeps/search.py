@@ -19,6 +19,7 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect_gpu.decorators import GpuFlow
 from prefect_gpu.sweeps import runs
 from prefect_gpu.sweeps.cost import RUN_S
+from prefect_gpu.sweeps.first_rung import steps_of, with_first_rung
 from prefect_gpu.sweeps.proposals import Plan, Proposer
 from prefect_gpu.sweeps.spoken import Spoken
 from prefect_gpu.training.rungs import Rungs
@@ -35,7 +36,7 @@ class Search:
 
     Args:
         watched_in: The study's storage, if trainings are to talk to the study; None: they need not.
-        rungs: Where trainings stop; None: the study's pruner decides.
+        rungs: Where trainings stop; None: the study's pruner decides. The first one may be to be found.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Search:
     ) -> None:
         self._train, self._study, self._proposer = train, study, proposer
         self._fixed, self._objective, self._watched_in, self._rungs = fixed, objective, watched_in, rungs
+        self._known_rungs = rungs  # with the first one, as soon as that is known
         self._training: dict[UUID, int] = {}  # by flow run, the trial
         self._stopped: dict[int, UUID] = {}  # trials at a rung, with their flow runs
         self._needed: dict[int, Mapping[str, float]] = {}  # by trial, what it was told last
@@ -102,8 +104,11 @@ class Search:
         """Give a place in the pool to the promotion that is worth most, else to a new trial. False: there is none."""
         known = self._study.get_trials(deepcopy=False)  # once: the storage is asked for each trial that is not over
         begun = sum(trial.state in _BEGUN for trial in known)
-        # When no new trial may start, the rungs say whose end is still of interest.
-        plan = self._proposer.plan(known, self._stopped, self._training.values()) if begun < trials else None
+        plan = None
+        if self._rungs is not None:
+            self._known_rungs = with_first_rung(self._rungs, self._study, known, self._spoken.first_rung)
+            if begun < trials:  # when no new trial may start, the rungs say whose end is still of interest
+                plan = self._proposer.plan(self._known_rungs, known, self._stopped, self._training.values())
         if plan is not None:
             for number, needed in plan.needed.items():
                 self._goes_on_with(known[number]._trial_id, number, needed)
@@ -118,10 +123,11 @@ class Search:
 
     def _by_rungs(self, known: Sequence[FrozenTrial]) -> int | None:
         """Whom the rungs alone would promote."""
-        if self._rungs is None or not self._stopped:
+        if self._known_rungs is None or not self._stopped:
             return None
         maximize = self._study.direction is optuna.study.StudyDirection.MAXIMIZE
-        return self._rungs.promotion(self._stopped, reached_by(known, maximize=maximize))
+        rungs = self._known_rungs.judging(steps_of(known))
+        return rungs.promotion(self._stopped, reached_by(known, maximize=maximize))
 
     def _promote(self, trial: FrozenTrial, plan: Plan | None) -> None:
         run_id = self._stopped.pop(trial.number)
@@ -151,7 +157,9 @@ class Search:
             return None
         pruner = b64encode(pickle.dumps(self._study.pruner)).decode()
         name = self._study.study_name
-        return TrialOf(self._watched_in, name, trial._trial_id, trial.number, self._objective, pruner, self._rungs)
+        return TrialOf(
+            self._watched_in, name, trial._trial_id, trial.number, self._objective, pruner, self._known_rungs
+        )
 
     def _tell(self, number: int, run: FlowRun) -> None:
         """How a trial went. One that failed does not stop the sweep."""

@@ -44,6 +44,10 @@ class Spoken:
         at = f" from step {step}" if step is not None else ""
         _logger().info("Trial %d is promoted%s: %s.%s", number, at, why, self._best(trials))
 
+    def first_rung(self, step: int) -> None:
+        """It was found where trials are to be judged first."""
+        _logger().info("From now on, trials are compared after step %d for the first time.", step)
+
     def warn(self, message: str, *about: Any) -> None:
         """Something is wrong."""
         _logger().warning(message, *about)

@@ -109,7 +109,7 @@ def sweep(
     search = Search(
         train,
         study,
-        Proposer(study, space, learned_cost=learned_cost, rungs=rungs),
+        Proposer(study, space, learned_cost=learned_cost),
         fixed=dict(fixed or {}),
         objective=objective,
         watched_in=storage if watched else None,

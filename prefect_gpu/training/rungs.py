@@ -5,13 +5,17 @@ each rung, and is promoted to the next one as soon as it is among the best 1/η 
 that is among them when it gets there does not stop at all. Several brackets, whose first rungs lie higher and higher,
 are asynchronous Hyperband.
 
+Nobody need know at which step losses begin to tell something: a sweep finds its first rung by itself
+(:mod:`prefect_gpu.sweeps.first_rung`). Its first trials are judged from the higher of two rungs on, and what they
+report at the lower one says which of the two it is to be.
+
 Pure: values of trials in, decisions out. A trial asks here when it reaches a rung, the sweep when a device is free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _GOLDEN = 0.6180339887498949  # multiples of it, without their whole part, fill 0..1 evenly
 
@@ -24,16 +28,45 @@ class Rungs:
     """Where the rungs are; made by :func:`asha`.
 
     Attributes:
-        min_steps: The first rung: steps of the training.
+        min_steps: The first rung: steps of the training. None: it is to be found, and only :meth:`lowest` and
+            :meth:`judging` are of use.
         reduction: η: one of so many goes on, and has so many times the steps at the next rung.
         max_steps: Trials end there; None: at their own end.
         brackets: How many; the first rung of each is ``reduction`` times that of the one before.
     """
 
-    min_steps: int = 1
+    min_steps: int | None = 1
     reduction: int = 3
     max_steps: int | None = None
     brackets: int = 1
+
+    def lowest(self, steps: int | None) -> int:
+        """The lower of the two steps of which the first rung is found: three reductions below a training's end.
+
+        Args:
+            steps: Of a training; None: nobody knows.
+
+        Example:
+            >>> asha().lowest(steps=100)
+            3
+        """
+        last = min((known for known in (steps, self.max_steps) if known), default=1)
+        return int(max(1, last // self.reduction**3))
+
+    def judging(self, steps: int | None) -> Rungs:
+        """These, with a first rung: as long as none has been found, the higher of the two steps.
+
+        Args:
+            steps: Of a training; None: nobody knows. Then it is the first step.
+
+        Example:
+            >>> asha().judging(steps=100).min_steps
+            9
+        """
+        if self.min_steps is not None:
+            return self
+        known = steps is not None or self.max_steps is not None
+        return replace(self, min_steps=self.lowest(steps) * (self.reduction if known else 1))
 
     def bracket(self, trial: int) -> int:
         """The bracket of a trial, by its number. Shares are Hyperband's: each bracket costs about as much as another.
@@ -57,6 +90,7 @@ class Rungs:
             >>> list(Rungs(min_steps=2, reduction=3, max_steps=54).levels(trial=0))
             [2, 6, 18]
         """
+        assert self.min_steps is not None, "it is to be found: see judging"
         level = self.min_steps * self.reduction ** self.bracket(trial)
         while self.max_steps is None or level < self.max_steps:
             yield level
@@ -127,11 +161,12 @@ class Rungs:
         return min(worthy)[2] if worthy else None
 
 
-def asha(min_steps: int = 1, max_steps: int | None = None, reduction: int = 3, brackets: int = 1) -> Rungs:
+def asha(min_steps: int | None = None, max_steps: int | None = None, reduction: int = 3, brackets: int = 1) -> Rungs:
     """Rungs with promotion, for ``sweep(..., rungs=asha(...))``.
 
     Args:
-        min_steps: The first rung: after so many steps trials are compared for the first time. An epoch or two, say.
+        min_steps: The first rung: after so many steps trials are compared for the first time. None: the sweep finds it,
+            or with brackets, of which each begins at another one, it is the first step.
         max_steps: Where trials end; None: where their trainings end by themselves.
         reduction: Of the trials at a rung, the best one in so many goes on, to so many times the steps.
         brackets: 1 is ASHA. More are asynchronous Hyperband, for losses that say little at the first rung.
@@ -144,9 +179,11 @@ def asha(min_steps: int = 1, max_steps: int | None = None, reduction: int = 3, b
         [1, 3, 9, 27]
     """
     for field, value, least in (("min_steps", min_steps, 1), ("reduction", reduction, 2), ("brackets", brackets, 1)):
-        if type(value) is not int or value < least:
+        if not (value is None and field == "min_steps") and (type(value) is not int or value < least):
             raise ValueError(f"asha({field}={value!r}) is not allowed: give a whole number of at least {least}.")
-    last = min_steps * reduction ** (brackets - 1)
+    if min_steps is None and brackets > 1:
+        min_steps = 1
+    last = (min_steps or 1) * reduction ** (brackets - 1)
     if max_steps is not None and (type(max_steps) is not int or max_steps <= last):
         raise ValueError(
             f"asha(max_steps={max_steps!r}) is not allowed: give a whole number above {last}, the first rung of the "

@@ -99,6 +99,7 @@ class TrialLink:
     def __init__(self, about: TrialOf, steps: int | None) -> None:
         self.ends: str | None = None
         self._about = about
+        self._rungs = about.rungs and about.rungs.judging(steps)
         self._steps = steps
         self._seen: int | None = None  # the step before the next report
         self._carries_on = False  # whether the training offers checkpoints, so that it can be promoted
@@ -138,9 +139,9 @@ class TrialLink:
                 self._answered.clear()
             if value is not None and not self._gone:
                 self._looks.put((looks, float(value), judged))
-                if judged and self._about.rungs is not None and not self._answered.wait(_PATIENCE_S):
+                if judged and self._rungs is not None and not self._answered.wait(_PATIENCE_S):
                     logger.warning("The study %s does not answer: this trial trains on.", self._about.study)
-        rungs = self._about.rungs
+        rungs = self._rungs
         if rungs is not None and rungs.max_steps is not None and step >= rungs.max_steps:
             self.ends = COMPLETE
         return self.ends
@@ -165,9 +166,9 @@ class TrialLink:
 
         And whether it is judged there whether the training goes on.
         """
-        if self._about.rungs is not None:
-            passed = self._about.rungs.between(self._about.number, before, now)
-            return [*self._about.rungs.below(self._about.number, before, now), *passed], bool(passed)
+        if self._rungs is not None:
+            passed = self._rungs.between(self._about.number, before, now)
+            return [*self._rungs.below(self._about.number, before, now), *passed], bool(passed)
         every = max(1, -(-self._steps // _LOOKS)) if self._steps else _EVERY
         return ([now] if now // every > before // every or now == self._steps else []), True
 
@@ -202,7 +203,7 @@ class TrialLink:
 
     def _verdict(self, trial: Any, step: int) -> str | None:
         """Why the training is to end after this step; None if it goes on."""
-        rungs = self._about.rungs
+        rungs = self._rungs
         if rungs is None:
             if not trial.should_prune():
                 return None

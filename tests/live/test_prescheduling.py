@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from uuid import UUID
 
 from tests.live.pool import LivePool
 
 
-async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: LivePool) -> None:
+async def test_the_next_run_is_prepared_while_the_one_before_it_trains(pool: LivePool, tmp_path: Path) -> None:
     pool.start_worker(virtual_devices="1")
-    runs = [await pool.submit("train", steps=20, step_s=0.1, saving_s=0.5) for _ in range(6)]
+    runs = [await pool.submit("train", hold=str(tmp_path / "go"))]  # until the others are there
+    runs += [await pool.submit("train", steps=20, step_s=0.1, saving_s=0.5) for _ in range(5)]
+    (tmp_path / "go").touch()
     for run in runs:
         assert (await pool.until(run)).name == "Completed"
     with pool.history_of_runs() as history:

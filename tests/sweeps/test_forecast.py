@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from prefect_gpu.sweeps.forecast import Forecast
 from prefect_gpu.sweeps.proposals import Plan, Proposer
-from prefect_gpu.training.rungs import Rungs, asha
+from prefect_gpu.training.rungs import asha
 from prefect_gpu.training.trial import STEP_S, STEPS, TRAINED
 
 KINDS = {"x": FloatDistribution(0.0, 1.0)}
@@ -136,18 +136,16 @@ def plan_of(
     training: list[int],
     *,
     learned_cost: bool = True,
-    rungs: Rungs | None = RUNGS,
 ) -> Plan | None:
     """The plan for trials that have stopped, and others that train."""
-    proposer = Proposer(study, KINDS, learned_cost=learned_cost, rungs=rungs)
-    return proposer.plan(study.trials, stopped, training)
+    return Proposer(study, KINDS, learned_cost=learned_cost).plan(RUNGS, study.trials, stopped, training)
 
 
 def test_a_plan_names_one_trial_and_tells_all_others_what_they_need() -> None:
     study = studied(16)
-    proposer = Proposer(study, KINDS, learned_cost=True, rungs=RUNGS)
+    proposer = Proposer(study, KINDS, learned_cost=True)
     stopped, training = [n for n in range(16) if n % 4 and n != 15], [15]
-    plan = proposer.plan(study.trials, stopped, training)
+    plan = proposer.plan(RUNGS, study.trials, stopped, training)
     assert plan is not None and plan.promoted in [None, *stopped]
     assert set(plan.needed) == {15} and set(plan.needed[15]) == {"9"}, "it has rung 9 before it, and then its end"
     assert set(plan.own) == ({"1", "3"} if plan.promoted is None else {"9"})
@@ -172,16 +170,9 @@ def test_who_trains_goes_on_unless_another_one_promises_twice_as_much(monkeypatc
     assert asked and set(asked) == {-3.0 - math.log(2.0)}
 
 
-@pytest.mark.parametrize(
-    ("sampler", "learned_cost", "rungs"),
-    [
-        (optuna.samplers.RandomSampler(seed=0), True, RUNGS),
-        (None, False, RUNGS),
-        (None, True, None),
-    ],
-)
-def test_without_tpe_learned_costs_and_rungs_there_is_no_plan(sampler: Any, learned_cost: bool, rungs: Any) -> None:
-    assert plan_of(studied(16, sampler), [1], [], learned_cost=learned_cost, rungs=rungs) is None
+@pytest.mark.parametrize(("sampler", "learned_cost"), [(optuna.samplers.RandomSampler(seed=0), True), (None, False)])
+def test_without_tpe_and_learned_costs_there_is_no_plan(sampler: Any, learned_cost: bool) -> None:
+    assert plan_of(studied(16, sampler), [1], [], learned_cost=learned_cost) is None
 
 
 def test_there_is_no_plan_while_something_is_enqueued_or_little_is_known() -> None:
@@ -199,9 +190,9 @@ def test_a_plan_knows_branches_of_the_space() -> None:
             return {"kind": "a", "x": trial.suggest_float("x", 0.0, 1.0)}
         return {"kind": "b", "n": trial.suggest_int("n", 1, 9)}
 
-    proposer = Proposer(study, space, learned_cost=True, rungs=RUNGS)
+    proposer = Proposer(study, space, learned_cost=True)
     for number in range(14):
-        plan = proposer.plan(study.trials, [], [])
+        plan = proposer.plan(RUNGS, study.trials, [], [])
         assert (plan is not None) == (number >= 8)
         made, parameters = proposer.next(plan.parameters if plan is not None else None)
         assert made.params == parameters

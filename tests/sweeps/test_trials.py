@@ -32,7 +32,7 @@ PRUNER = "gAROLg=="  # None, pickled: rungs need none
 
 
 def trained(
-    storage: str, x: float, *, max_steps: int | None = None, min_steps: int = 1, steps: int = 9
+    storage: str, x: float, *, max_steps: int | None = None, min_steps: int | None = 1, steps: int = 9
 ) -> tuple[int, str | None]:
     """Train a trial whose loss is x. Returns its last step, and why it ended there."""
     study = optuna.create_study(storage=storage, study_name="s", load_if_exists=True)
@@ -61,6 +61,14 @@ def test_below_the_first_rung_losses_are_taken_down_and_nobody_is_judged(
     assert trained(storage, 2.0, min_steps=9, steps=20) == (9, PRUNED)
     first, second = optuna.load_study(storage=storage, study_name="s").trials
     assert set(first.intermediate_values) == {1, 3, 9} and set(second.intermediate_values) == {1, 3, 9}
+
+
+def test_as_long_as_no_first_rung_is_found_a_trial_is_judged_a_ninth_of_the_way(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    assert trained(storage, 1.0, min_steps=None, steps=40) == (40, None)
+    assert trained(storage, 2.0, min_steps=None, steps=40) == (3, PRUNED)
+    first, second = optuna.load_study(storage=storage, study_name="s").trials
+    assert set(first.intermediate_values) == {1, 3, 9, 27} and set(second.intermediate_values) == {1, 3}
 
 
 def follow(storage: str) -> None:
@@ -97,7 +105,7 @@ def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, mo
     trained(storage, 0.0)
     study = optuna.load_study(storage=storage, study_name="s")
     trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
     monkeypatch.setenv(ENV_TRIAL, about.as_text())
     monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
     monkeypatch.setenv(ENV_RUN_ID, "the-run")
@@ -130,7 +138,7 @@ def test_it_goes_on_with_a_value_as_good_as_the_sweep_has_said(
     study = optuna.create_study(storage=storage, study_name="s", direction=direction)
     trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
     trial.set_user_attr(NEEDED, needed)
-    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
     monkeypatch.setenv(ENV_TRIAL, about.as_text())
     monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
     monkeypatch.setenv(ENV_RUN_ID, "the-run")
@@ -144,7 +152,7 @@ def test_it_goes_on_with_a_value_as_good_as_the_sweep_has_said(
 def test_a_study_that_is_out_of_reach_stops_no_training(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    about = TrialOf("sqlite:////nowhere/study.db", "s", 1, 0, "loss", PRUNER, asha())
+    about = TrialOf("sqlite:////nowhere/study.db", "s", 1, 0, "loss", PRUNER, asha(min_steps=1))
     monkeypatch.setenv(ENV_TRIAL, about.as_text())
     with training_run(steps=9) as run:
         for _ in run.steps():

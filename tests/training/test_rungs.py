@@ -59,6 +59,27 @@ def test_below_its_first_rung_a_trial_is_not_judged(least: int, reduction: int, 
     assert rungs.highest(trial, dict.fromkeys(below, 1.0)) is None
 
 
+@pytest.mark.parametrize(
+    ("rungs", "steps", "levels"),
+    [
+        (asha(), 81, [9, 27]),
+        (asha(), 100, [9, 27, 81]),
+        (asha(), 3, []),
+        (asha(reduction=2), 80, [20, 40]),
+        (asha(max_steps=30), 81, [3, 9, 27]),
+        (asha(max_steps=30), None, [3, 9, 27]),
+        (asha(min_steps=2, max_steps=30), 81, [2, 6, 18]),
+        (asha(brackets=2, max_steps=30), 81, [1, 3, 9, 27]),
+    ],
+)
+def test_until_a_first_rung_is_found_the_higher_of_two_steps_is(rungs: Rungs, steps: int, levels: list[int]) -> None:
+    assert rungs.judging(steps).ahead(0, 0, steps or 30)[:-1] == levels
+
+
+def test_a_training_of_unknown_length_has_its_first_rung_at_its_first_step() -> None:
+    assert asha().judging(None).min_steps == 1
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 def test_as_many_go_on_as_are_meant_to(losses: list[float]) -> None:
     reached = at(1, *losses)
