@@ -74,7 +74,7 @@ def found_by(rungs: Rungs, trials: Sequence[FrozenTrial], steps: int, *, maximiz
     if all(value > 0 for pair in pairs for value in pair if isfinite(value)):  # a loss
         pairs = [(log(begin), log(end)) if isfinite(begin) and isfinite(end) else (inf, inf) for begin, end in pairs]
     further = log(last / high) / log(rungs.reduction)
-    # Whoever has diverged is last by both.
+    # A trial that has diverged ranks last at both steps.
     early = [begin if isfinite(begin) else inf for begin, _ in pairs]
     continued = [end + further * (end - begin) if isfinite(end - begin) else inf for begin, end in pairs]
     if len(set(early)) == 1 or len(set(continued)) == 1:

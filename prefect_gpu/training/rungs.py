@@ -5,9 +5,8 @@ each rung, and is promoted to the next one as soon as it is among the best 1/η 
 that is among them when it gets there does not stop at all. Several brackets, whose first rungs lie higher and higher,
 are asynchronous Hyperband.
 
-Nobody need know at which step losses begin to tell something: a sweep finds its first rung by itself
-(:mod:`prefect_gpu.sweeps.first_rung`). Its first trials are judged from the higher of two rungs on, and what they
-report at the lower one says which of the two it is to be.
+A sweep finds its first rung by itself (:mod:`prefect_gpu.sweeps.first_rung`). Its first trials are judged from the
+higher of two steps on. What they report at the lower one says which of the two it is to be.
 
 Pure: values of trials in, decisions out. A trial asks here when it reaches a rung, the sweep when a device is free.
 """
@@ -44,7 +43,7 @@ class Rungs:
         """The lower of the two steps of which the first rung is found: three reductions below a training's end.
 
         Args:
-            steps: Of a training; None: nobody knows.
+            steps: Of a training; None: unknown.
 
         Example:
             >>> asha().lowest(steps=100)
@@ -57,7 +56,7 @@ class Rungs:
         """These, with a first rung: as long as none has been found, the higher of the two steps.
 
         Args:
-            steps: Of a training; None: nobody knows. Then it is the first step.
+            steps: Of a training; None: unknown. The first rung is the first step then.
 
         Example:
             >>> asha().judging(steps=100).min_steps

@@ -8,15 +8,17 @@ import pytest
 
 from tests.benchmarks.quick import quick
 
+_TRAININGS = 2  # of --quick
+
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_runs_that_wait_and_train_cost_few_writes() -> None:
     told = quick("waiting")
-    counted = {claim["name"]: claim for claim in told["claims"] if "writes" in claim["name"] or "log" in claim["name"]}
-    assert len(counted) == 2
-    asked = json.dumps([counted, told["sqlite"]["requests_of_trainings"]], indent=1)  # in full
-    for name, claim in counted.items():
-        # A busy machine stretches a training of 5 s, and its progress is written every 2 s.
-        assert claim["holds"] or ("writes" in name and claim["value"] <= 30.0), asked
+    writes, log = (claim for claim in told["claims"] if "writes" in claim["name"] or "log" in claim["name"])
+    requests = told["sqlite"]["requests_of_trainings"]
+    # The longer a busy machine takes for a training, the more often its progress is brought up to date.
+    updates = requests["worker"].get("PATCH /artifacts/ID", 0) / _TRAININGS
+    assert writes["value"] - updates <= 20.0, json.dumps(requests, indent=1)  # all of it: pytest shortens objects
+    assert log["holds"], log
     assert told["sqlite"]["idle"]["waiting"] > 200, "the copies were taken in"
