@@ -224,12 +224,15 @@ class PrefectHost:
         if prepared is not None:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(prepared.begun.wait(), _ANNOUNCED_AFTER_S)
+        with suppress(httpx.HTTPError, ObjectNotFound):
+            await self.asking.persist(lambda: self._write_place(run, pid))
+
+    async def _write_place(self, run: Launch, pid: int | str) -> None:
         if self.controller.runs.get(run.run_id, run) is not run:
             return  # a later try of it is on its way
-        with suppress(httpx.HTTPError, ObjectNotFound):
-            async with self.lane.reserved():
-                await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
-                await self._client.update_flow_run_labels(UUID(run.run_id), self._events.labels)
+        async with self.lane.reserved():
+            await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
+            await self._client.update_flow_run_labels(UUID(run.run_id), self._events.labels)
 
     async def unlaunched(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """See :class:`Host`."""

@@ -129,6 +129,14 @@ class LivePool:
             logs = "\n".join(worker.output[-3000:] for worker in self.workers)
             raise AssertionError(f"{error}; its states: {await self.names(run_id)}\n{logs}") from None
 
+    async def place(self, run_id: UUID) -> str:
+        """What Prefect calls the run's process, once it is told: a short run may end before that."""
+
+        async def told() -> str | None:
+            return (await self.read(run_id)).infrastructure_pid
+
+        return str(await eventually(told, f"the infrastructure_pid of run {run_id}"))
+
     async def until_one(self, run_ids: Sequence[UUID], *names: str) -> UUID:
         """Wait until any of the runs has a state with one of the names, and say which.
 

@@ -143,7 +143,7 @@ async def test_infrastructure_is_killed_where_it_is_ours_and_else_it_is_said_why
     other = pool.start_worker(virtual_devices="1", state_dir=tmp_path / "other", **COLD)
     theirs = await pool.submit("train", hold=str(tmp_path / "never"))
     await pool.until_noted(theirs)
-    their_pid = await pid_of(pool, theirs)
+    their_pid = await pool.place(theirs)
     async with serving_here(pool, tmp_path / "here", monkeypatch) as worker:
         work_pool = await pool.client.read_work_pool(pool.name)
 
@@ -169,7 +169,7 @@ async def test_infrastructure_is_killed_where_it_is_ours_and_else_it_is_said_why
 
         ours = await pool.submit("stubborn", hold=str(tmp_path / "never"))
         await pool.until_noted(ours)
-        our_pid = await pid_of(pool, ours)
+        our_pid = await pool.place(ours)
         with pytest.raises(InfrastructureNotFound, match="is not running"):
             await kill(our_pid, theirs)  # a number that is another run's by now
         assert psutil.pid_exists(number(our_pid)) and psutil.pid_exists(number(their_pid))
@@ -183,15 +183,6 @@ async def test_infrastructure_is_killed_where_it_is_ours_and_else_it_is_said_why
     await pool.cancel(theirs)
     pool.start_worker(virtual_devices="1", state_dir=tmp_path / "other", **COLD)
     await pool.until(theirs, "Cancelled")
-
-
-async def pid_of(pool: LivePool, run_id: UUID) -> str:
-    """What Prefect calls the run's process."""
-
-    async def known() -> str | None:
-        return (await pool.read(run_id)).infrastructure_pid
-
-    return str(await eventually(known, f"the pid of {run_id}"))
 
 
 def number(infrastructure_pid: str) -> int:

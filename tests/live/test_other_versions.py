@@ -31,8 +31,7 @@ async def test_a_run_outlives_an_upgrade_and_a_rollback_and_is_heard(pool: LiveP
     go = pool.folder / "go"
     run = await pool.submit(hold=str(go))
     await pool.until(run, "Training")
-    pid = (await pool.read(run)).infrastructure_pid
-    assert pid is not None
+    pid = await pool.place(run)
     variables = environment(int(pid.rpartition(":")[2]))
     assert (f"PYTHONPATH={before}".encode() in variables) == (way == "upgrade"), "it is of its worker's version"
     worker.kill()

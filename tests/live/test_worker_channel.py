@@ -68,11 +68,7 @@ async def test_a_cancellation_that_takes_too_long_for_prefect_is_ended_by_its_cl
     worker = strict.start_worker(virtual_devices="1", cancel_grace_seconds="3600", **COLD)
     run_id = await strict.submit("stubborn", hold=str(tmp_path / "never"))
     await strict.until_noted(run_id)
-
-    async def has_pid() -> bool:
-        return bool((await strict.read(run_id)).infrastructure_pid)
-
-    await eventually(has_pid, "the pid, which the message names")
+    await strict.place(run_id)  # the message names it
     await strict.cancel(run_id)
     state = await strict.until(run_id, "Cancelled")
     assert "timed out" in (state.message or "")

@@ -16,9 +16,8 @@ async def test_a_training_runs_in_a_container_and_the_next_one_takes_one_that_wa
     first = await swarm.submit("train", steps=5)
     state = await swarm.until(first)
     assert state.is_completed(), state
-    run = await swarm.read(first)
     names = [node.name for node in swarm.lab.nodes]
-    node, container = str(run.infrastructure_pid).split(":")
+    node, container = (await swarm.place(first)).split(":")
     assert node in names and len(container) == 12
 
     async def logged() -> bool:

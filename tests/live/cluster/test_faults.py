@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -43,13 +44,9 @@ async def trains(trace: Path, steps: int = 20) -> None:
     await eventually(far_enough, f"{steps} steps of {trace}")
 
 
-async def node_of(swarm: ClusterPool, run_id: object) -> LabNode:
+async def node_of(swarm: ClusterPool, run_id: UUID) -> LabNode:
     """The node that a run is on."""
-
-    async def known() -> str | None:
-        return (await swarm.read(run_id)).infrastructure_pid  # type: ignore[arg-type]
-
-    name = str(await eventually(known, "the run's place")).split(":")[0]
+    name = (await swarm.place(run_id)).split(":")[0]
     return next(node for node in swarm.lab.nodes if node.name == name)
 
 
@@ -77,9 +74,9 @@ async def test_a_run_whose_container_is_killed_is_tried_again(swarm: ClusterPool
     swarm.start_worker(**COLD)
     run_id = await swarm.submit("carries_on", trace=str(trace), steps=STEPS, hurry=str(swarm.folder / HURRY))
     await trains(trace)
-    node, pid = await node_of(swarm, run_id), (await swarm.read(run_id)).infrastructure_pid
+    node, pid = await node_of(swarm, run_id), await swarm.place(run_id)
     client = Endpoint(node.url).connect()
-    client.api.kill(str(pid).split(":")[1])
+    client.api.kill(pid.split(":")[1])
     client.close()
     (swarm.folder / HURRY).touch()
     assert (await swarm.until(run_id)).is_completed()

@@ -48,7 +48,7 @@ class SlurmPool(LivePool):
 
     async def node(self, run_id: UUID) -> str:
         """The machine that a run was on: which node of the cluster."""
-        return str((await self.read(run_id)).infrastructure_pid).partition(".")[0]
+        return (await self.place(run_id)).partition(".")[0]
 
     def given_back(self) -> bool:
         """Whether Slurm has no job of anybody's."""

@@ -50,7 +50,7 @@ async def test_each_run_has_a_job_of_its_own_where_the_site_wants_it_so(slurm_po
     for run_id in runs:
         state = await slurm_pool.until(run_id)
         assert state.is_completed(), state
-    jobs = {str((await slurm_pool.read(run_id)).infrastructure_pid).partition(":")[0] for run_id in runs}
+    jobs = {(await slurm_pool.place(run_id)).partition(":")[0] for run_id in runs}
     assert len(jobs) == len(runs), jobs
 
 
