@@ -1,14 +1,19 @@
-"""What a run's state is called, while the run ends."""
+"""What a run's state is called while the run ends, and when its page is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Running
 
+from prefect_gpu.runtime.clock import CLOCK
+from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.runtime.launch import WAITING
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.display import RunDisplay
 from prefect_gpu.worker.lane import Lane
@@ -43,3 +48,47 @@ async def test_a_run_that_ends_while_it_is_renamed_completes_once() -> None:
     await display.leave()
     assert [state.name for state in prefect.states] == ["Pending", "Running", "Completed"]
     assert prefect.run.empirical_policy.resuming is False, "it would count as resumed the next time"
+
+
+class Page:
+    """Stands where a run's artifacts are written.
+
+    Attributes:
+        finals: Of each time that it was written, whether that was the last one.
+    """
+
+    def __init__(self) -> None:
+        self.finals: list[bool] = []
+
+    async def show(self, *, final: bool = False, measured: Mapping[str, float] | None = None) -> float:
+        """See :class:`~prefect_gpu.worker.artifacts.RunArtifacts`."""
+        self.finals.append(final)
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("since", "ago_s", "finals"),
+    [
+        (protocol.TRAINING, 0.0, [True]),
+        (protocol.TRAINING, 10.0, [False, True]),
+        (WAITING, 10.0, [True]),
+        (WAITING, 60.0, [False, True]),
+    ],
+    ids=["over in seconds", "trains", "waits a moment", "waits long"],
+)
+async def test_a_run_that_is_over_in_seconds_has_its_page_written_once(
+    since: str, ago_s: float, finals: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, prefect = Page(), OneRun(Running())
+    monkeypatch.setattr("prefect_gpu.worker.display._SETTLED_AFTER_S", 0.05)
+    monkeypatch.setattr("prefect_gpu.worker.display.RunArtifacts", lambda *about, **more: page)
+    run = prefect.launch()
+    run.phase = protocol.PREPARING if since == WAITING else since
+    run.record.times |= {"launched": CLOCK() - 100.0, since: CLOCK() - ago_s}
+    estimates: Any = SimpleNamespace(drift=lambda run_id: None)
+    display = RunDisplay(cast(Any, prefect), run, estimates, print, Lane(), LOGGER)
+    display.wake()
+    await until(lambda: prefect.shown[1] == ("Prepared" if since == WAITING else "Training"))
+    await until(lambda: len(page.finals) == len(finals) - 1)
+    await display.close(ExitReport(0), [])
+    assert page.finals == finals
