@@ -56,12 +56,12 @@ def _trace(path: str, limit: int) -> tuple[TraceJob, ...]:
 
 def _ef_cluster07(profile: str) -> None:
     """The first jobs of a cluster's real arrivals, on far fewer nodes than it had, so that they have to wait."""
-    jobs = from_trace.select(_trace("derived/ef_cluster07_muri_format.csv", 400), 32).jobs
+    jobs = from_trace.select(_trace("derived/ef_cluster07_muri_format.csv", 200), 32).jobs
     from_trace.simulate(jobs, profile, nodes=4, gpus_per_node=8, restart_cost_s=30.0)
 
 
 def _muri_trace3(profile: str) -> None:
-    jobs = _trace("Rivendile-Muri/trace-data/trace3.csv", 300)
+    jobs = _trace("Rivendile-Muri/trace-data/trace3.csv", 150)
     from_trace.simulate(jobs, profile, nodes=8, gpus_per_node=8, world="muri", sharing=profile == "adaptive")
 
 
@@ -71,7 +71,7 @@ def _measured() -> ContentionTable:
 
 
 def _deepshare_trace0(profile: str) -> None:
-    jobs = _trace("gajagajago-deepshare/traces/simulate/trace0", 200)
+    jobs = _trace("gajagajago-deepshare/traces/simulate/trace0", 100)
     DeepShareWorld(jobs, _measured(), profile, flaw=False).run()
 
 
@@ -89,13 +89,13 @@ def _liquid(profile: str) -> None:
 def _mixes(profile: str) -> None:
     """DeepShare's jobs where stopping has its price, and those of its profiles that can be told know the contention."""
     truth = mixes.Truth()
-    mixes.run(mixes.draw(1), truth.profile(profile, spread=True), truth)
+    mixes.run(mixes.draw(1, 192), truth.profile(profile, spread=True), truth)
 
 
 def _coda(profile: str) -> None:
     World(
-        coda.cluster()[:12],
-        islice(coda.jobs(0.3, 1), 400),
+        coda.cluster()[:6],
+        islice(coda.jobs(0.3, 1), 200, 320),  # with one that floods the memory of its node, which is what is eliminated
         without_patience(of_owners(profile)),
         physics=Slowdowns(Cores(), MemoryBandwidth()),
         report_s=coda.STEP_S,
@@ -104,7 +104,7 @@ def _coda(profile: str) -> None:
 
 
 def _deepshare(profile: str) -> None:
-    DeepShareWorld(contended.draw(0, 96), contended.predicted_table(), profile, flaw=False).run()
+    DeepShareWorld(contended.draw(0, 48), contended.predicted_table(), profile, flaw=False).run()
 
 
 # -- random events ----------------------------------------------------------------------------------------------------
