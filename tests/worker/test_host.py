@@ -1,4 +1,4 @@
-"""What the worker writes of a launch does not stand in the way of the flow's first line."""
+"""What the worker writes of a launch does not stand in the way of the flow's first line, and is not lost."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
+
 from prefect_gpu.training import protocol
 from prefect_gpu.worker.host import PrefectHost, _Prepared
 from prefect_gpu.worker.lane import Lane
 from tests.runtime.launches import launched
+from tests.worker.prefect_stand_in import asking
 
 
-async def test_a_launch_is_written_down_once_the_flow_has_begun() -> None:
+async def test_a_launch_is_written_down_once_the_flow_has_begun_and_prefect_answers() -> None:
     written: list[str] = []
+    away = [httpx.ReadTimeout("Prefect does not answer")]
 
     async def update_flow_run(_: object, infrastructure_pid: str) -> None:
+        if away:
+            raise away.pop()
         written.append(infrastructure_pid)
 
     async def labels(_: object, __: object) -> None:
@@ -27,7 +33,7 @@ async def test_a_launch_is_written_down_once_the_flow_has_begun() -> None:
     host.intake = SimpleNamespace(flow_run=lambda _: None)
     host.controller = SimpleNamespace(runs={run.run_id: run})
     host.lane, host._client = Lane(), SimpleNamespace(update_flow_run=update_flow_run, update_flow_run_labels=labels)
-    host._events = SimpleNamespace(labels={})
+    host._events, host.asking = SimpleNamespace(labels={}), asking(host._client)
     host._host_prefix, host._show = "here:", lambda _: SimpleNamespace(wake=lambda: None)
     announcing = asyncio.create_task(host._announce(run, 7))
     for _ in range(20):
