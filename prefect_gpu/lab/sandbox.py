@@ -101,7 +101,7 @@ class Process:
         """Everything it has printed so far."""
         return self.log.read_text(errors="replace")
 
-    def wait_for_output(self, text: str, *, timeout_s: float = 120.0) -> None:
+    def wait_for_output(self, text: str, *, timeout_s: float = 300.0) -> None:
         """Wait until it has printed something.
 
         Raises:

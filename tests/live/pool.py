@@ -31,7 +31,7 @@ FLOWS = Path(__file__).with_name("trainings.py")
 ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
 # For a worker whose runs all begin before an interpreter could be warm: it would be warmed for nobody.
 COLD = {"warm_start": "false"}
-DEADLINE_S = 120.0  # against hanging for ever; nothing is asserted on time
+DEADLINE_S = 300.0  # against hanging for ever, nothing is asserted on time: Prefect can lock SQLite for minutes
 
 
 class LivePool:
