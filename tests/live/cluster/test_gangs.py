@@ -9,7 +9,7 @@ import pytest
 
 from prefect_gpu.runtime.drivers.docker import Endpoint
 from tests.live.cluster.pool import ClusterPool
-from tests.live.pool import COLD, DEADLINE_S, eventually
+from tests.live.pool import COLD, eventually
 from tests.live.test_page import told
 
 pytestmark = [pytest.mark.needs("pytorch"), pytest.mark.timeout(900)]
@@ -37,7 +37,7 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     async def trains() -> bool:
         return "training" in swarm.record(run_id).get("times", {})
 
-    await eventually(trains, "the gang's training", DEADLINE_S)
+    await eventually(trains, "the gang's training")
     places = instances(swarm)
     assert len(places) == 3 and len({node for node, _ in places}) > 1
     page = await told(swarm)
@@ -50,7 +50,7 @@ async def test_a_gang_trains_across_nodes_and_survives_the_loss_of_an_instance(
     client.api.kill(container)
     client.close()
     # Instance 0, which is stopped with the others, may say itself that it has crashed, before it is tried again.
-    await swarm.until(run_id, "Completed", deadline_s=DEADLINE_S)
+    await swarm.until(run_id, "Completed")
     assert (tmp_path / "model.pt").exists()
     rows = await swarm.rows([run_id], attempts=2)
     assert [row.outcome for row in rows] == ["crashed", "completed"]
