@@ -8,10 +8,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from uuid import UUID
+from weakref import WeakValueDictionary
 
 import httpx
 from prefect.client.orchestration import PrefectClient
 from prefect.exceptions import ObjectNotFound
+from prefect.types import KeyValueLabels
 
 T = TypeVar("T")
 NO_ANSWERS = (httpx.HTTPError, ObjectNotFound, json.JSONDecodeError)
@@ -52,6 +55,7 @@ class Asking:
         self.believed_after_s = believed_after_s
         self.logger = logger
         self.clock = clock
+        self._labelling: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def persist(
         self,
@@ -92,6 +96,19 @@ class Asking:
                 self.logger.debug("Prefect does not answer (%r); asking again", error)
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE_S, pause * 2)
+
+    async def label(self, run_id: str, labels: KeyValueLabels) -> None:
+        """Add labels to a run, once: the caller says what follows if Prefect does not answer.
+
+        Prefect's server reads a run's labels and writes them all. On PostgreSQL two requests at once lose the labels
+        of one, so a worker makes those of a run one after the other.
+
+        Raises:
+            ObjectNotFound: Prefect says that there is no such run.
+            httpx.HTTPError: There is no answer.
+        """
+        async with self._labelling.setdefault(run_id, asyncio.Lock()):
+            await self.client.update_flow_run_labels(UUID(run_id), labels)
 
     def absence(self, pool_id: str = "", what: str = "", believed_after_s: float | None = None) -> Absence:
         """Of something that Prefect may say is not there; the arguments are those of :meth:`persist`."""

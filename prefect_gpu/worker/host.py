@@ -193,7 +193,7 @@ class PrefectHost:
         with self.lane.urgent():
             if self.spans is not None and (label := self.spans.label(run.run_id)):
                 with suppress(httpx.HTTPError, ObjectNotFound):
-                    await self._client.update_flow_run_labels(UUID(run.run_id), label)
+                    await self.asking.label(run.run_id, label)
             return await self._launcher.prepare(run)
 
     async def launched(self, run: Launch) -> None:
@@ -232,7 +232,7 @@ class PrefectHost:
             return  # a later try of it is on its way
         async with self.lane.reserved():
             await self._client.update_flow_run(UUID(run.run_id), infrastructure_pid=self._infrastructure_pid(pid))
-            await self._client.update_flow_run_labels(UUID(run.run_id), self._events.labels)
+            await self.asking.label(run.run_id, self._events.labels)
 
     async def unlaunched(self, run: Launch) -> tuple[Outcome, str, float | None] | None:
         """See :class:`Host`."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.exceptions import Abort, ObjectNotFound
@@ -75,8 +74,7 @@ class Promising:
     async def _promise(self, flow_run: FlowRun, answer: Promise) -> None:
         labels: Any = {PROMISED: answer.probability}
         with suppress(ObjectNotFound):
-            client = self._asking.client
-            await self._asking.persist(lambda: client.update_flow_run_labels(UUID(answer.job), labels))
+            await self._asking.persist(lambda: self._asking.label(answer.job, labels))
         by = self._deadline_of(answer.job)
         when = "" if by is None else f", {in_words(by)},"
         words = f"Its deadline{when} is promised with {answer.probability:.0%}: {answer.reason}."

@@ -10,7 +10,6 @@ import json
 from contextlib import suppress
 from math import isfinite
 from typing import Any
-from uuid import UUID
 
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
@@ -72,7 +71,7 @@ async def keep_what_it_took(asking: Asking, run: Launch, *, ends: bool = False) 
         labels[TOOK] = json.dumps(known[CONSUMED], sort_keys=True)
     if labels:
         with suppress(ObjectNotFound):
-            await asking.persist(lambda: asking.client.update_flow_run_labels(UUID(run.run_id), labels))
+            await asking.persist(lambda: asking.label(run.run_id, labels))
 
 
 def _is_amount(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from benchmarks._host.served import using
 from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.worker import GpuWorker
-from tests.live.pool import LivePool, live_pool, none_left
+from tests.live.pool import FAILED, LivePool, live_pool, none_left
 from tests.live.proxy import Proxy
 
 
@@ -25,12 +25,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep whether a test has failed, for what tidies up behind it."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
 @pytest_asyncio.fixture
 async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
     """A gpu pool without a worker yet. After the test no run's process may be left."""
     async with live_pool(sandbox, tmp_path, request.node.nodeid) as live:
         yield live
-    none_left(sandbox)
+    none_left(sandbox, request.node)
 
 
 @pytest_asyncio.fixture
@@ -59,12 +67,17 @@ def serving(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory, request:
 
 
 @pytest_asyncio.fixture
-async def served(serving: LivePool, tmp_path: Path) -> AsyncIterator[LivePool]:
-    """The module's pool, whose worker must be left as it was found. After the test no run's process may be left."""
+async def served(serving: LivePool, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[LivePool]:
+    """The module's pool, whose worker must be left as it was found. After the test no run's process may be left.
+
+    A test that failed may leave runs that wait: they are cancelled, so that the next test finds the pool empty.
+    """
     sandbox = serving.sandbox
     with using(sandbox):
         async with get_client() as serving.client:
             yield serving
             for held in ("go", "never"):
                 (tmp_path / held).touch()
-    none_left(sandbox)
+            if request.node.stash.get(FAILED, False):
+                await serving.cancel_all()
+    none_left(sandbox, request.node)

@@ -16,8 +16,10 @@ from typing import Any
 from uuid import UUID
 
 import psutil
+import pytest
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Scheduled
 
@@ -31,6 +33,7 @@ FLOWS = Path(__file__).with_name("trainings.py")
 ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
 # For a worker whose runs all begin before an interpreter could be warm: it would be warmed for nobody.
 COLD = {"warm_start": "false"}
+FAILED = pytest.StashKey[bool]()  # of a test, once it has
 DEADLINE_S = 300.0  # against hanging for ever, nothing is asserted on time: Prefect can lock SQLite for minutes
 
 
@@ -188,6 +191,13 @@ class LivePool:
     async def cancel(self, run_id: UUID) -> None:
         await self.client.set_flow_run_state(run_id, Cancelling())
 
+    async def cancel_all(self) -> None:
+        """Cancel every run of the pool that is not over."""
+        mine = WorkPoolFilter(name=WorkPoolFilterName(any_=[self.name]))
+        for run in await self.client.read_flow_runs(work_pool_filter=mine):
+            if run.state is None or not run.state.is_final():
+                await self.cancel(run.id)
+
     def noted(self, word: str = "executed") -> Counter[str]:
         """How often each run has written the word."""
         return Counter(line.split()[1] for line in self.notes.read_text().splitlines() if line.startswith(word + " "))
@@ -199,12 +209,14 @@ class LivePool:
         await eventually(noted, f"{word} by {run_id}", every_s=0.1)  # a look at a file
 
 
-def none_left(sandbox: Sandbox) -> None:
-    """Wait until no run's process is left. Those of a test that failed are ended, so that only that test fails."""
-    with suppress(SandboxError):
-        wait_until(lambda: not sandbox.runs_left(), what="the end of all runs", timeout_s=DEADLINE_S, every_s=0.2)
+def none_left(sandbox: Sandbox, test: pytest.Item) -> None:
+    """Wait until no run's process is left. Those of a test that failed are ended at once: only that test fails."""
+    failed = test.stash.get(FAILED, False)
+    if not failed:
+        with suppress(SandboxError):
+            wait_until(lambda: not sandbox.runs_left(), what="the end of all runs", timeout_s=DEADLINE_S, every_s=0.2)
     left = [_ended_by_force(process) for process in sandbox.runs_left()]
-    assert not left, "\n".join(["Processes of runs are left:", *left])
+    assert failed or not left, "\n".join(["Processes of runs are left:", *left])
 
 
 def _ended_by_force(process: psutil.Process) -> str:

@@ -39,6 +39,11 @@ async def test_a_promise_is_kept_a_refused_run_never_starts_and_a_limit_ends_a_r
     assert "The earliest that could be promised now is 20" in (state.message or ""), state
     kept = await pool.submit("train", job_variables=owners["bob"] | {"deadline": "64s"})
     assert (await pool.until(kept)).is_completed()
+
+    async def promised() -> bool:
+        return "prefect-gpu.promised" in (await pool.read(kept)).labels
+
+    await eventually(promised, "the label of the promise, which a short run need not wait for")
     assert (await pool.read(kept)).labels["prefect-gpu.promised"] == 0.9
     assert len(steps_of(trace)) < STEPS, "it was to be stopped for the promise"
 

@@ -35,7 +35,7 @@ async def strict(impatient: Sandbox, tmp_path: Path, request: pytest.FixtureRequ
     """A pool of its own on that."""
     async with live_pool(impatient, tmp_path, request.node.nodeid, "strict") as live:
         yield live
-    none_left(impatient)
+    none_left(impatient, request.node)
 
 
 async def test_a_worker_beats_and_one_that_is_killed_is_offline_and_its_pool_not_ready(strict: LivePool) -> None:

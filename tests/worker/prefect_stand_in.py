@@ -108,6 +108,12 @@ class OneRun:
         """See Prefect's client."""
         self.run = self.run.model_copy(update=changes)
 
+    async def update_flow_run_labels(self, run_id: UUID, labels: dict[str, Any]) -> None:
+        """See Prefect's client. The server reads all labels and writes them all, and others write in between."""
+        read = dict(self.run.labels or {})
+        await asyncio.sleep(0)
+        self.run = self.run.model_copy(update={"labels": {**read, **labels}})
+
     async def set_flow_run_state(self, run_id: UUID, state: State, force: bool = False) -> OrchestrationResult[Any]:
         """See Prefect's client: HandleFlowTerminalStateTransitions and EnforceCancellingToCancelledTransition."""
         unreachable, self.unreachable = self.unreachable, None

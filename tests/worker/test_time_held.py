@@ -15,17 +15,9 @@ from tests.runtime.launches import launched
 from tests.worker.prefect_stand_in import OneRun, asking
 
 
-class Labelled(OneRun):
-    """With labels, as the server keeps them."""
-
-    async def update_flow_run_labels(self, _: object, labels: dict[str, Any]) -> None:
-        """See Prefect's client."""
-        self.run = self.run.model_copy(update={"labels": {**(self.run.labels or {}), **labels}})
-
-
 @pytest.mark.parametrize("limit_s", [None, 100.0])
 async def test_what_a_run_has_held_so_far_is_kept_with_it_and_forgotten_at_its_end(limit_s: float | None) -> None:
-    prefect = Labelled(Scheduled())
+    prefect = OneRun(Scheduled())
     run = launched(prefect.run_id, request=Request(time_limit_s=limit_s), times={"granted": CLOCK() - 30.0})
     run.record.known["held_s"] = 12.0
     await keep_what_it_took(asking(prefect), run)
@@ -43,7 +35,7 @@ def test_a_label_that_somebody_else_has_written_is_no_time(label: object) -> Non
 
 
 async def test_what_a_run_took_is_kept_while_it_waits_and_forgotten_at_its_end() -> None:
-    prefect, taken = Labelled(Scheduled()), {"device_s": 12.5, "energy_j": 300.0, "energy_from": "gpu", "cost": 0.01}
+    prefect, taken = OneRun(Scheduled()), {"device_s": 12.5, "energy_j": 300.0, "energy_from": "gpu", "cost": 0.01}
     first = launched(prefect.run_id)
     first.record.known[CONSUMED] = {**taken, "unpriced": True}
     assert taken_before(prefect.as_read()) == {}
