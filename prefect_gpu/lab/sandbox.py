@@ -24,6 +24,7 @@ import psutil
 from prefect_gpu.lab.migrated import DATABASE, MigratedDatabase
 
 _PREFECT = [sys.executable, "-m", "prefect"]
+_SERVER = [sys.executable, "-m", "prefect_gpu.lab.prefect_server", "server", "start"]
 _ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 
 
@@ -212,9 +213,7 @@ class Sandbox:
         migrated = MigratedDatabase() if self._has_no_database() else None
         if migrated is not None and migrated.put(self.home):
             migrated = None
-        self._server = self.start(
-            [*_PREFECT, "server", "start", "--host", self._host, "--port", str(self.port)], "server"
-        )
+        self._server = self.start([*_SERVER, "--host", self._host, "--port", str(self.port)], "server")
         server = self._server
         if meanwhile is not None:
             meanwhile()
