@@ -22,21 +22,21 @@ _EXPECTED = re.compile(
 HALF_A_DAY_S = 43200.0
 
 
-async def until_expected(pool: LivePool, run_id: UUID, later_than: str | None = None) -> tuple[str, str]:
-    """(start, end) as the run's newest message tells them, once it does; a later start than that, if one is given."""
+async def until_expected(pool: LivePool, *run_ids: UUID, later_than: str | None = None) -> tuple[str, str]:
+    """(start, end) as one run's newest message tells them, once it does; a later start than that, if one is given."""
 
     async def found() -> tuple[str, str] | None:
-        state = (await pool.read(run_id)).state
-        match = _EXPECTED.search((state and state.message) or "")
-        if match is None or (later_than is not None and not 1 <= seconds_from(later_than, match[1]) < HALF_A_DAY_S):
-            return None
-        return match[1], match[2]
+        for run in await pool.read_all(run_ids):
+            match = _EXPECTED.search((run.state and run.state.message) or "")
+            if match and (later_than is None or 1 <= seconds_from(later_than, match[1]) < HALF_A_DAY_S):
+                return match[1], match[2]
+        return None
 
     try:
-        times: tuple[str, str] = await eventually(found, f"an expected start of {run_id}")
+        times: tuple[str, str] = await eventually(found, f"an expected start of one of {run_ids}")
     except AssertionError as error:
-        said = [state.message for state in await pool.history(run_id)]
-        raise AssertionError(f"{error}; it says {said}\n{pool.workers[-1].output}") from None
+        said = [[state.message for state in await pool.history(run_id)] for run_id in run_ids]
+        raise AssertionError(f"{error}; they say {said}\n{pool.workers[-1].output}") from None
     return times
 
 

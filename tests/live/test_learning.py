@@ -17,7 +17,7 @@ from prefect.client.schemas.filters import (
 
 from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
-from tests.live.test_expected import even, seconds_from, until_expected, until_prepared
+from tests.live.test_expected import even, seconds_from, until_expected
 
 _END = re.compile(r"Now expected to end at \*\*(?:\S{10} )?(\d\d:\d\d(?::\d\d)?)\*\*")
 _HALF_A_DAY_S = 43200.0
@@ -62,24 +62,22 @@ async def test_what_finished_runs_needed_is_expected_shown_and_corrected(pool: L
     worker.wait_for_output("Learned from 6 finished runs of 1 program")
 
     # Many times slower than they were, and no parameter says so. It must not end before it has been looked at.
-    pace.write_text("2.5")
+    pace.write_text("5.0")
     run_id = await pool.submit("paced", pace=str(pace), steps=35)
     await pool.until_noted(run_id)
     later = [await pool.submit("paced", pace=str(pace), steps=35) for _ in range(2)]
-    ahead, _ = await until_prepared(pool, *later)
-    [behind] = [each for each in later if each != ahead]
     await until_logged(pool, run_id, "Expected: training ")
     first_end = await until_end(pool, run_id)
-    start, end = await until_expected(pool, behind)
+    start, end = await until_expected(pool, *later)  # the other one may be prepared already
     assert 1 <= seconds_from(start, end) < 60, "it is expected to take about as long as those before"
 
-    pace.write_text("8.0")  # slower still
+    pace.write_text("12.0")  # slower still
     await until_end(pool, run_id, later_than=first_end)
     await until_logged(pool, run_id, "times as long per step as expected from 6 finished runs of paced")
     assert "Estimated from 6 finished runs of paced." in await page(pool, "paced-estimate", run_id)
 
     pace.write_text("0.0")
-    for each in (run_id, ahead, behind):
+    for each in (run_id, *later):
         await pool.until(each, "Completed")
     [row] = await pool.rows([run_id])
     assert row.estimate["from_runs"] == 6 and row.trained_s is not None

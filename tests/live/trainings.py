@@ -248,7 +248,7 @@ def watches_its_cores(path: str, hold: str) -> None:
 
 @flow
 def paced(pace: str, steps: int, trace: str = "") -> None:
-    """Trains at the pace that stands in a file, in seconds per step; it is read anew in each of them.
+    """Trains at the pace that stands in a file, in seconds per step; it is read anew again and again.
 
     With `trace`, each step adds a line to that file.
     """
@@ -256,7 +256,9 @@ def paced(pace: str, steps: int, trace: str = "") -> None:
     with training_run(steps=steps) as run:
         run.ready()
         for _ in run.steps():
-            time.sleep(float(Path(pace).read_text() or 0))
+            begun = time.monotonic()
+            while (left_s := begun + float(Path(pace).read_text() or 0) - time.monotonic()) > 0:
+                time.sleep(min(left_s, 0.1))
             if trace:
                 with open(trace, "a") as steps_done:
                     steps_done.write("step\n")
