@@ -34,7 +34,7 @@ ALL = {"gpus": 2}  # all devices of the worker that the tests of a module share
 # For a worker whose runs all begin before an interpreter could be warm: it would be warmed for nobody.
 COLD = {"warm_start": "false"}
 FAILED = pytest.StashKey[bool]()  # of a test, once it has
-DEADLINE_S = 300.0  # against hanging for ever, nothing is asserted on time: Prefect can lock SQLite for minutes
+DEADLINE_S = 300.0  # against hanging for ever on however busy a machine; nothing is asserted on time
 
 
 class LivePool:
