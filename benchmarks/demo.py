@@ -1,6 +1,6 @@
 """How soon does the demo train, and how long does it take?
 
-A bare `prefect server start` on a migrated database, with nothing beside it, until it answers; then the demo, from the
+A bare Prefect server on a migrated database, with nothing beside it, until it answers; then the demo, from the
 start of its command until its first training begins, and until it has ended. Several such pairs. The very first server
 is not measured: its database may have to be migrated. Neither is the installation of the environment.
 

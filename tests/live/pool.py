@@ -210,13 +210,15 @@ class LivePool:
 
 
 def none_left(sandbox: Sandbox, test: pytest.Item) -> None:
-    """Wait until no run's process is left. Those of a test that failed are ended at once: only that test fails."""
-    failed = test.stash.get(FAILED, False)
-    if not failed:
+    """Wait until no run's process is left. Those of a test that failed are ended at once, so that only that test fails.
+
+    Either way it is said what was left, and where it stood.
+    """
+    if not test.stash.get(FAILED, False):
         with suppress(SandboxError):
             wait_until(lambda: not sandbox.runs_left(), what="the end of all runs", timeout_s=DEADLINE_S, every_s=0.2)
     left = [_ended_by_force(process) for process in sandbox.runs_left()]
-    assert failed or not left, "\n".join(["Processes of runs are left:", *left])
+    assert not left, "\n".join(["Processes of runs are left:", *left])
 
 
 def _ended_by_force(process: psutil.Process) -> str:
