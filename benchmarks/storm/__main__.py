@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -67,8 +68,6 @@ async def storm(sandbox: Sandbox, folder: Path, acts: list[Act], seconds: float,
                     raise error
             await world.proxy.heal()
             world.set_clock(0.0)
-            if not world.living():
-                world.start_worker()
             leaked = await _calm(world)
             verdict = await judge(world)
             verdict.leaked += leaked
@@ -93,21 +92,32 @@ async def _keep_submitting(world: World) -> None:
 
 async def _calm(world: World) -> list[str]:
     """Wait until all are over; then a run gets all devices. Says what is wrong with them."""
-    for _ in range(int(_CALM_S / _LOOK_S)):
-        if not await world.open():
-            break
-        await asyncio.sleep(_LOOK_S)
+    await _served_until(world, _CALM_S, None)
     parameters = {"folder": str(world.folder), "steps": 1, "step_s": 0.0}
     run = await world.client.create_flow_run_from_deployment(
         world.deployment, parameters=parameters, job_variables={"gpus": DEVICES, "exclusive": True}
     )
     world.runs[run.id] = Submitted(run.id, 1)
-    for _ in range(int(_ALL_S / _LOOK_S)):
-        if run.id not in await world.open():
-            return []
-        await asyncio.sleep(_LOOK_S)
+    if await _served_until(world, _ALL_S, run.id):
+        return []
     state = (await world.client.read_flow_run(run.id)).state
     return [f"a run that needs all devices is {state.name if state else None}: {state.message if state else None}"]
+
+
+async def _served_until(world: World, patience_s: float, run: UUID | None) -> bool:
+    """Whether a run is over in time; all runs if none is named.
+
+    Prefect's command ends if it is told at its start that there is no such pool. A worker that began in the storm may
+    still be about to do so; as with a supervisor, another one is started then.
+    """
+    for _ in range(int(patience_s / _LOOK_S)):
+        left = await world.open()
+        if not left or (run is not None and run not in left):
+            return True
+        if not world.living():
+            world.start_worker()
+        await asyncio.sleep(_LOOK_S)
+    return False
 
 
 def play(acts: list[Act], seconds: float, seed: int) -> dict[str, Any]:
