@@ -22,6 +22,7 @@
 #                 once, and `guests`, who have two together. `accounting-stop` and `accounting-start` take slurmdbd away
 #                 and bring it back.
 #   MEMORY=1      Slurm counts main memory, and ends jobs that take more of it than they have asked for.
+#   MEMORY=kernel The kernel does: it kills a process of such a job (this machine must have control groups).
 #   REST=1        slurmrestd (packages: slurmrestd slurm-wlm-jwt-plugin) on the socket run/rest.socket of the folder, and
 #                 for those who have a token (`scontrol token`) on port PORT + 1000 of the address that the nodes reach.
 #
@@ -104,8 +105,6 @@ SlurmdPidFile=$folder/run/slurmd-%n.pid
 SlurmctldLogFile=$folder/log/slurmctld.log
 SlurmdLogFile=$folder/log/slurmd-%n.log
 SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
 JobCompType=jobcomp/filetxt
 JobCompLoc=$folder/log/jobs.txt
 SelectType=select/cons_tres
@@ -123,14 +122,24 @@ MinJobAge=60
 GresTypes=gpu
 END
     ((racks > 0)) && echo "TopologyPlugin=topology/tree"
-    if ((memory)); then # it looks each second, and counts what processes share once
+    if [[ $memory == kernel ]]; then
+      echo "ProctrackType=proctrack/cgroup"
+      echo "TaskPlugin=task/cgroup"
+    else
+      echo "ProctrackType=proctrack/linuxproc"
+      echo "TaskPlugin=task/none"
+    fi
+    if [[ $memory != 0 ]]; then
       echo "SelectTypeParameters=CR_Core_Memory"
       echo "DefMemPerNode=2048"
+    else
+      echo "SelectTypeParameters=CR_Core"
+    fi
+    if [[ $memory == 1 ]]; then # it looks each second, and counts what processes share once
       echo "JobAcctGatherType=jobacct_gather/linux"
       echo "JobAcctGatherParams=OverMemoryKill,UsePss"
       echo "JobAcctGatherFrequency=task=1"
     else
-      echo "SelectTypeParameters=CR_Core"
       echo "JobAcctGatherType=jobacct_gather/none"
     fi
     if ((accounting)); then
@@ -155,6 +164,7 @@ END
       "DefaultTime=$minutes State=UP"
     echo "PartitionName=urgent Nodes=$prefix[1-$nodes] PriorityTier=2 MaxTime=$minutes DefaultTime=$minutes State=UP"
   } >"$folder/slurm.conf"
+  [[ $memory == kernel ]] && echo "ConstrainRAMSpace=yes" >"$folder/cgroup.conf"
   if ((racks > 0)); then
     local rack first last
     for rack in $(seq "$racks"); do

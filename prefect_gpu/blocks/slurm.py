@@ -276,17 +276,6 @@ class GpuSlurm(StrictBlock):
             )
         return self
 
-    @model_validator(mode="after")
-    def _sent_to_one_part(self) -> GpuSlurm:
-        for shape in self.shapes:
-            if shape.more_nodes and not self.shared_folder:
-                raise ValueError(
-                    f"more_nodes of shape {shape.name}: without a shared folder, nodes are sent what they need by the "
-                    "script of their job, which only the first nodes of a heterogeneous job have: leave out "
-                    "more_nodes, or shared_folder: false"
-                )
-        return self
-
     @field_validator("rest")
     @classmethod
     def _valid_rest(cls, value: str | None) -> str | None:

@@ -134,7 +134,13 @@ class SlurmLab:
 
 @contextlib.contextmanager
 def started(
-    nodes: int = 3, gpus: int = 2, number: int = 0, racks: int = 0, *, services: bool = False
+    nodes: int = 3,
+    gpus: int = 2,
+    number: int = 0,
+    racks: int = 0,
+    *,
+    services: bool = False,
+    kernel_memory: bool = False,
 ) -> Iterator[SlurmLab]:
     """Start the cluster, and stop it at the end with all that runs in it.
 
@@ -144,11 +150,13 @@ def started(
         number: Several at once on one machine need several numbers.
         racks: In how many racks its ``topology.conf`` says that they stand, ``rack1`` and so on, in order; 0: in none.
         services: Whether it has accounting, ends jobs that take too much main memory, and is served by slurmrestd.
+        kernel_memory: Whether the kernel kills a process of a job that takes too much main memory.
     """
     prefix, subnet = f"pgs{number}n", f"10.78.{number}"
     environ = {"PREFIX": prefix, "SUBNET": subnet, "NODES": str(nodes), "GPUS": str(gpus), "RACKS": str(racks)}
     environ["PORT"] = str(6820 + 2 * number)
     environ |= dict.fromkeys(("ACCOUNTING", "MEMORY", "REST"), str(int(services)))
+    environ |= {"MEMORY": "kernel"} if kernel_memory else {}
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-slurm-{os.getpid()}-{number}"
     lab = SlurmLab(folder, f"{subnet}.1", tuple(f"{prefix}{one}" for one in range(1, nodes + 1)), environ)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from prefect_gpu.runtime.drivers.base import ExitReport
+from prefect_gpu.units import format_bytes
 
 _SIGNALS = {
     signal.SIGKILL: (
@@ -73,6 +74,12 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
         if any(text in line for line in tail):
             todo = hint
             break
+    if killed_for_memory(report):
+        reached = f" Its largest one had reached {format_bytes(report.max_rss_bytes)}." if report.max_rss_bytes else ""
+        todo = (
+            "The kernel killed a process of the run because main memory ran out: the machine's, or what its service, "
+            f"container or allocation may use.{reached} Lower the batch size, load less data at once, or give it more."
+        )
     if report.cause:  # the driver knows better than the code tells
         what, todo = (report.cause, "") if code is None else (what, report.cause)
     parts = [what, todo]
@@ -91,17 +98,34 @@ _OUT_OF_MEMORY = (
 )
 
 
-def ran_out_of_memory(report: ExitReport, message: str = "") -> bool:
-    """Whether a run that failed says that memory ran out, of a device or of the machine.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, None)  # None: with its supervisor
+_CHILD_KILLED = "killed by signal: Killed"  # PyTorch, of a process that loads data
 
-    A process that was killed without a word may have been, but that is a suspicion: it is not counted.
+
+def ran_out_of_memory(report: ExitReport, message: str = "") -> bool:
+    """Whether memory ran out around a run that failed, of a device or of the machine: it says so, or the kernel does.
+
+    A process that was killed without a word from either may have been, but that is a suspicion: it is not counted.
 
     Args:
         report: How the process ended.
         message: What its owner was told of the end.
     """
     said = (*report.tail, message)
-    return any(word in line for word in _OUT_OF_MEMORY for line in said)
+    return killed_for_memory(report, message) or any(word in line for word in _OUT_OF_MEMORY for line in said)
+
+
+def killed_for_memory(report: ExitReport, message: str = "") -> bool:
+    """Whether the kernel killed the run, or a process that it needed, because main memory ran out.
+
+    What was killed in its control group may have been of another run: so it must have been killed, too.
+
+    Args:
+        report: How the process ended.
+        message: What its owner was told of the end.
+    """
+    killed = report.returncode in _KILLED or any(_CHILD_KILLED in line for line in (*report.tail, message))
+    return killed and report.oom_kills > 0
 
 
 def _signal_words(number: int) -> tuple[str, str]:

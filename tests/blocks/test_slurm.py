@@ -37,8 +37,6 @@ def test_an_allocation_may_have_nodes_of_several_kinds() -> None:
         SlurmShape(**ONE, flags=["--reservation=ours", ":", "--gres=gpu:4"])
     with pytest.raises(ValueError, match="qos is no field of more_nodes"):
         SlurmShape(**ONE, more_nodes=[{"qos": "urgent"}])
-    with pytest.raises(ValueError, match="more_nodes of shape one: without a shared folder"):
-        GpuSlurm(shapes=[shape], shared_folder=False)
 
 
 def test_slurmrestd_is_asked_where_the_block_names_it_and_only_for_what_it_can_be_asked() -> None:

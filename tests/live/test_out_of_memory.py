@@ -1,11 +1,14 @@
-"""A run that runs out of memory teaches: the next one like it is expected to need more than that one had reached."""
+"""A run that runs out of memory is told so, and teaches: the next one like it is expected to need more than it had."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from prefect_gpu.estimation.program.memory import GROWTH
+from prefect_gpu.runtime.drivers.supervisor import descendants
 from tests.live.pool import LivePool
+from tests.memory_group import join, memory_group
 
 MEBIBYTES = 300  # much more than a run has without them
 
@@ -33,3 +36,23 @@ async def test_running_out_of_memory_raises_the_next_estimate(pool: LivePool) ->
     await pool.until(caught, "Completed")
     [row] = await pool.rows([caught])
     assert not row.out_of_memory, "it helped itself"
+
+
+async def test_who_is_killed_by_the_kernel_is_told_so_and_its_neighbour_goes_on(pool: LivePool, tmp_path: Path) -> None:
+    with memory_group(1500 << 20) as group:
+        worker = pool.start_worker(virtual_devices="2")
+        join(group, (worker.popen.pid, *(process.pid for process in descendants(worker.popen.pid))))
+        neighbour = await pool.submit("train", hold=str(tmp_path / "go"))
+        await pool.until(neighbour, "Training")
+        hungry = await pool.submit("eats_memory", mebibytes=3000, hold=str(tmp_path / "never"))
+        state = await pool.until(hungry)
+        assert state.is_crashed(), state
+        message = state.message or ""
+        assert "The kernel killed a process of the run because main memory ran out" in message
+        assert "Its largest one had reached 1." in message, message
+        [row] = await pool.rows([hungry])
+        assert row.out_of_memory
+        (tmp_path / "go").touch()
+        assert (await pool.until(neighbour)).is_completed()
+        [row] = await pool.rows([neighbour])
+        assert not row.out_of_memory

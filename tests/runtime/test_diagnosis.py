@@ -43,6 +43,23 @@ def test_words(code: int | None, tail: tuple[str, ...], words: list[str]) -> Non
         assert f"\n  {line}" in text
 
 
+@pytest.mark.parametrize(
+    "code, tail", [(-9, ()), (137, ()), (1, ("DataLoader worker (pid 7) is killed by signal: Killed.",))]
+)
+def test_what_the_kernel_killed_for_lack_of_memory_is_known(code: int, tail: tuple[str, ...]) -> None:
+    report = ExitReport(code, max_rss_bytes=3 << 30, tail=tail, oom_kills=1)
+    assert ran_out_of_memory(report)
+    assert "The kernel killed a process of the run because main memory ran out" in diagnose(report)
+    assert "Its largest one had reached 3 GiB." in diagnose(report)
+    assert not ran_out_of_memory(ExitReport(code, tail=tail)), "it may have been somebody's hand"
+
+
+def test_who_failed_while_another_run_of_its_control_group_was_killed_did_not_run_out_of_memory() -> None:
+    report = ExitReport(1, tail=("ValueError: batch_size",), oom_kills=1)
+    assert not ran_out_of_memory(report)
+    assert "memory" not in diagnose(report)
+
+
 def test_the_last_lines_are_repeated_and_long_ones_cut() -> None:
     tail = ("first", "", "   ", *(f"line {number}" for number in range(20)), "x" * 1000)
     text = diagnose(ExitReport(1, tail=tail), lines=3)

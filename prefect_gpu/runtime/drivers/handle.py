@@ -123,7 +123,7 @@ class ProcessHandle(RunHandle):
             return ExitReport(None, tail=tail)
         if ended.left:
             self._logger.error("Run %s left processes that this user may not end: %s", self.run_id, ended.left)
-        return ExitReport(ended.returncode, ended.max_rss_bytes, ended.cpu_seconds, tail, ended.ended_at)
+        return ended.report(tail)
 
     async def _kill(self) -> None:
         """SIGKILL everything of the run until the supervisor has reported, or has to be ended as well."""

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from prefect_gpu.runtime import files
 from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.training.protocol import ENV_RUN_ID
 
 Say = Callable[[str], object]
@@ -42,6 +43,12 @@ class Ended:
     cpu_seconds: float | None = None
     ended_at: float | None = None
     left: tuple[int, ...] = ()
+    oom_kills: int = 0
+
+    def report(self, tail: tuple[str, ...]) -> ExitReport:
+        """The same with the last lines of its output."""
+        seen = self.returncode, self.max_rss_bytes, self.cpu_seconds
+        return ExitReport(*seen, tail, self.ended_at, oom_kills=self.oom_kills)
 
 
 @dataclass(frozen=True)

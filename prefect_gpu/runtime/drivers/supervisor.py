@@ -137,6 +137,45 @@ def boot_id() -> str:
         return ""
 
 
+def oom_counter(groups: str = "/sys/fs/cgroup") -> str:
+    """The file in which the kernel counts what it kills of this process's control group for lack of main memory.
+
+    Args:
+        groups: Where the control groups of the machine, or of the container, are shown.
+
+    Returns:
+        Empty if there is none, as on a machine without control groups.
+    """
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, name = (f"{groups}/memory", "memory.oom_control") if controllers else (groups, "memory.events")
+        for folder in (f"{base}{group}", base):  # a container may see its own group as the uppermost one
+            if os.path.exists(f"{folder}/{name}"):
+                return f"{folder}/{name}"
+    return ""
+
+
+def oom_kills(counter: str) -> int:
+    """How many processes that is by now, in all of the group's life.
+
+    Args:
+        counter: What :func:`oom_counter` gave.
+    """
+    try:
+        with open(counter) as file:
+            counts = dict(line.split() for line in file)
+        return int(counts["oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
 # ---- the run's folder -----------------------------------------------------------------------------------
 
 
@@ -321,6 +360,8 @@ def _watch_over(
         "boot": mine["boot"],
         "warm": warm,
     }
+    counter = oom_counter()
+    killed_before = oom_kills(counter)
     try:
         reserve(f"{run_dir}/{EXIT}")
         write_json(f"{run_dir}/{PROCESS}", facts)
@@ -346,6 +387,7 @@ def _watch_over(
         _account(used, usage)
         if ended == pid:
             returncode = os.waitstatus_to_exitcode(status)
+    used["oom_kills"] = max(0, oom_kills(counter) - killed_before)
     left = _end_leftovers(used)
     write_json(f"{run_dir}/{EXIT}", {"returncode": returncode, "ended_at": time.time(), "left": left, **used})
     if problem:  # only now is nothing left of it

@@ -87,15 +87,16 @@ async def unseen(
 async def test_a_gang_meets_where_nothing_of_the_workers_is_seen(
     slurm_pool: SlurmPool, s3: S3Server, tmp_path: Path
 ) -> None:
+    """And its parameter server with them, in another part of the job."""
     trace, hurry = tmp_path / "trace", tmp_path / "hurry"
-    two_nodes = {"nodes": 2, "gres": "gpu:1", "virtual_devices": 1, "maximum": 1}
-    async with unseen(slurm_pool, s3, tmp_path, two_nodes) as (repository, where):
+    one_device = {"nodes": 2, "gres": "gpu:1", "virtual_devices": 1, "maximum": 1, "more_nodes": [{"cpus": 1}]}
+    async with unseen(slurm_pool, s3, tmp_path, one_device) as (repository, where):
         slurm_pool.start_worker(others=s3.environment, **where)
         deployment = await deployed(slurm_pool, repository, "carries_on_together")
         run = await slurm_pool.client.create_flow_run_from_deployment(
             deployment,
             parameters={"trace": str(trace), "hurry": str(hurry), "steps": STEPS, "step_s": 0.1},
-            job_variables={"workers": 2, "preemptible": True},
+            job_variables={"workers": 2, "ps": 1, "preemptible": True},
         )
         await goes_on(trace)
         hurry.touch()
@@ -103,7 +104,8 @@ async def test_a_gang_meets_where_nothing_of_the_workers_is_seen(
         assert state.is_completed(), state
         assert result_of(trace) == undisturbed(STEPS)
         [row] = await slurm_pool.rows([run.id])
-        assert len({part["node"] for part in row.parts}) == 2
+        assert [part["role"] for part in row.parts] == ["worker", "worker", "server"]
+        assert row.parts[0]["node"] != row.parts[1]["node"]
         await asyncio.to_thread(slurm_pool.stop_workers)
         slurm_pool.lab.command("scancel", *slurm_pool.lab.queue())
         await asyncio.to_thread(wait_until, slurm_pool.given_back, what="the allocations to end")

@@ -322,8 +322,8 @@ class ContainerHandle(RunHandle):
             noted = read_report(self._dir, self._logger.error)
             return noted or ExitReport(None, tail=tail, cause="Somebody has removed its container.")
         state = state or {}
-        cause = ""
-        if state.get("OOMKilled"):
+        cause, oom_kills = "", int(bool(state.get("OOMKilled")))
+        if oom_kills:
             cause = (
                 "The run used more memory than its container's limit: raise the limit, lower the batch size, or load "
                 "less data at once."
@@ -339,12 +339,14 @@ class ContainerHandle(RunHandle):
                 said["ended_at"],
                 cause,
                 lost=said.get("lost", False),
+                oom_kills=max(oom_kills, said.get("oom_kills", 0)),
             )
         code = int(state["ExitCode"])
         if code == _NOBODY_SAW:
             return ExitReport(None, tail=tail, cause=_POWER_LOST, lost=True)
         killed = code > 128 and code - 128 in {int(one) for one in signal.Signals}
-        return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause or str(state.get("Error") or ""))
+        cause = cause or str(state.get("Error") or "")
+        return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause, oom_kills=oom_kills)
 
     def _state(self) -> dict[str, Any] | None:
         while not self._lost:

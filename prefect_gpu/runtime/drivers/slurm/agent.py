@@ -305,9 +305,13 @@ def own_variables(settings: words.Settings) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Take the folder of the pool's allocations, or ``-`` for standard input, and the name of this one."""
-    folder, allocation = arguments
-    rank = int(os.environ.get("SLURM_PROCID") or 0)  # one on each node; it counts through all parts of the job
+    """Take the folder of the pool's allocations, or ``-`` for standard input, and the name of this one.
+
+    There is one agent on each node, and they are numbered through all parts of the job. Slurm does so within a step; a
+    step that has not all parts is given the number of its first agent besides.
+    """
+    folder, allocation, *first = arguments
+    rank = int(first[0] if first else 0) + int(os.environ.get("SLURM_PROCID") or 0)
     told = json.load(sys.stdin) if folder == "-" else None
 
     def make() -> Agent:
@@ -325,4 +329,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:3])
+    main(sys.argv[1:])

@@ -273,7 +273,7 @@ class SlurmDriver(Driver):
             self._hub.drop(agent)
             self._lent.pop(agent, None)
         guilty = self._guilty(over, *self._runs.of(agents), alone=True)
-        self._runs.lose(agents, lambda run_id: lost(over.why, carries_on=_run_of(run_id) not in guilty))
+        self._runs.lose(agents, lambda run_id: lost(over.why, out_of_memory=_run_of(run_id) in guilty))
         if not pilot.given_back:
             self._logger.warning("%s", over.why)
         self._changed.set()
@@ -326,7 +326,7 @@ class SlurmDriver(Driver):
         """The end of a run that was found after its allocation had ended."""
         over = await self._pilots.end_of(node.rpartition(".")[2])
         over = over or Over(f"The allocation of its node {node} has ended.")
-        return lost(over.why, carries_on=_run_of(run_id) not in self._guilty(over, run_id, alone=False))
+        return lost(over.why, out_of_memory=_run_of(run_id) in self._guilty(over, run_id, alone=False))
 
     def _runs_in_any(self, node: str) -> bool:
         """Whether the allocation of a node is there, as far as anybody knows."""

@@ -156,14 +156,14 @@ def ended_with(run_dir: Path, say: Say, cut_off: ExitReport | None = None) -> Ex
     by_its_end = cut_off is not None and ended.returncode in words.ENDED_BY_SLURM
     if ended.returncode != 0 and (by_its_end or (run_dir / words.CUT_OFF).exists()):
         return cut_off or lost("Its allocation has ended.")
-    tail = tail_lines(run_dir / supervisor.OUTPUT)
-    return ExitReport(ended.returncode, ended.max_rss_bytes, ended.cpu_seconds, tail, ended.ended_at)
+    return ended.report(tail_lines(run_dir / supervisor.OUTPUT))
 
 
-def lost(cause: str, *, carries_on: bool = True) -> ExitReport:
+def lost(cause: str, *, out_of_memory: bool = False) -> ExitReport:
     """The end of a run whose allocation has ended under it.
 
     Args:
-        carries_on: Whether that was no fault of the run's: it may carry on elsewhere.
+        out_of_memory: Whether that was because of the main memory that the run took. Else it may carry on elsewhere.
     """
-    return ExitReport(None, cause=cause, lost=carries_on, carries_on=carries_on)
+    carries_on = not out_of_memory
+    return ExitReport(None, cause=cause, lost=carries_on, carries_on=carries_on, oom_kills=int(out_of_memory))

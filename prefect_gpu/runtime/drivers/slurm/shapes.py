@@ -101,27 +101,41 @@ class Shape:
             folder: Where the agents find what they need; the nodes see it at the same path.
             name: Of the allocation.
         """
-        return "\n".join((*self._begin(), f"exec {self._start(str(folder), name)}")) + "\n"
+        command = ["exec", "srun"]
+        for number in range(len(self.parts)):
+            command += [COMPONENT] * (number > 0) + self._step(number, str(folder), name)
+        return "\n".join((*self._begin(), shlex.join(command))) + "\n"
 
     def sending_script(self, name: str, told: Mapping[str, Any]) -> str:
         """The batch script for nodes that do not see the worker's folders. Only the job's owner, and root, can read it.
 
-        Nobody would see the job's output: if it fails, its last line is the job's comment.
+        Nobody would see the job's output: if it fails, its last line is the job's comment. Each part of the job has a
+        step of its own, as Slurm gives what the script says to the first part of a step alone.
 
         Args:
             name: Of the allocation.
             told: What the agents must know.
         """
         log = f'"${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}/prefect-gpu-{name}.log"'
+        firsts = [str(sum(part.nodes for part in self.parts[:number])) for number in range(len(self.parts))]
+        steps = [shlex.join(["srun", *self._step(number, "-", name, first)]) for number, first in enumerate(firsts)]
         lines = (
             *self._begin(),
             "umask 077",
             f"log={log}",
             "trap : TERM  # it outlives what it has started",
-            f"{self._start('-', name)} <<'{_END}' >\"$log\" 2>&1",
+            f"read -r told <<'{_END}'",
             json.dumps(told),
             _END,
-            "code=$?",
+            "steps=()",
+            *(f'{step} <<<"$told" >>"$log" 2>&1 & steps+=($!)' for step in steps),
+            "code=0",
+            'for step in "${steps[@]}"; do',
+            '  wait "$step"',
+            "  ended=$?",
+            '  while kill -0 "$step" 2>/dev/null; do wait "$step"; ended=$?; done  # a signal has cut it short',
+            "  ((ended == 0)) || code=$ended",
+            "done",
             "if ((code != 0)); then",
             "  last=$(grep -v -e '^srun: ' -e '^ *$' \"$log\" | tail -n 1 | tr -d '|' | tail -c 300)",
             '  scontrol update JobId="$SLURM_JOB_ID" Comment="$last"',
@@ -140,14 +154,11 @@ class Shape:
             *self.setup,
         )
 
-    def _start(self, folder: str, name: str) -> str:
-        agent = [*self.srun_flags, self.python, "-m", AGENT, folder, name]
-        command = ["srun"]
-        for number, part in enumerate(self.parts):
-            command += [COMPONENT] * (number > 0)
-            command += [f"--het-group={number}"] * (len(self.parts) > 1)
-            command += [f"--cpus-per-task={part.cpus}", "--kill-on-bad-exit=0", *agent]
-        return shlex.join(command)
+    def _step(self, number: int, *arguments: str) -> list[str]:
+        """What ``srun`` takes to start an agent on each node of a part."""
+        group = [f"--het-group={number}"] * (len(self.parts) > 1)
+        options = [*group, f"--cpus-per-task={self.parts[number].cpus}", "--kill-on-bad-exit=0", *self.srun_flags]
+        return [*options, self.python, "-m", AGENT, *arguments]
 
 
 @dataclass(frozen=True)
