@@ -80,6 +80,11 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
             "The kernel killed a process of the run because main memory ran out: the machine's, or what its service, "
             f"container or allocation may use.{reached} Lower the batch size, load less data at once, or give it more."
         )
+    elif report.oom_kills == 0 and code in _KILLED:
+        todo = (
+            "The kernel has killed nothing for lack of main memory where it ran: somebody did it by hand, or a program "
+            "that rules this machine."
+        )
     if report.cause:  # the driver knows better than the code tells
         what, todo = (report.cause, "") if code is None else (what, report.cause)
     parts = [what, todo]
@@ -125,7 +130,7 @@ def killed_for_memory(report: ExitReport, message: str = "") -> bool:
         message: What its owner was told of the end.
     """
     killed = report.returncode in _KILLED or any(_CHILD_KILLED in line for line in (*report.tail, message))
-    return killed and report.oom_kills > 0
+    return killed and bool(report.oom_kills)
 
 
 def _signal_words(number: int) -> tuple[str, str]:

@@ -54,6 +54,13 @@ def test_what_the_kernel_killed_for_lack_of_memory_is_known(code: int, tail: tup
     assert not ran_out_of_memory(ExitReport(code, tail=tail)), "it may have been somebody's hand"
 
 
+@pytest.mark.parametrize("code", [-9, 137])
+def test_what_the_kernel_did_not_kill_somebody_did(code: int) -> None:
+    assert "somebody did it by hand" in diagnose(ExitReport(code, oom_kills=0))
+    assert "memory" in diagnose(ExitReport(code)), "nobody counts: most often it is memory"
+    assert "by hand" not in diagnose(ExitReport(1, oom_kills=0))
+
+
 def test_who_failed_while_another_run_of_its_control_group_was_killed_did_not_run_out_of_memory() -> None:
     report = ExitReport(1, tail=("ValueError: batch_size",), oom_kills=1)
     assert not ran_out_of_memory(report)

@@ -108,7 +108,7 @@ class ExitReport:
         carries_on: Whether a run that is ``preemptible`` is to carry on elsewhere, as if it had been stopped for
             others: its node was taken away as was to be expected.
         oom_kills: How many processes were killed for lack of main memory while it ran, by the kernel or by who rules
-            its node. They were of its control group, which may have held other runs, too.
+            its node; None: nobody counts. They were of its control group, which may have held other runs, too.
     """
 
     returncode: int | None
@@ -119,7 +119,7 @@ class ExitReport:
     cause: str = ""
     lost: bool = False
     carries_on: bool = False
-    oom_kills: int = 0
+    oom_kills: int | None = None
 
 
 @dataclass(frozen=True)

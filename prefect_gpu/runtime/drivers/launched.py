@@ -43,7 +43,7 @@ class Ended:
     cpu_seconds: float | None = None
     ended_at: float | None = None
     left: tuple[int, ...] = ()
-    oom_kills: int = 0
+    oom_kills: int | None = None
 
     def report(self, tail: tuple[str, ...]) -> ExitReport:
         """The same with the last lines of its output."""

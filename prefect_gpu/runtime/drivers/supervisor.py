@@ -162,8 +162,8 @@ def oom_counter(groups: str = "/sys/fs/cgroup") -> str:
     return ""
 
 
-def oom_kills(counter: str) -> int:
-    """How many processes that is by now, in all of the group's life.
+def oom_kills(counter: str) -> int | None:
+    """How many processes that is by now, in all of the group's life; None: nobody counts.
 
     Args:
         counter: What :func:`oom_counter` gave.
@@ -173,7 +173,7 @@ def oom_kills(counter: str) -> int:
             counts = dict(line.split() for line in file)
         return int(counts["oom_kill"])
     except (OSError, ValueError, KeyError):
-        return 0
+        return None
 
 
 # ---- the run's folder -----------------------------------------------------------------------------------
@@ -387,9 +387,11 @@ def _watch_over(
         _account(used, usage)
         if ended == pid:
             returncode = os.waitstatus_to_exitcode(status)
-    used["oom_kills"] = max(0, oom_kills(counter) - killed_before)
+    killed = oom_kills(counter)
+    since = None if killed is None or killed_before is None else killed - killed_before
     left = _end_leftovers(used)
-    write_json(f"{run_dir}/{EXIT}", {"returncode": returncode, "ended_at": time.time(), "left": left, **used})
+    end = {"returncode": returncode, "ended_at": time.time(), "left": left, "oom_kills": since}
+    write_json(f"{run_dir}/{EXIT}", {**end, **used})
     if problem:  # only now is nothing left of it
         _answer(reply, answer)
 

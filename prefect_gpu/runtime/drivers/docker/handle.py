@@ -322,8 +322,9 @@ class ContainerHandle(RunHandle):
             noted = read_report(self._dir, self._logger.error)
             return noted or ExitReport(None, tail=tail, cause="Somebody has removed its container.")
         state = state or {}
-        cause, oom_kills = "", int(bool(state.get("OOMKilled")))
-        if oom_kills:
+        cause, oom_kills = "", None
+        if state.get("OOMKilled"):
+            oom_kills = 1
             cause = (
                 "The run used more memory than its container's limit: raise the limit, lower the batch size, or load "
                 "less data at once."
@@ -339,7 +340,7 @@ class ContainerHandle(RunHandle):
                 said["ended_at"],
                 cause,
                 lost=said.get("lost", False),
-                oom_kills=max(oom_kills, said.get("oom_kills", 0)),
+                oom_kills=oom_kills or said.get("oom_kills"),
             )
         code = int(state["ExitCode"])
         if code == _NOBODY_SAW:

@@ -166,4 +166,4 @@ def lost(cause: str, *, out_of_memory: bool = False) -> ExitReport:
         out_of_memory: Whether that was because of the main memory that the run took. Else it may carry on elsewhere.
     """
     carries_on = not out_of_memory
-    return ExitReport(None, cause=cause, lost=carries_on, carries_on=carries_on, oom_kills=int(out_of_memory))
+    return ExitReport(None, cause=cause, lost=carries_on, carries_on=carries_on, oom_kills=1 if out_of_memory else None)
