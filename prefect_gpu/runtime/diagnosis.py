@@ -93,31 +93,35 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
     return "\n".join(part for part in parts if part)
 
 
-_OUT_OF_MEMORY = (
+_DEVICE_MEMORY = (
     "OutOfMemoryError",  # PyTorch
     "CUDA out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "RESOURCE_EXHAUSTED",  # TensorFlow, JAX
     "cudaErrorMemoryAllocation",  # xgboost
-    "MemoryError",
 )
+_MAIN_MEMORY = ("MemoryError",)
 
 
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, None)  # None: with its supervisor
 _CHILD_KILLED = "killed by signal: Killed"  # PyTorch, of a process that loads data
 
 
-def ran_out_of_memory(report: ExitReport, message: str = "") -> bool:
-    """Whether memory ran out around a run that failed, of a device or of the machine: it says so, or the kernel does.
+def ran_out_of_memory(report: ExitReport, message: str = "", *, of_devices: bool = False) -> bool:
+    """Whether memory ran out around a run that failed: it says so, or the kernel does.
 
     A process that was killed without a word from either may have been, but that is a suspicion: it is not counted.
 
     Args:
         report: How the process ended.
         message: What its owner was told of the end.
+        of_devices: Only memory of GPUs counts. Else main memory does, too, which virtual devices have.
     """
     said = (*report.tail, message)
-    return killed_for_memory(report, message) or any(word in line for word in _OUT_OF_MEMORY for line in said)
+    words = _DEVICE_MEMORY if of_devices else (*_DEVICE_MEMORY, *_MAIN_MEMORY)
+    return any(word in line for word in words for line in said) or (
+        not of_devices and killed_for_memory(report, message)
+    )
 
 
 def killed_for_memory(report: ExitReport, message: str = "") -> bool:

@@ -332,6 +332,8 @@ class Launch:
         cpu_mean = self._mean("cpu_fraction")
         if cpu_mean is None and report.cpu_seconds is not None and wall:
             cpu_mean = report.cpu_seconds / wall
+        virtual = any(device.virtual for device in devices)
+        on_gpus = bool(devices) and not virtual
         return HistoryRow(
             run_id=record.run_id,
             flow_name=str(known.get("flow_name") or ""),
@@ -353,7 +355,7 @@ class Launch:
             node=record.placement.node,
             devices=record.placement.all_devices,
             device_kind=devices[0].kind if devices else None,
-            virtual=any(device.virtual for device in devices),
+            virtual=virtual,
             parts=tuple(parts_of(record.placement)),
             deadline_at=record.request.deadline_at,
             promised=known.get("promised"),
@@ -392,7 +394,7 @@ class Launch:
             slowdowns=dict(self.slowdowns),
             demoted_s=self.demoted_s(ended_at),
             cores=len(record.placement.cpus) or None,
-            out_of_memory=outcome in ("failed", "crashed") and ran_out_of_memory(report, message),
+            out_of_memory=outcome in ("failed", "crashed") and ran_out_of_memory(report, message, of_devices=on_gpus),
             owner=record.request.owner or None,
             priority=record.request.priority,
             device_s=taken.get("device_s"),

@@ -66,7 +66,7 @@ class HistoryRow:
         exit_code: Of the process; negative for a signal.
         message: One line or a few, for people.
         warm_start: Whether it was started from a warm interpreter.
-        out_of_memory: Whether it ended because memory ran out.
+        out_of_memory: Whether it ended because memory ran out: of its GPUs; without GPUs, main memory.
         neighbours: Flows that shared its devices.
         estimate: What was estimated at its submission: by target ``[median, low, high]``, with ``from_runs`` and
             ``basis``; empty if nothing was.

@@ -54,6 +54,12 @@ def test_what_the_kernel_killed_for_lack_of_memory_is_known(code: int, tail: tup
     assert not ran_out_of_memory(ExitReport(code, tail=tail)), "it may have been somebody's hand"
 
 
+def test_where_there_are_gpus_main_memory_says_nothing_of_theirs() -> None:
+    assert ran_out_of_memory(ExitReport(1, tail=("torch.OutOfMemoryError: CUDA out of memory.",)), of_devices=True)
+    assert not ran_out_of_memory(ExitReport(1, tail=("MemoryError",)), of_devices=True)
+    assert not ran_out_of_memory(ExitReport(-9, oom_kills=1), of_devices=True)
+
+
 @pytest.mark.parametrize("code", [-9, 137])
 def test_what_the_kernel_did_not_kill_somebody_did(code: int) -> None:
     assert "somebody did it by hand" in diagnose(ExitReport(code, oom_kills=0))

@@ -11,7 +11,7 @@ from prefect_gpu.estimation.runs import MARKS
 from prefect_gpu.runtime.drivers.base import ExitReport
 from prefect_gpu.runtime.launch import Launch
 from prefect_gpu.runtime.records import RecordStore
-from prefect_gpu.scheduling.model.cluster import Placement
+from prefect_gpu.scheduling.model.cluster import Device, Placement
 from prefect_gpu.scheduling.model.jobs import Request
 from prefect_gpu.storage.row import HistoryRow, Outcome
 from prefect_gpu.training import protocol
@@ -174,6 +174,14 @@ def test_only_a_run_that_failed_ran_out_of_memory(outcome: Outcome, expected: bo
     """One whose own code caught the error and went on did not."""
     report = ExitReport(1, tail=("MemoryError",))
     values = a_launch().history_row(outcome=outcome, message="", report=report, devices=(), ended_at=ENDED)
+    assert values.out_of_memory is expected
+
+
+@pytest.mark.parametrize("virtual, expected", [(True, True), (False, False)])
+def test_a_lack_of_main_memory_is_none_of_gpu_memory(virtual: bool, expected: bool) -> None:
+    """Or the next run like it would be taken to need a larger GPU."""
+    device, report = Device("a", "A100", 24 << 30, virtual), ExitReport(-9, oom_kills=1)
+    values = a_launch().history_row(outcome="crashed", message="", report=report, devices=(device,), ended_at=ENDED)
     assert values.out_of_memory is expected
 
 
