@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from prefect_gpu.estimation.program.memory import GROWTH
 from prefect_gpu.runtime.drivers.supervisor import descendants
 from tests.live.pool import LivePool
@@ -38,6 +40,7 @@ async def test_running_out_of_memory_raises_the_next_estimate(pool: LivePool) ->
     assert not row.out_of_memory, "it helped itself"
 
 
+@pytest.mark.full
 async def test_who_is_killed_by_the_kernel_is_told_so_and_its_neighbour_goes_on(pool: LivePool, tmp_path: Path) -> None:
     with memory_group(1500 << 20) as group:
         worker = pool.start_worker(virtual_devices="2")
