@@ -83,7 +83,7 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
     elif report.oom_kills == 0 and code in _KILLED:
         todo = (
             "The kernel has killed nothing for lack of main memory where it ran: somebody did it by hand, or a program "
-            "that rules this machine."
+            "that watches memory did, such as systemd-oomd or earlyoom."
         )
     if report.cause:  # the driver knows better than the code tells
         what, todo = (report.cause, "") if code is None else (what, report.cause)
