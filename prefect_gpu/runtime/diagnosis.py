@@ -69,6 +69,11 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
     else:
         words, todo = _CODES.get(code, ("failed", "The last lines of its output usually say why."))
         what = f"The training process {words} (exit code {code})."
+    if report.oom_kills == 0 and code in _KILLED:
+        todo = (
+            "The kernel has killed nothing for lack of main memory where it ran: somebody did it by hand, or a program "
+            "that watches memory did, such as systemd-oomd or earlyoom."
+        )
     tail = [line for line in report.tail if line.strip()][-lines:]
     for text, hint in _HINTS:
         if any(text in line for line in tail):
@@ -79,11 +84,6 @@ def diagnose(report: ExitReport, *, lines: int = 12) -> str:
         todo = (
             "The kernel killed a process of the run because main memory ran out: the machine's, or what its service, "
             f"container or allocation may use.{reached} Lower the batch size, load less data at once, or give it more."
-        )
-    elif report.oom_kills == 0 and code in _KILLED:
-        todo = (
-            "The kernel has killed nothing for lack of main memory where it ran: somebody did it by hand, or a program "
-            "that watches memory did, such as systemd-oomd or earlyoom."
         )
     if report.cause:  # the driver knows better than the code tells
         what, todo = (report.cause, "") if code is None else (what, report.cause)
@@ -101,8 +101,6 @@ _DEVICE_MEMORY = (
     "cudaErrorMemoryAllocation",  # xgboost
 )
 _MAIN_MEMORY = ("MemoryError",)
-
-
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, None)  # None: with its supervisor
 _CHILD_KILLED = "killed by signal: Killed"  # PyTorch, of a process that loads data
 
