@@ -31,6 +31,7 @@ from prefect_gpu.worker.asking import NO_ANSWERS
 from prefect_gpu.worker.compatible import must_fit
 from prefect_gpu.worker.configuration import GpuJobConfiguration, GpuVariables, GpuWorkerResult
 from prefect_gpu.worker.health import Health
+from prefect_gpu.worker.locked_database import ask_again_soon
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -131,9 +132,10 @@ class GpuWorker(BaseWorker[GpuJobConfiguration, GpuVariables, GpuWorkerResult]):
             )
 
     async def setup(self) -> None:
-        """Once the worker has begun, an answer that makes no sense is none."""
+        """Once the worker has begun, an answer that makes no sense is none; a locked database is asked again soon."""
         await super().setup()
         believe_only_prefect(self.client, self._logger)
+        ask_again_soon(self.client)
 
     async def teardown(self, *exc_info: Any) -> None:
         """Let go of everything but the running processes."""
