@@ -36,7 +36,8 @@ _LOOK_SHARE, _LOOK_SHARE_STALE = 0.05, 0.2
 _OVERLAP_S = 60.0  # by which the windows overlap in which runs are looked for that have become due
 # What an event has announced is not always there to be read at once: the run is read again after each of these.
 _READ_AGAIN_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_REST, _LONGEST_REST_S = 5.0, 1.0  # after reading what is new while runs wait: so many times what it took
+# After reading what is new while runs wait: so many times what it took. Who asks for a promise wants it in a second.
+_REST, _LONGEST_REST_S = 5.0, 0.8
 # Prefect writes down that the pool is polled, and shows it as not ready after a minute without. Among submissions, of
 # which a server on SQLite refuses some beside a write, it is told later.
 _MARKED_AGAIN_S, _MARKED_AMONG_SUBMISSIONS_S = 15.0, 25.0
