@@ -9,7 +9,7 @@ from __future__ import annotations
 import httpx
 from prefect.client.orchestration import PrefectClient
 
-AGAIN_S = (0.05, 0.1, 0.3, 1.0, 5.0, 25.0)
+AGAIN_S = (0.05, 0.2, 0.4, 0.8, 1.6, 12.0)
 """After so many seconds it is asked again, time after time, where Prefect's client would take 2, 4, 8 and so on."""
 
 _AGAIN_AFTER = "Retry-After"  # which Prefect's client heeds
