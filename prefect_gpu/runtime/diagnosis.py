@@ -117,9 +117,9 @@ def ran_out_of_memory(report: ExitReport, message: str = "", *, of_devices: bool
     """
     said = (*report.tail, message)
     words = _DEVICE_MEMORY if of_devices else (*_DEVICE_MEMORY, *_MAIN_MEMORY)
-    return any(word in line for word in words for line in said) or (
-        not of_devices and killed_for_memory(report, message)
-    )
+    if any(word in line for word in words for line in said):
+        return True
+    return not of_devices and killed_for_memory(report, message)
 
 
 def killed_for_memory(report: ExitReport, message: str = "") -> bool:

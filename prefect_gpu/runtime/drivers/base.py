@@ -107,8 +107,8 @@ class ExitReport:
         lost: Whether its node was lost or out of reach, which says nothing of the run.
         carries_on: Whether a run that is ``preemptible`` is to carry on elsewhere, as if it had been stopped for
             others: its node was taken away as was to be expected.
-        oom_kills: How many processes were killed for lack of main memory while it ran, by the kernel or by who rules
-            its node; None: nobody counts. They were of its control group, which may have held other runs, too.
+        oom_kills: How many processes of its control group were killed for lack of main memory while it ran, by the
+            kernel or by Slurm; None: nobody counts. Other runs may have been in that group, too.
     """
 
     returncode: int | None

@@ -163,7 +163,7 @@ def oom_counter(groups: str = "/sys/fs/cgroup") -> str:
 
 
 def oom_kills(counter: str) -> int | None:
-    """How many processes that is by now, in all of the group's life; None: nobody counts.
+    """How many processes of the group the kernel has killed so far for lack of main memory; None: nobody counts.
 
     Args:
         counter: What :func:`oom_counter` gave.

@@ -12,16 +12,11 @@ import pytest
 from prefect_gpu.lab.slurm_nodes import SlurmLab, started
 from prefect_gpu.runtime.diagnosis import diagnose, ran_out_of_memory
 from prefect_gpu.runtime.drivers.base import Demand
-from prefect_gpu.runtime.drivers.conformance import MakeSpec, probes, until
+from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
 from tests.runtime.drivers.slurm.conftest import make, watched
 from tests.runtime.drivers.slurm.test_accounting import SMALL, TAKES, WAITS, run_in_one
 
 pytestmark = pytest.mark.full
-
-
-@pytest.fixture
-def make_spec(tmp_path: Path) -> MakeSpec:
-    return probes(tmp_path)
 
 
 @pytest.fixture
