@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import is_hypothesis_test
 
 from tests.components import COMPONENTS, needed, require_all
 
@@ -35,8 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
             item.add_marker(pytest.mark.full)
         if _asks_a_server(item):
             item.add_marker(pytest.mark.slow)
-        if is_hypothesis_test(getattr(item, "obj", None)):
-            item.add_marker(pytest.mark.property)
         if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_takes_long, reverse=True)

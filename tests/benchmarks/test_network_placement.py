@@ -13,7 +13,6 @@ from benchmarks.network_placement.__main__ import Found, claims_of, many_orders,
 from benchmarks.network_placement.predicted import Alone, figures, simulate, told
 from prefect_gpu.scheduling.model.jobs import Estimate
 from prefect_gpu.simulation.effects.links import Iteration
-from tests.benchmarks.quick import quick
 
 ALONE = Alone(
     {
@@ -97,10 +96,3 @@ def test_claims_are_about_all_others_and_the_farthest_simulated_figure() -> None
     assert list(values.values()) == [(20.0, True), (30.0, True), (20.0, True), (30.0, True), (10.0, True)]
     row = table_of(found, workload.MODES)[2]
     assert (row["policy"], row["mean JCT, s (ours shorter by %)"]) == ("random", 20.0)
-
-
-@pytest.mark.needs("networks", "pytorch")
-def test_quick_runs_real_gangs_and_reports(tmp_path: Path) -> None:
-    said = quick("network_placement", "--folder", str(tmp_path), "--prefix", "pgq", "--subnet", "10.75.0")
-    assert said["claims"]
-    assert all(gang["step_s"] > 0.3 for one in said["runs"] for gang in one["gangs"])

@@ -23,7 +23,6 @@ from benchmarks.stoppable.trainings import (
     earlier,
     undisturbed,
 )
-from tests.benchmarks.quick import quick
 
 THEIRS = Passed(100.0, 300.0, 700.0, 20, 5, 0, 0, 0, 0, (50.0, 150.0), 1.1)
 OURS = replace(THEIRS, mean_s=85.0, most_stops=3)
@@ -93,10 +92,3 @@ def test_the_release_before_has_no_whole_set(tmp_path: Path) -> None:
     scheduling = package / "prefect_gpu" / "scheduling" / "preemption"
     assert scheduling.is_dir() and not (scheduling / "whole_set.py").exists()
     assert [one.name for one in CONTENDERS if one.commit is not None] == ["before"]
-
-
-@pytest.mark.full
-@pytest.mark.timeout(900)
-def test_stoppable_runs_have_the_results_of_undisturbed_ones() -> None:
-    told = quick("stoppable")
-    assert len(told["claims"]) == 4 and all(claim["holds"] for claim in told["claims"]), told["all"]

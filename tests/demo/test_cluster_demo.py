@@ -79,12 +79,12 @@ def test_a_demo_that_is_stopped_leaves_nothing_and_one_that_is_killed_is_tidied_
     tmp_path: Path, clean: None
 ) -> None:
     killed = start(tmp_path / "out")
-    until(killed, "starting its worker")
+    until(killed, "starting a private Prefect server")
     killed.kill()
     killed.wait()
     assert left()
     demo = start(tmp_path / "out")
-    until(demo, "starting its worker")
+    until(demo, "starting a private Prefect server")
     demo.send_signal(signal.SIGINT)
     assert demo.stdout is not None
     said = demo.stdout.read()

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tests.support import examples
 
+Test = TypeVar("Test", bound=Callable[..., Any])
 _LONG = 100  # examples of the profile of the long runs
 
-door = settings(
+_MANY = settings(
     max_examples=500 if settings.default.max_examples >= _LONG else examples(0.6),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+
+def door(test: Test) -> Test:
+    """A property of what comes from outside: `make test-all` has it again, with more examples."""
+    marked: Test = pytest.mark.door(_MANY(test))
+    return marked
+
 
 texts = st.text(max_size=12) | st.sampled_from(
     [

@@ -22,8 +22,10 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Scheduled
+from typer.testing import CliRunner
 
 from benchmarks._host.served import deploy, read_runs, settings, using
+from prefect_gpu.cli import app
 from prefect_gpu.lab.sandbox import Process, Sandbox, SandboxError, wait_until
 from prefect_gpu.storage.history import History, HistoryRow
 from prefect_gpu.worker import GpuWorker
@@ -78,6 +80,16 @@ class LivePool:
         for worker in self.workers:
             if worker.popen.poll() is None:
                 worker.terminate(timeout_s=10)
+
+    async def command(self, *words: str) -> str:
+        """What ``prefect-gpu`` says to these words, whatever its exit code.
+
+        It runs in this process: another one would import Prefect first, which takes seconds of a processor.
+        """
+        env = {**settings(state_dir=str(self.state_dir)), "COLUMNS": "300"}
+        done = await asyncio.to_thread(CliRunner().invoke, app, words, env=env)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return done.output
 
     # -- runs -------------------------------------------------------------------------------------------------------
 

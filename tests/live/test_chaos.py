@@ -1,4 +1,4 @@
-"""A hundred runs on two devices while everything around them fails: each ends exactly once."""
+"""Forty runs on two devices while everything around them fails: each ends exactly once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from prefect_gpu.lab.sandbox import wait_until
 from prefect_gpu.storage.history import HistoryRow
 from tests.live.pool import LivePool, eventually
 
-RUNS, CANCELLED = 100, 12
+RUNS, CANCELLED = 40, 10
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1500)  # about 100 s on two quiet cores
-async def test_100_runs_survive_killed_workers_a_server_restart_and_cancellations(pool: LivePool) -> None:
+@pytest.mark.timeout(1500)  # about 60 s on two quiet cores
+async def test_runs_survive_killed_workers_a_server_restart_and_cancellations(pool: LivePool) -> None:
     chance = random.Random(7)
     deployment = await pool.deploy("train")
     runs: list[UUID] = []
@@ -51,7 +51,7 @@ async def test_100_runs_survive_killed_workers_a_server_restart_and_cancellation
                 pass
 
     cancelling = asyncio.create_task(cancel_some())
-    milestones = [15, 35, 55, 75]
+    milestones = [6, 14, 22, 30]
     for number, milestone in enumerate(milestones):
 
         async def reached(milestone: int = milestone) -> bool:

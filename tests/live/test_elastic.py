@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.live.pool import LivePool, eventually
 from tests.live.test_preemption import result_of, undisturbed
 
-STEPS = 20_000  # more than are needed until it was measured on one device and moved to two, also on a busy machine
+STEPS = 5_000  # more than are needed until it was measured on one device and moved to two, also on a busy machine
 
 
 async def test_a_run_grows_into_a_free_device_and_loses_no_step(pool: LivePool, tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ async def test_a_run_grows_into_a_free_device_and_loses_no_step(pool: LivePool, 
         job_variables={"gpus": 1, "max_gpus": 2},
         trace=str(trace),
         steps=STEPS,
-        step_s=0.04,
+        step_s=0.16,
         hurry=str(hurry),
     )
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from pathlib import Path
 
 from prefect.flow_runs import aresume_flow_run, asuspend_flow_run
 
 from tests.live.pool import LivePool, eventually
 
-STEPS = 20_000  # more than are needed until another run was submitted, also where the server is slow
+STEPS = 5_000  # more than are needed until another run was submitted, also where the server is slow
 
 
 def undisturbed(steps: int) -> float:
@@ -36,11 +34,11 @@ async def test_an_urgent_run_goes_first_and_the_other_carries_on(pool: LivePool,
     pool.start_worker(virtual_devices="1")
     trace, hurry = tmp_path / "trace", tmp_path / "hurry"
     long = await pool.submit(
-        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.12, hurry=str(hurry)
     )
 
     async def trains() -> bool:
-        return len(steps_of(trace)) > 20
+        return len(steps_of(trace)) > 5
 
     await eventually(trains, "the first run's training")
     urgent = await pool.submit("train", queue="urgent")
@@ -68,12 +66,12 @@ async def test_a_suspended_run_gives_its_device_to_others_and_carries_on_when_it
         job_variables={"preemptible": True, "time_limit": "1h"},
         trace=str(trace),
         steps=STEPS,
-        step_s=0.03,
+        step_s=0.12,
         hurry=str(hurry),
     )
 
     async def trains() -> bool:
-        return len(steps_of(trace)) > 20
+        return len(steps_of(trace)) > 5
 
     await eventually(trains, "the first run's training")
     await asuspend_flow_run(flow_run_id=run)
@@ -113,21 +111,17 @@ async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool
     pool.start_worker(virtual_devices="2", notice_file=str(notice)).wait_for_output("Watch the pool at")
     trace, hurry = tmp_path / "trace", tmp_path / "hurry"
     run = await pool.submit(
-        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.03, hurry=str(hurry)
+        "carries_on", job_variables={"preemptible": True}, trace=str(trace), steps=STEPS, step_s=0.12, hurry=str(hurry)
     )
-
-    async def command(*arguments: str) -> str:
-        told = {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(pool.state_dir)}
-        return await asyncio.to_thread(pool.sandbox.run, [sys.executable, "-m", "prefect_gpu", *arguments], env=told)
 
     async def where() -> str:
         """The device that it trains on."""
-        [told] = json.loads(await command("status", "--json"))
+        [told] = json.loads(await pool.command("status", "--json"))
         at = [one["devices"] for one in told["runs"] if one["id"] == str(run) and one["phase"] == "training"]
         return str(at[0][0]) if at else ""
 
     device = await eventually(where, "the training")
-    assert "Out of service from" in await command("cordon", device, "--reason", "its fan is loud", "--by", "8s")
+    assert "Out of service from" in await pool.command("cordon", device, "--reason", "its fan is loud", "--by", "8s")
 
     async def elsewhere() -> bool:
         return await where() not in ("", device)
@@ -137,11 +131,11 @@ async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool
     assert any(f"{device} leaves service in " in words and "its fan is loud" in words for words in left), left
 
     async def is_out() -> bool:
-        [told] = json.loads(await command("status", "--json"))
+        [told] = json.loads(await pool.command("status", "--json"))
         return {one["id"]: one["cordoned"] for one in told["devices"]}[device] == "its fan is loud"
 
     await eventually(is_out, "the device out of service")
-    assert "its fan is loud" in await command("devices")
+    assert "its fan is loud" in await pool.command("devices")
     waits = await pool.submit("train", job_variables={"gpus": 2})  # it is not refused, as the device may be back
     assert "out of service" in str((await pool.until(waits, "AwaitingGpu")).message)
     notice.write_text("20")  # so many seconds are left of the machine; the run's checkpoints take less
@@ -151,5 +145,5 @@ async def test_a_run_leaves_a_device_that_is_taken_out_of_service(pool: LivePool
     notice.unlink()
     hurry.touch()
     assert (await pool.until(run)).is_completed() and result_of(trace) == undisturbed(STEPS)
-    await command("uncordon", device)
+    await pool.command("uncordon", device)
     assert (await pool.until(waits)).is_completed()

@@ -38,7 +38,7 @@ async def test_runs_leave_a_gpu_that_falls_off_the_bus(
     traces, hurry = [tmp_path / f"trace-{who}" for who in "ab"], tmp_path / "hurry"
     runs = [
         await pool.submit(
-            "carries_on", job_variables={"preemptible": True, "owner": who}, trace=str(trace), steps=STEPS, step_s=0.03,
+            "carries_on", job_variables={"preemptible": True, "owner": who}, trace=str(trace), steps=STEPS, step_s=0.12,
             hurry=str(hurry),
         )
         for who, trace in zip(("ann", "bob"), traces, strict=True)
@@ -50,7 +50,7 @@ async def test_runs_leave_a_gpu_that_falls_off_the_bus(
 
     async def training() -> dict[str, str]:
         """The device of each run that trains."""
-        [shown] = json.loads(await command("status", "--json"))
+        [shown] = json.loads(await pool.command("status", "--json"))
         return {one["id"]: one["devices"][0] for one in shown["runs"] if one["phase"] == "training"}
 
     async def both() -> dict[str, str]:
@@ -64,7 +64,7 @@ async def test_runs_leave_a_gpu_that_falls_off_the_bus(
     driver.says(*lines, f"event|gpu={1 - number}|xid=13", f"event|gpu={number}|xid=79")
 
     async def cordoned() -> str:
-        [shown] = json.loads(await command("status", "--json"))
+        [shown] = json.loads(await pool.command("status", "--json"))
         return {one["id"]: one["cordoned"] for one in shown["devices"]}[sick] or ""
 
     assert "fallen off the bus (Xid 79)" in await eventually(cordoned, "the sick device out of service")

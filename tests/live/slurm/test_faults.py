@@ -15,7 +15,7 @@ from tests.live.test_preemption import STEPS, result_of, steps_of, undisturbed
 
 
 async def train(pool: LivePool, trace: Path, hurry: Path, **more: object) -> UUID:
-    parameters = {"trace": str(trace), "hurry": str(hurry), "steps": STEPS, "step_s": 0.03} | more
+    parameters = {"trace": str(trace), "hurry": str(hurry), "steps": STEPS, "step_s": 0.12} | more
     return await pool.submit("carries_on", job_variables={"preemptible": True}, **parameters)
 
 
@@ -24,7 +24,7 @@ async def goes_on(trace: Path) -> None:
     before = len(steps_of(trace))
 
     async def further() -> bool:
-        return len(steps_of(trace)) > before + 20
+        return len(steps_of(trace)) > before + 5
 
     await eventually(further, "the run to train on")
 

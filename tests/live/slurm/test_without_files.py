@@ -124,7 +124,7 @@ async def test_a_run_carries_on_where_nothing_of_the_workers_is_seen_with_the_sa
         await asyncio.to_thread(nowhere.terminate)
         worker = slurm_pool.start_worker(others=s3.environment, **where)
         deployment = await deployed(slurm_pool, repository, "carries_on")
-        parameters = {"trace": str(trace), "hurry": str(hurry), "steps": STEPS, "step_s": 0.03}
+        parameters = {"trace": str(trace), "hurry": str(hurry), "steps": STEPS, "step_s": 0.12}
         run = await slurm_pool.client.create_flow_run_from_deployment(
             deployment, parameters=parameters, job_variables={"preemptible": True}
         )

@@ -144,7 +144,6 @@ def test_ours_is_told_nothing_of_batch_sizes_to_come(world: Callable[..., Result
     assert jct_s(changing) != jct_s(staying)
 
 
-@pytest.mark.property
 @given(
     drawn=st.lists(
         st.tuples(st.integers(0, 900), st.integers(1, 1_000), st.sampled_from((1, 2, 4))), min_size=1, max_size=12

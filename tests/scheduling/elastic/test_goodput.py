@@ -33,7 +33,6 @@ def clusters(draw: st.DrawFn) -> list[Growing]:
     return [Growing(one.id, one.work, one.speed, where.get(one.id, ())) for one in before]
 
 
-@pytest.mark.property
 @given(clusters())
 def test_no_gpu_is_given_twice_and_nobody_gets_what_it_cannot_use(jobs: list[Growing]) -> None:
     wanted = sizes(jobs, GPUS)
@@ -45,7 +44,6 @@ def test_no_gpu_is_given_twice_and_nobody_gets_what_it_cannot_use(jobs: list[Gro
     assert all(held.count(node) <= PER_NODE and 0 <= node < NODES for node in held)
 
 
-@pytest.mark.property
 @given(clusters())
 def test_a_node_and_more_are_whole_nodes_and_less_is_on_one(jobs: list[Growing]) -> None:
     for where in place(jobs, sizes(jobs, GPUS), NODES, PER_NODE).values():
@@ -54,7 +52,6 @@ def test_a_node_and_more_are_whole_nodes_and_less_is_on_one(jobs: list[Growing])
         assert list(where) == sorted(where)
 
 
-@pytest.mark.property
 @given(clusters())
 def test_the_same_jobs_get_the_same_and_then_stay(jobs: list[Growing]) -> None:
     wanted = sizes(jobs, GPUS)
@@ -65,7 +62,6 @@ def test_the_same_jobs_get_the_same_and_then_stay(jobs: list[Growing]) -> None:
     assert place(settled, placed, NODES, PER_NODE) == found
 
 
-@pytest.mark.property
 @given(st.lists(st.floats(0, 1e6), max_size=20))
 def test_the_envelope_is_concave_rises_and_is_nowhere_below(values: list[float]) -> None:
     points = list(enumerate(values, start=1))

@@ -188,7 +188,6 @@ def whole(found: Promises, now: float) -> None:
         assert free(found.profile, at) == GPUS - used
 
 
-@pytest.mark.property
 @given(courses())
 def test_plans_fit_and_are_in_time_and_come_out_alike_again(course: Course) -> None:
     assert played(course) == played(course)
@@ -206,7 +205,6 @@ def profiles(draw: st.DrawFn) -> Profile:
     return found
 
 
-@pytest.mark.property
 @given(profiles(), jobs("a", 0.0), st.sampled_from([0.0, 60.0]))
 def test_a_job_that_may_be_late_always_has_a_plan_among_what_is_free(profile: Profile, job: Due, hold_s: float) -> None:
     pieces = plan(job, profile, 0.0, math.inf, hold_s)

@@ -365,7 +365,6 @@ def played(what: list[tuple[Any, ...]]) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.property
 @settings(max_examples=60, phases=NO_SHRINKING)
 @given(st.lists(happenings, min_size=3, max_size=25))
 def test_at_every_size_a_gang_is_whole_and_no_move_is_for_nothing(what: list[tuple[Any, ...]]) -> None:
@@ -386,7 +385,6 @@ gangs = st.builds(
 )
 
 
-@pytest.mark.property
 @settings(max_examples=40, phases=NO_SHRINKING)
 @given(st.lists(gangs, min_size=1, max_size=4))
 def test_where_nobody_comes_or_ends_the_sizes_settle(jobs: list[tuple[Request, Estimate]]) -> None:

@@ -35,7 +35,6 @@ def long(job: Stay, jobs: list[Stay], gpus: int) -> bool:
     return job.left_s > LONG * sum(other.left_s * other.gpus for other in jobs) / gpus
 
 
-@pytest.mark.property
 @given(clusters(), st.integers(1, 64))
 def test_all_are_ranked_once_and_the_same_again(jobs: list[Stay], gpus: int) -> None:
     found = ranked(jobs, gpus)
@@ -43,7 +42,6 @@ def test_all_are_ranked_once_and_the_same_again(jobs: list[Stay], gpus: int) -> 
     assert found == ranked(jobs, gpus)
 
 
-@pytest.mark.property
 @given(clusters(), st.integers(1, 64))
 def test_the_late_come_first_then_the_long_then_the_short(jobs: list[Stay], gpus: int) -> None:
     found = ranked(jobs, gpus)
