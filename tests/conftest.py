@@ -15,6 +15,7 @@ from prefect_gpu.lab.sandbox import Sandbox
 from prefect_gpu.lab.slurm_nodes import SlurmLab, started
 from tests.forge import Forge
 from tests.postgres import PostgresServer, postgres_server
+from tests.radosgw import S3Server, s3_server
 
 pytest_plugins = ["tests.selection"]
 
@@ -89,6 +90,13 @@ def served_slurm() -> Iterator[SlurmLab]:
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     with started(nodes=2, number=100 + number, services=True) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, which containers and nodes reach, too. Each test has a prefix of its own in its one bucket."""
+    with s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

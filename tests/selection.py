@@ -57,7 +57,7 @@ def _group(item: pytest.Item) -> str | None:
     on the server of the process share nothing.
     """
     if shared := [name for name in item.stash[_needs] if COMPONENTS[name].shared]:
-        return f"{shared[0]} and servers" if _asks_a_server(item) else shared[0]
+        return shared[0]
     own_worker = _asks_a_server(item) and "serving" not in getattr(item, "fixturenames", ())
     return None if own_worker else str(item.path)
 

@@ -11,6 +11,11 @@ from prefect.client.orchestration import PrefectClient
 
 AGAIN_S = (0.05, 0.2, 0.4, 0.8, 1.6, 12.0)
 """After so many seconds it is asked again, time after time, where Prefect's client would take 2, 4, 8 and so on."""
+LABELS_AGAIN_S = (0.02, 0.05, 0.1, 0.25, 0.5)
+"""The same for labels, which the server reads before it writes them: where runs start, others often write in between.
+
+Who was promised a deadline is told once the label is there. Whoever needs it asks on (:meth:`.Asking.persist`).
+"""
 
 _AGAIN_AFTER = "Retry-After"  # which Prefect's client heeds
 _REFUSED = "prefect_gpu.locked"
@@ -31,6 +36,7 @@ async def _say_when(response: httpx.Response) -> None:
     except ValueError:
         return
     tries = response.request.extensions.get(_REFUSED, 0)
-    if is_prefects and tries < len(AGAIN_S):
+    pauses = LABELS_AGAIN_S if response.request.url.path.endswith("/labels") else AGAIN_S
+    if is_prefects and tries < len(pauses):
         response.request.extensions[_REFUSED] = tries + 1  # Prefect's client sends the same request again
-        response.headers[_AGAIN_AFTER] = str(AGAIN_S[tries])
+        response.headers[_AGAIN_AFTER] = str(pauses[tries])

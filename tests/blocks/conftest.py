@@ -1,4 +1,4 @@
-"""A pool of its own for each test of blocks, and an S3 server within the reach of containers."""
+"""A pool of its own for each test of blocks, and an S3 server that gives roles."""
 
 from __future__ import annotations
 
@@ -28,15 +28,9 @@ def used(server: Sandbox) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
-        yield started
-
-
-@pytest.fixture
-def s3_with_roles(tmp_path: Path) -> Iterator[S3Server]:
-    """One of the test's own, whose STS gives a role."""
-    with s3_server(tmp_path / "s3", listen="0.0.0.0", sts=True) as started:
+def s3_with_roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Another S3 server, whose STS gives a role."""
+    with s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0", sts=True) as started:
         yield started
 
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.radosgw import BUCKET, S3Server, s3_server
-
-
-@pytest.fixture(scope="package")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 server."""
-    with s3_server(tmp_path_factory.mktemp("s3")) as started:
-        yield started
+from tests.radosgw import BUCKET, S3Server
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prefect.client.orchestration import PrefectClient
 
-from prefect_gpu.worker.locked_database import AGAIN_S, ask_again_soon
+from prefect_gpu.worker.locked_database import AGAIN_S, LABELS_AGAIN_S, ask_again_soon
 
 LOCKED = {"exception_message": "Service Unavailable"}
 
@@ -29,20 +29,23 @@ def waited_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waited
 
 
-async def asked(*answers: httpx.Response) -> httpx.Response:
-    """Write labels; these are the answers to each request."""
+async def asked(*answers: httpx.Response, what: str = "") -> httpx.Response:
+    """Change a run, or something of it; these are the answers to each request."""
     left = [*answers]
     transport = httpx.MockTransport(lambda request: left.pop(0))
     async with PrefectClient("http://prefect/api", httpx_settings={"transport": transport}) as client:
         client._client.enable_csrf_support = False  # else its token is what is asked for first
         ask_again_soon(client)
-        return await client._client.patch(f"/flow_runs/{uuid4()}/labels", json={"a": 1})
+        return await client._client.patch(f"/flow_runs/{uuid4()}{what}", json={"a": 1})
 
 
-async def test_a_locked_database_is_asked_again_soon(waited_s: list[float]) -> None:
-    answer = await asked(*(httpx.Response(503, json=LOCKED) for _ in range(3)), httpx.Response(204))
+@pytest.mark.parametrize(("what", "pauses"), [("", AGAIN_S), ("/labels", LABELS_AGAIN_S)])
+async def test_a_locked_database_is_asked_again_soon(
+    waited_s: list[float], what: str, pauses: tuple[float, ...]
+) -> None:
+    answer = await asked(*(httpx.Response(503, json=LOCKED) for _ in range(3)), httpx.Response(204), what=what)
     assert answer.status_code == 204 and len(waited_s) == 3
-    assert all(soon <= waited <= 1.5 * soon for soon, waited in zip(AGAIN_S, waited_s, strict=False))
+    assert all(soon <= waited <= 1.5 * soon for soon, waited in zip(pauses, waited_s, strict=False))
 
 
 async def test_one_that_stays_locked_is_given_more_and_more_time(waited_s: list[float]) -> None:

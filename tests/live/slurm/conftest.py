@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from prefect_gpu.blocks import GpuSlurm, SlurmShape
 from prefect_gpu.lab.sandbox import Process, Sandbox, wait_until
 from prefect_gpu.lab.slurm_nodes import SlurmLab
 from tests.live.pool import LivePool, work_pool
-from tests.radosgw import S3Server, s3_server
 
 SMALL: dict[str, Any] = {"name": "small", "gres": "gpu:2", "time": "30", "virtual_devices": 2, "maximum": 3}
 
@@ -53,13 +52,6 @@ class SlurmPool(LivePool):
     def given_back(self) -> bool:
         """Whether Slurm has no job of anybody's."""
         return not self.lab.queue()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One that nodes reach, too."""
-    with s3_server(tmp_path_factory.mktemp("s3"), listen="0.0.0.0") as started:
-        yield started
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,14 @@ from prefect_gpu.runtime.checkpoints import RunCheckpoints
 from prefect_gpu.training.checkpoints import CheckpointError
 from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.s3 import PART_BYTES, S3CheckpointStore
-from tests.radosgw import BUCKET, S3Server, s3_server
-
-pytestmark = pytest.mark.needs("s3")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as started:
-        yield started
+from tests.radosgw import BUCKET, S3Server
 
 
 @pytest.fixture
-def store(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3CheckpointStore:
-    for name, value in server.environment.items():
+def store(s3: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S3CheckpointStore:
+    for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    return S3CheckpointStore(S3Location(BUCKET, request.node.name, server.endpoint_url))
+    return S3CheckpointStore(S3Location(BUCKET, request.node.name, s3.endpoint_url))
 
 
 _others: list[S3CheckpointStore] = []  # what a store has fetched is there as long as the store is
@@ -248,14 +239,14 @@ SAVES = """
 
 
 def test_kills_while_it_saves_never_leave_an_unusable_one(
-    store: S3CheckpointStore, server: S3Server, tmp_path: Path
+    store: S3CheckpointStore, s3: S3Server, tmp_path: Path
 ) -> None:
     chance, said = random.Random(1), 0
     script = tmp_path / "saves.py"
     script.write_text(textwrap.dedent(SAVES))
     with subprocess.Popen(
         [sys.executable, str(script), str(store.location)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, **server.environment, "TMPDIR": str(tmp_path)},  # whoever is killed cannot tidy up
+        env={**os.environ, **s3.environment, "TMPDIR": str(tmp_path)},  # whoever is killed cannot tidy up
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         for _ in range(15):
@@ -274,7 +265,7 @@ def test_kills_while_it_saves_never_leave_an_unusable_one(
     assert len(keys(store)) <= 6
 
 
-def test_half_a_gibibyte_does_not_need_much_memory(store: S3CheckpointStore, server: S3Server, tmp_path: Path) -> None:
+def test_half_a_gibibyte_does_not_need_much_memory(store: S3CheckpointStore, s3: S3Server, tmp_path: Path) -> None:
     script = tmp_path / "large.py"
     script.write_text(
         textwrap.dedent("""
@@ -295,7 +286,7 @@ def test_half_a_gibibyte_does_not_need_much_memory(store: S3CheckpointStore, ser
     )
     done = subprocess.run(
         [sys.executable, str(script), str(store.location)], capture_output=True, text=True,
-        env={**os.environ, **server.environment},
+        env={**os.environ, **s3.environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 256 << 20
