@@ -36,7 +36,7 @@ async def kill_container(soak: SwarmSoak, chance: random.Random) -> None:
 async def cut_power(soak: SwarmSoak, chance: random.Random) -> None:
     """The daemon and every container of a node are gone at once; later it is back."""
     node = chance.choice(soak.lab.nodes[1:])
-    await asyncio.to_thread(soak.lab.stop_engine, node, kill=True)
+    await asyncio.to_thread(soak.lab.stop_engine, node)
     await asyncio.sleep(LASTS_S)
     await asyncio.to_thread(soak.lab.start_engine, node)
 

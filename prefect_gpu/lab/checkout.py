@@ -63,8 +63,7 @@ def started(
     shutil.rmtree(folder, ignore_errors=True)
     prepare(laid_out)
     try:
-        with laid_out as running, contextlib.ExitStack() as stack:
-            stack.callback(running.kill_engines)  # nothing of them is kept
+        with laid_out as running:
             for node in running.nodes:
                 client = Endpoint(node.url).connect()
                 docker_nodes.debian_image(client, IMAGE, _CACHE)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 NEEDED = ("dockerd", "ip", "iptables", "nsenter")
 SHAPING = ("tc",)  # for links of a limited bandwidth
 PYTHON = ("python3", "python-is-python3")
-_STOP_S = 30.0
 _SWARM_PORT = 2377
 _DAEMONS = ("dockerd", "containerd", "docker-proxy", "runc")
 _QUEUE_S = 0.05  # a packet waits for so long at a narrow link, then it is dropped
@@ -171,11 +170,6 @@ class Lab:
             while _try("iptables", "-D", *rule):
                 pass
 
-    def kill_engines(self) -> None:
-        """Stop all Engines at once, as if the power were cut: to stop them nicely takes far longer."""
-        for node in self.nodes:
-            self.stop_engine(node, kill=True)
-
     def join_swarm(self, labels: Mapping[str, Mapping[str, str]] | None = None) -> None:
         """Make the nodes one Swarm, with the first as its manager.
 
@@ -224,14 +218,13 @@ class Lab:
         node.process = Process([*command, engine], log=log, env=env, cwd=self.folder)
         node.process.wait_for_output("API listen on", timeout_s=90.0)
 
-    def stop_engine(self, node: LabNode, *, kill: bool = False) -> None:
-        """Stop a node's Engine and its containers; one that an earlier lab left, too.
+    def stop_engine(self, node: LabNode) -> None:
+        """End a node's Engine and its containers at once, as if its power were cut; one that an earlier lab left, too.
 
-        Args:
-            kill: As a machine that loses its power: at once.
+        To stop them nicely takes far longer.
         """
         if node.process is not None:
-            node.process.kill() if kill else node.process.terminate(timeout_s=_STOP_S)
+            node.process.kill()
             node.process = None
         _signal(self.pids_of(node), signal.SIGKILL)
         if Path("/proc/mounts").exists():

@@ -116,7 +116,7 @@ def test_the_node_that_is_lost_has_a_part_of_the_gang_and_is_not_the_manager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
-    monkeypatch.setattr(Lab, "stop_engine", lambda self, node, kill: stopped.append(node.name))
+    monkeypatch.setattr(Lab, "stop_engine", lambda self, node: stopped.append(node.name))
     lost = LostNode(Lab(tmp_path, nodes=3, prefix="x"), "gang")
     places = {"gang": (("x1", ("a", "b")), ("x2", ("c",))), "trial": (("x3", ("d",)),), "late": (("x2", ("e",)),)}
 

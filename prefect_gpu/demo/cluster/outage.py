@@ -83,7 +83,7 @@ class LostNode:
         self.lost = frozenset(run for run, place in places.items() if node.name in _nodes(place))
         self.begun = self.lost.intersection(saved)
         self.outage = Outage(node.name, time.time())
-        self._lab.stop_engine(node, kill=True)
+        self._lab.stop_engine(node)
         names = ", ".join(sorted(run.name for run in runs if run.run_id in self.lost))
         return f"{node.name} is stopped, as if its power were cut. On it: {names}"
 

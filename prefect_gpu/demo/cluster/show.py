@@ -91,7 +91,6 @@ class ClusterShow:
                     self._folder / "lab", nodes=NODES, prefix=self._prefix, subnet=self._subnet, labels=labels
                 )
             )
-        stack.callback(_kill_engines, lab)  # to stop them nicely takes long, and nothing of them is kept
         stage = ClusterStage(lab, self._folder / "prefect", self._output)
         stack.callback(stage.close)
         stack.callback(stage.keep_logs, self._output / "logs")
@@ -244,11 +243,6 @@ def check_machine() -> None:
 def _is_certain(row: HistoryRow) -> bool:
     """Whether it can be said by now if a run that has not completed is tried again."""
     return row.outcome == "completed" or time.time() > row.ended_at + _UNCERTAIN_S
-
-
-def _kill_engines(lab: Lab) -> None:
-    for node in lab.nodes:
-        lab.stop_engine(node, kill=True)
 
 
 def _good(run: Seen) -> bool:

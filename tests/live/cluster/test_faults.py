@@ -98,7 +98,7 @@ async def test_a_run_whose_node_is_lost_carries_on_elsewhere(swarm: ClusterPool,
         if lost is not manager:
             break
         others.append(run_id)
-    await asyncio.to_thread(swarm.lab.stop_engine, lost, kill=True)
+    await asyncio.to_thread(swarm.lab.stop_engine, lost)
     (swarm.folder / HURRY).touch()
     assert (await swarm.until(run_id)).is_completed()
     went_on(trace)

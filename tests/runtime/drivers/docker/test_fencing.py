@@ -170,7 +170,7 @@ async def test_a_run_is_lost_with_the_power_of_its_node_though_that_is_back_at_o
     """Before the Swarm has seen that it was away, that is; its Engine knows of the container, and not how it ended."""
     node = cluster.nodes[2]
     async with running(driver, make_spec, node.name) as handle:
-        await asyncio.to_thread(cluster.stop_engine, node, kill=True)
+        await asyncio.to_thread(cluster.stop_engine, node)
         await asyncio.to_thread(cluster.start_engine, node)
         report = await asyncio.wait_for(handle.wait(), 120)
         assert report.lost and report.returncode is None and "lost its power" in report.cause

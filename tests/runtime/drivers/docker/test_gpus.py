@@ -287,7 +287,7 @@ async def test_gpus_are_followed_as_nodes_drain_leave_and_come_back(
             member.reload()
             member.update({**member.attrs["Spec"], "Availability": availability})
             await come_to(expected)  # it was up all the time, and is not asked again
-        gpu_lab.lab.stop_engine(node, kill=True)
+        gpu_lab.lab.stop_engine(node)
         await come_to(None)
         node.options = (*node.options, "--default-runtime=nvidia")
         await asyncio.to_thread(gpu_lab.lab.start_engine, node)

@@ -155,7 +155,7 @@ async def test_a_node_that_is_lost_ends_its_runs_and_is_swept_when_it_is_back(
     watching = asyncio.ensure_future(driver.watch_nodes(seen.append))
     try:
         await until(lambda: seen and len(seen[-1]) == 3)
-        cluster.stop_engine(lost, kill=True)
+        cluster.stop_engine(lost)
         report = await handle.wait()
         assert report.returncode is None and f"Its node {lost.name} is gone" in report.cause
         with pytest.raises(LaunchError, match="takes no work"):
