@@ -17,7 +17,7 @@ from tests.forge import Forge
 from tests.postgres import PostgresServer, postgres_server
 from tests.radosgw import S3Server, s3_server
 
-pytest_plugins = ["tests.selection"]
+pytest_plugins = ["tests.lifetimes", "tests.selection", "pytester"]
 
 settings.register_profile("ours", max_examples=50, deadline=None)  # nothing is asserted on time
 settings.register_profile("long", max_examples=100, deadline=None)

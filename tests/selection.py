@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.components import COMPONENTS, needed, require_all
+from tests.lifetimes import SERVERS
 
 _LONG = "long runs"
-_SERVERS = frozenset({"sandbox", "wide_sandbox"})
 _needs = pytest.StashKey[list[str]]()
 _left_out = pytest.StashKey[Counter[str]]()
 
@@ -47,7 +47,7 @@ def _takes_long(item: pytest.Item) -> int:
 
 def _asks_a_server(item: pytest.Item) -> bool:
     """Whether the test uses a Prefect server."""
-    return bool(_SERVERS & frozenset(getattr(item, "fixturenames", ())))
+    return bool(SERVERS & frozenset(getattr(item, "fixturenames", ())))
 
 
 def _group(item: pytest.Item) -> str | None:
