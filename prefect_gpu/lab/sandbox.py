@@ -25,6 +25,7 @@ from prefect_gpu.lab.migrated import DATABASE, MigratedDatabase
 
 _PREFECT = [sys.executable, "-m", "prefect"]
 _SERVER = [sys.executable, "-m", "prefect_gpu.lab.prefect_server", "server", "start"]
+_LONGEST_PAUSE_S = 0.5
 _ELSEWHERE = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
 
 
@@ -42,6 +43,9 @@ def free_port() -> int:
 def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = 60.0, every_s: float = 0.05) -> Any:
     """Wait for a condition to give something true, and return that.
 
+    Args:
+        every_s: The pause between two looks at first. It grows to half a second: what takes long need not be seen soon.
+
     Raises:
         SandboxError: It did not within the time.
     """
@@ -53,6 +57,7 @@ def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = 60
         if time.monotonic() > end:
             raise SandboxError(f"Waited {timeout_s:.0f} s in vain: {what}")
         time.sleep(every_s)
+        every_s = max(every_s, min(_LONGEST_PAUSE_S, 1.2 * every_s))
 
 
 class Process:

@@ -58,11 +58,11 @@ def start(output: Path, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.timeout(900)
 def test_every_run_completes_though_a_node_is_lost(tmp_path: Path, clean: None) -> None:
     output = tmp_path / "out"
-    demo = start(output, "--trials", "2")
+    demo = start(output, "--trials", "1")
     said, _ = demo.communicate()
     assert demo.returncode == 0, said
     table = said.partition("Carried on from")[2]
-    assert table.count("completed") == 3 and "step " in table, said
+    assert table.count("completed") == 2 and "step " in table, said
     assert "as if its power were cut" in said and "best model" in said
     assert (output / "timeline.png").read_bytes().startswith(b"\x89PNG")
     page = (output / "timeline.html").read_text()

@@ -271,13 +271,17 @@ async def work_pool(prefix: str, node_id: str) -> AsyncIterator[tuple[PrefectCli
 
 
 async def eventually(
-    condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S, every_s: float = 0.4
+    condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S, every_s: float = 1.0
 ) -> Any:
-    """Wait for an async condition to give something true. Each look is work for the server that the test waits for."""
-    end = time.monotonic() + deadline_s
+    """Wait for an async condition to give something true.
+
+    Each look is work for the server that the test waits for: looks become rarer, until there is one every so often.
+    """
+    end, pause_s = time.monotonic() + deadline_s, every_s / 5
     while True:
         value = await condition()
         if value:
             return value
         assert time.monotonic() < end, f"waited in vain for {what}"
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(pause_s)
+        pause_s = min(every_s, 1.3 * pause_s)
