@@ -116,6 +116,8 @@ class Holds:
         job = self.controller.scheduler.state.jobs.get(run_id)
         if seen.flow_run is None or job is None or job.active:
             return
+        if hold.code == "never" and self.controller.scheduler.state.capability.possible(job.request):
+            return  # nodes have come since, and whatever it waits for now is told as well
         away = self.controller.away if hold.code == "never" else ()
         coming = self.controller.coming(job) if hold.code in _FOR_WANT_OF_NODES else None
         if coming is not None:

@@ -143,7 +143,7 @@ async def test_every_query_of_the_dashboard_has_an_answer(pool: LivePool, tmp_pa
                     answer = await client.get("/api/v1/query", params={"query": "prefect_gpu_runs"})
                 except httpx.HTTPError:
                     return False
-                return bool(answer.json()["data"]["result"])
+                return answer.is_success and bool(answer.json()["data"]["result"])  # else it is not ready
 
             await eventually(begun, "Prometheus to have asked the worker")
             for count in (4, 2):  # of four, the worker learns what to expect of the others

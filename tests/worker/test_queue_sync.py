@@ -141,6 +141,8 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     run_id = prefect.run_id
     controller: Any = intake.controller
     controller.scheduler.state.jobs[run_id] = Job(run_id, Request(), "q", 0.0, 0.0)
+    room: list[str] = []
+    controller.scheduler.state.capability = SimpleNamespace(possible=lambda request: bool(room))
     controller.away, controller.handle, controller.coming = ("n2",), lambda event: None, lambda job: None
     seen = intake._seen[run_id]
     seen.flow_run = prefect.as_read()
@@ -168,6 +170,10 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     assert refused == [] and "n2 cannot be used now" in written[0]
     assert holds._never == {run_id: hold}, "it is looked at again"
     controller.away = ()
+    room.append("n2")
+    await holds._show(run_id, hold)
+    assert refused == [] and len(written) == 1, "the node has come since"
+    room.clear()
     await holds._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
 

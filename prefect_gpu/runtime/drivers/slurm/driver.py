@@ -90,6 +90,7 @@ class SlurmDriver(Driver):
         self._reach = Reach(tunnel, logger)
         self._hub = AgentHub(self._heard, host=host, port=port, advertise=advertise, logger=logger)
         self._lent: dict[str, Lent] = {}  # by agent
+        self._told = frozenset[str]()  # agents whose nodes the worker knows
         self._describing: dict[str, asyncio.Task[None]] = {}
         self._runs = Runs(
             self._hub,
@@ -150,7 +151,7 @@ class SlurmDriver(Driver):
         return f"slurm-{name}"
 
     async def nodes(self) -> Sequence[Node]:
-        open_nodes, self.closed_nodes = [], ()
+        open_nodes, self.closed_nodes, self._told = [], (), frozenset(self._lent)
         now = time.monotonic()
         for lent in sorted(self._lent.values(), key=lambda one: one.node.id):
             lent.learn_end()
@@ -199,7 +200,8 @@ class SlurmDriver(Driver):
             changing.cancel()
 
     def coming(self, run: Wanted) -> Coming | None:
-        return coming(run, self._supply, bool(self._describing), self._reach.trouble)
+        connecting = bool(self._describing) or not self._lent.keys() <= self._told
+        return coming(run, self._supply, connecting, self._reach.trouble)
 
     def _is_busy(self, pilot: Pilot, busy: Collection[str]) -> bool:
         """Whether something runs in an allocation, or is about to, of which these nodes have something."""

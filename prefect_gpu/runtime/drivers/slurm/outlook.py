@@ -12,7 +12,7 @@ def coming(run: Wanted, supply: Supply, connecting: bool, unreached: str = "") -
     """See :meth:`.Driver.coming`.
 
     Args:
-        connecting: Whether agents are expected to connect.
+        connecting: Whether agents are expected to connect, or have, and the worker does not know their nodes yet.
         unreached: Why nodes cannot be reached, in a sentence without a full stop; empty: they can be.
     """
     plan, pilots = supply.plan, supply.pilots.all.values()

@@ -60,13 +60,23 @@ async def test_a_node_comes_when_somebody_waits_and_goes_when_nobody_needs_it(sl
 
 
 async def test_an_allocation_of_two_kinds_of_nodes_comes_and_goes_as_one(
-    slurm: SlurmLab, folder: Path, make_spec: MakeSpec
+    slurm: SlurmLab, folder: Path, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A heterogeneous job."""
     shape = dataclasses.replace(SHAPE, parts=(PART, Part(nodes=2)))
-    async with watched(make(slurm, folder, [shape])) as pool:
-        pool.demand = Demand(waiting=(Wanted(Request(gpus=1, servers=2)),))
-        await pool.until(lambda: len(pool.nodes) == 3)
+    driver = make(slurm, folder, [shape])
+    look = driver._look
+
+    async def slowly() -> None:  # as where Slurm is busy
+        await look()
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(driver, "_look", slowly)
+    async with watched(driver) as pool:
+        wanted = Wanted(Request(gpus=1, servers=2))
+        pool.demand = Demand(waiting=(wanted,))
+        await pool.until(lambda: len(pool.nodes) == 3 or pool.driver.coming(wanted) is None)
+        assert len(pool.nodes) == 3, "until the last of its nodes is there, a run is not refused for want of nodes"
         assert sorted(len(node.devices) for node in pool.nodes) == [0, 0, 2]
         assert len({node.id for node in pool.nodes}) == 3
         assert len({node.id.rpartition(".")[2] for node in pool.nodes}) == 1
