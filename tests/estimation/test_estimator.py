@@ -169,7 +169,7 @@ def test_runs_out_of_memory_teach_no_times(learned: Estimator) -> None:
 @pytest.mark.full
 def test_columns_that_say_nothing_do_not_hurt() -> None:
     off: dict[bool, list[float]] = {False: [], True: []}
-    for seed in range(4):
+    for seed in range(2):
         chance = np.random.default_rng(seed)
         runs = runs_of(70, seed=seed)
         for useless, errors in off.items():
@@ -310,7 +310,7 @@ def test_noise_is_no_change(seed: int) -> None:
 @pytest.mark.full
 def test_intervals_hold_as_often_as_they_say() -> None:
     held: dict[str, list[bool]] = {LAUNCHING_S: [], STEP_S: [], TRAINING_S: []}
-    for seed in range(10):
+    for seed in range(5):
         runs = runs_of(90, seed=seed, noise=0.1)
         chance = np.random.default_rng(seed)
         runs = [

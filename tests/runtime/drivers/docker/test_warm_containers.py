@@ -87,6 +87,26 @@ class TestWarmContainers(test_engine.TestOneEngine):
         return make
 
 
+_AS_WITHOUT = (
+    "test_a_container_that_somebody_removes_is_reported",
+    "test_a_folder_that_is_not_there_is_a_launch_error",
+    "test_a_program_that_is_not_there_is_a_launch_error",
+    "test_an_environment_that_cannot_be_is_a_launch_error",
+    "test_an_image_that_is_not_there_is_a_launch_error",
+    "test_cores_that_are_not_there_are_a_warning",
+    "test_its_memory_limit_ends_it_and_is_said",  # it has a test of its own below
+    "test_large_output_is_repeated_whole",
+    "test_no_container_is_left_once_the_end_is_known",
+    "test_several_callers_may_wait",
+    "test_twenty_runs_at_once",
+    "test_who_leads_no_more_removes_nothing_of_the_next_leaders",
+)
+"""Nothing is launched, or nothing changes once it is: each of these would warm a container first, and not use it."""
+for _name in _AS_WITHOUT:
+    assert callable(getattr(test_engine.TestOneEngine, _name))
+    setattr(TestWarmContainers, _name, None)
+
+
 # ---- when they are used, and when not ----
 
 
