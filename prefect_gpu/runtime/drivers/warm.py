@@ -13,8 +13,11 @@ from typing import Any
 
 from prefect_gpu.runtime.drivers.zygote import PLACEHOLDER
 
-PATIENCE_S = 3.0
-"""For so long an interpreter that is still importing is waited for: a cold start would take as long."""
+PATIENCE_S = 10.0
+"""For so long an interpreter that is still importing is waited for: a cold start would begin to import only now.
+
+On an idle machine it takes one to three seconds. Where it takes longer, two that import at once slow each other down.
+"""
 _ATTEMPTS = 3  # in a row that did not become ready
 _PAUSE_SECONDS = 1.0  # before another attempt, doubled each time
 
