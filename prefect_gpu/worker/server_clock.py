@@ -14,6 +14,7 @@ from prefect_gpu.runtime.clock import CLOCK, Clock
 _ASKED = "prefect_gpu.asked_at"
 _QUICK_S = 2.0  # an answer that took longer says little
 _RESOLUTION_S = 1.0  # of an answer's date
+_LATE_S = 10.0  # by which an answer's date may be old
 _SILENT_S = 30.0  # a server that answers nothing for so long is away
 
 
@@ -30,6 +31,7 @@ class ServerClock:
     def __init__(self, clock: Clock = CLOCK) -> None:
         self._clock = clock
         self._before_s: float | None = None  # the server's clock before the worker's time; None: as the machine's own
+        self._doubted: tuple[float, float, float] | None = None  # the newest date that may be late, and what it says
         self._client: httpx.AsyncClient | None = None
         self._well_since = clock()
         self._refused_since = math.inf
@@ -93,6 +95,20 @@ class ServerClock:
         # It answered between the two, and its date leaves out what is less than a second.
         least, most = date - now, date + _RESOLUTION_S - asked
         if least <= -self._clock.ahead_s <= most:
-            self._before_s = None
-        elif self._before_s is None or not least <= self._before_s <= most:
+            self._before_s = self._doubted = None
+        elif self._before_s is not None and least <= self._before_s <= most:
+            self._doubted = None
+        elif not self._may_be_late(date, least, most):
             self._before_s = round((least + most) / 2, 3)
+
+    def _may_be_late(self, date: float, least: float, most: float) -> bool:
+        """Whether it is the date that is late, and not the clock: a busy server renews it when it gets to it.
+
+        It is the clock if an answer with another date says the same.
+        """
+        if not 0.0 < self.before_s - most < _LATE_S:
+            return False
+        earlier, self._doubted = self._doubted, (date, least, most)
+        if earlier is None or earlier[0] == date:
+            return True
+        return earlier[1] > most or least > earlier[2]

@@ -24,11 +24,13 @@ class World:
         server_s: How much more the server's clock shows than it is.
         worker_s: How much more the worker's does.
         takes_s: How long an answer travels.
+        late_s: By how much the date of an answer is older than the answer.
         status: What it is.
     """
 
     def __init__(self) -> None:
         self.passed, self.server_s, self.worker_s, self.takes_s, self.status = 0.0, 0.0, 0.0, 0.25, 200
+        self.late_s = 0.0
         self.clock = ServerClock(Clock(lambda: NOON.timestamp() + self.passed + self.worker_s, lambda: self.passed))
 
     @property
@@ -40,7 +42,8 @@ class World:
         """The server's answer; its date leaves out what is less than a second."""
         if request.url.path.endswith("/csrf-token"):
             return httpx.Response(404)
-        date = format_datetime(self.server_now.replace(microsecond=0), usegmt=True)
+        dated = self.server_now - timedelta(seconds=self.late_s)
+        date = format_datetime(dated.replace(microsecond=0), usegmt=True)
         self.passed += self.takes_s
         return httpx.Response(self.status, json=[], headers={"date": date})
 
@@ -85,6 +88,20 @@ async def test_a_clock_that_is_set_is_seen_at_the_next_answer(
             assert world.error_s() <= 1.0
             created = world.server_now - timedelta(seconds=5)
             assert abs(world.clock.of(created) - (NOON.timestamp() + world.passed - 5.0)) <= 1.0
+
+
+async def test_a_date_that_is_late_is_not_taken_for_the_clock(world: World, client: PrefectClient) -> None:
+    """A server that stood still for seconds answers with the date from before."""
+    for late_s in (3.5, 0.0, 2.5, 0.0):
+        world.late_s = late_s
+        await client.read_flow_runs()
+        world.passed += 0.37
+        assert world.error_s() < 0.002
+    world.server_s = -3.0
+    for _ in range(4):
+        world.passed += 0.6
+        await client.read_flow_runs()
+    assert world.error_s() <= 1.0, "all answers say so"
 
 
 async def test_a_slow_answer_and_one_without_a_date_say_nothing(world: World, client: PrefectClient) -> None:
