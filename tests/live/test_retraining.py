@@ -38,7 +38,11 @@ class Retraining:
             self.ask("PATCH", f"/deployments/{self.of(flow)['id']}", {"parameters": parameters})
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.api.request(method, path, json=body)
+        def answered() -> httpx.Response | None:
+            answer = self.api.request(method, path, json=body)
+            return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer  # SQLite is locked
+
+        answer = wait_until(answered, what=f"an answer to {method} {path}", timeout_s=DEADLINE_S, every_s=0.2)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
