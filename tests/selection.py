@@ -56,8 +56,9 @@ def _group(item: pytest.Item) -> str | None:
     What a component starts is started once. Tests of a file share its fixtures; only those with a worker of their own
     on the server of the process share nothing.
     """
-    if shared := [name for name in item.stash[_needs] if COMPONENTS[name].shared]:
-        return shared[0]
+    shared = next((name for name in item.stash[_needs] if COMPONENTS[name].shared), None)
+    if shared is not None:
+        return shared
     own_worker = _asks_a_server(item) and "serving" not in getattr(item, "fixturenames", ())
     return None if own_worker else str(item.path)
 

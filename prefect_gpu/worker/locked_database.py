@@ -12,9 +12,9 @@ from prefect.client.orchestration import PrefectClient
 AGAIN_S = (0.05, 0.2, 0.4, 0.8, 1.6, 12.0)
 """After so many seconds it is asked again, time after time, where Prefect's client would take 2, 4, 8 and so on."""
 LABELS_AGAIN_S = (0.02, 0.05, 0.1, 0.25, 0.5)
-"""The same for labels, which the server reads before it writes them: where runs start, others often write in between.
+"""The same for labels. The server reads them before it writes them, and others often write in between where runs start.
 
-Who was promised a deadline is told once the label is there. Whoever needs it asks on (:meth:`.Asking.persist`).
+A user is told of a promise once its label is there. A caller that needs the label asks on (:meth:`.Asking.persist`).
 """
 
 _AGAIN_AFTER = "Retry-After"  # which Prefect's client heeds
