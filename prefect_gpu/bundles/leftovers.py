@@ -32,12 +32,21 @@ def bundles_left(folder: Path, days: float) -> Iterator[Leftover]:
 
     for path, bundle in bundles.items():
         run = bundle.get("flow_run") or {}
-        if is_run_id(str(run.get("id"))):
-            yield Leftover(run["id"], str(run.get("work_pool_id") or ""), path.stat().st_mtime, partial(remove, path))
+        changed_at = _changed_at(path)
+        if is_run_id(str(run.get("id"))) and changed_at is not None:
+            yield Leftover(run["id"], str(run.get("work_pool_id") or ""), changed_at, partial(remove, path))
     since = time.time() - days * DAY_S
     for path in (*folder.glob("files/*.zip"), *folder.glob("**/.partial-*")):  # of uploads that were killed, too
-        if path not in users and path.stat().st_mtime < since:
-            path.unlink()
+        changed_at = _changed_at(path)
+        if path not in users and changed_at is not None and changed_at < since:
+            path.unlink(missing_ok=True)
+
+
+def _changed_at(path: Path) -> float | None:
+    """Unix seconds; None: it is gone. An upload may be complete now, and workers of other pools clean up here, too."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return None
 
 
 def _beside(folder: Path, bundle: dict[str, Any]) -> Path | None:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
@@ -111,11 +111,18 @@ class Cleaner:
     async def _look(self) -> list[Leftover]:
         """All that is left, of whatever age. It may be much, and far away: whoever stops does not wait for the rest."""
         stopped = threading.Event()
-        every = (leftover for find in self._find for leftover in find())
+        every = (leftover for find in self._find for leftover in self._found(find))
         try:
             return await asyncio.to_thread(lambda: list(takewhile(lambda _: not stopped.is_set(), every)))
         finally:
             stopped.set()
+
+    def _found(self, find: Callable[[], Iterable[Leftover]]) -> Iterator[Leftover]:
+        """What is left in one place. Another place is looked at whatever becomes of this one."""
+        try:
+            yield from find()
+        except Exception as error:
+            self._logger.warning("What old runs have left is not all known: %s", error, exc_info=True)
 
     async def _remove(self, left: Iterable[Leftover]) -> bool:
         """Remove what a run has left. Returns whether all of it is gone; else the next day is another one."""

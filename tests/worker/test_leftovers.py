@@ -100,6 +100,18 @@ async def test_links_are_not_followed(tmp_path: Path) -> None:
     assert CheckpointStore(elsewhere / prefect.run_id).restore() is not None
 
 
+async def test_a_place_that_cannot_be_looked_at_keeps_nobody_from_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefect = OneRun(Failed())
+    folder = saved(tmp_path, prefect.run_id)
+    broken = cleaner(prefect, tmp_path)
+    broken._find = (partial(bundles_left, None, DAYS), *broken._find)  # type: ignore[arg-type]
+    await broken.clean_up()
+    assert not folder.exists()
+    assert "What old runs have left is not all known" in caplog.text
+
+
 async def test_bundles_go_with_the_last_run_that_needs_their_files(tmp_path: Path) -> None:
     prefect, bundles = OneRun(Running()), tmp_path / "bundles"
     shared, foreign, killed = bundles / "files" / "0a.zip", bundles / "README", bundles / "files" / ".partial-x"

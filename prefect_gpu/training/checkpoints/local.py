@@ -115,7 +115,10 @@ class CheckpointStore:
 
     def holding(self) -> Holding | None:
         """See :meth:`.Store.holding`."""
-        changed_at = self._last_change()
+        try:
+            changed_at = self._last_change()
+        except OSError:  # a checkpoint is being removed right now, or the disk is broken
+            return None
         return None if changed_at is None else Holding(changed_at, self._made_for())
 
     def stores_below(self, named: Callable[[str], bool]) -> Iterator[tuple[str, CheckpointStore]]:
@@ -132,7 +135,11 @@ class CheckpointStore:
         return ""
 
     def _last_change(self) -> float | None:
-        """Unix seconds of the newest change of anything in it; None: it holds nothing, or something that is foreign."""
+        """Unix seconds of the newest change of anything in it; None: it holds nothing, or something that is foreign.
+
+        Raises:
+            OSError: What was there is gone again, or out of reach.
+        """
         newest = None
         for path in self._entries():
             if _BEST.match(path.name):

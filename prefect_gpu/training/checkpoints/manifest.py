@@ -94,7 +94,7 @@ class Store(Protocol):
         """
 
     def holding(self) -> Holding | None:
-        """What it holds; None: nothing, or something that is not ours.
+        """What it holds; None: nothing, something that is not ours, or what changes while we look.
 
         Raises:
             CheckpointError: The store is out of reach.

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,17 @@ def test_what_a_killed_process_left_half_written_is_never_used_and_goes_away(tmp
     assert (tmp_path / "step-000007.tmp").exists() and store.restore() is None
     store.save(save_text("x"), step=8)
     assert not (tmp_path / "step-000007.tmp").exists()
+
+
+def test_a_store_may_be_looked_at_while_it_saves(tmp_path: Path) -> None:
+    """As a worker's daily clean-up does: without an error, which would keep it from what other runs have left."""
+    store = CheckpointStore(tmp_path)
+    with ThreadPoolExecutor(1) as training:
+        saving = training.submit(lambda: [store.save(save_text("weights"), step) for step in range(200)])
+        while not saving.done():
+            CheckpointStore(tmp_path).holding()
+    held = store.holding()
+    assert held is not None and held.changed_at == pytest.approx((tmp_path / "current").stat().st_mtime, abs=60)
 
 
 def test_a_crash_before_the_pointer_moved_finds_the_complete_one(tmp_path: Path) -> None:
