@@ -187,11 +187,11 @@ def check_spool(state_dir: Path) -> list[Finding]:
     from prefect_gpu.storage.spool import REFUSED, spool_folder
 
     folder, findings = spool_folder(state_dir), []
-    waiting, refused = len(list(folder.glob("*/*.json"))), len(list(folder.glob(f"*/*{REFUSED}")))
+    waiting, refused = list(folder.glob("*/*.json")), len(list(folder.glob(f"*/*{REFUSED}")))
     if waiting:
-        verb = "waits" if waiting == 1 else "wait"
-        text = f"{plural(waiting, 'finished run')} {verb} in {folder} to be written."
-        pool = quote(next(folder.glob("*/*.json")).parent.name)
+        verb = "waits" if len(waiting) == 1 else "wait"
+        text = f"{plural(len(waiting), 'finished run')} {verb} in {folder} to be written."
+        pool = quote(waiting[0].parent.name)
         remedy = f"The worker writes them as soon as the history can be used: `prefect worker start --pool {pool}`."
         findings.append(Finding("warning", "history", text, remedy))
     if refused:
