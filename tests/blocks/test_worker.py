@@ -134,25 +134,23 @@ async def test_a_run_is_given_credentials_for_its_own_checkpoints_only(
     assert (await pool.until(waits)).is_completed(), worker.output
 
 
-@pytest.mark.parametrize(
-    "settings, said",
-    [
-        ({"cluster": "nowhere"}, "there is no block gpu-cluster/nowhere"),
+async def test_workers_that_cannot_serve_say_why_and_end(pool: LivePool, tmp_path: Path) -> None:
+    engine = "unix:///nowhere.sock"
+    of_engine = {"driver": "docker", "advertise": "127.0.0.1", "docker_host": engine}
+    cases = [
+        ({"cluster": "nowhere"}, "cluster='nowhere': there is no block gpu-cluster/nowhere"),
         ({"driver": "docker"}, "advertise is not set, but driver='docker' needs it"),
-        (
-            {"driver": "docker", "advertise": "127.0.0.1", "docker_host": "unix:///nowhere.sock"},
-            "The engine at unix:///nowhere.sock could not be reached",
-        ),
-    ],
-)
-async def test_a_worker_that_cannot_serve_says_why_and_ends(
-    pool: LivePool, settings: dict[str, str], said: str
-) -> None:
-    worker = pool.start_worker(wait=False, **settings)
-    wait_until(lambda: worker.popen.poll() is not None, what=f"the worker's end: {worker.output}")
-    assert worker.popen.returncode == 1
-    assert f"The worker cannot start: {said}" in worker.output.replace(f"cluster='nowhere': {said}", said)
-    assert "Traceback" not in worker.output
+        (of_engine, f"The engine at {engine} could not be reached"),
+    ]
+    workers = [
+        pool.start_worker(wait=False, state_dir=tmp_path / str(number), **settings)
+        for number, (settings, _) in enumerate(cases)
+    ]
+    for worker, (_, said) in zip(workers, cases, strict=True):
+        wait_until(lambda ended=worker: ended.popen.poll() is not None, what=f"the worker's end: {worker.output}")  # type: ignore[misc]
+        assert worker.popen.returncode == 1
+        assert f"The worker cannot start: {said}" in worker.output
+        assert "Traceback" not in worker.output
 
 
 async def test_a_cluster_block_fills_in_the_settings(used: Sandbox, tmp_path: Path) -> None:

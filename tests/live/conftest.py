@@ -38,6 +38,9 @@ async def pool(sandbox: Sandbox, tmp_path: Path, request: pytest.FixtureRequest)
     """A gpu pool without a worker yet. After the test no run's process may be left."""
     async with live_pool(sandbox, tmp_path, request.node.nodeid) as live:
         yield live
+        if request.node.stash.get(FAILED, False):
+            for worker in live.workers:
+                print(f"The end of the log of a worker (process {worker.popen.pid}):\n{worker.output[-5000:]}")
     none_left(sandbox, request.node)
 
 

@@ -27,10 +27,10 @@ def on_postgres(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql"))])
-def server(request: pytest.FixtureRequest) -> Sandbox:
+def server(request: pytest.FixtureRequest, sandbox: Sandbox) -> Sandbox:
     """A server on each of the two databases."""
-    box: Sandbox = request.getfixturevalue("sandbox" if request.param == "sqlite" else "on_postgres")
-    return box
+    on_postgres: Sandbox | None = request.getfixturevalue("on_postgres") if request.param != "sqlite" else None
+    return on_postgres or sandbox
 
 
 @pytest_asyncio.fixture
