@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prefect_gpu.lab import checkout
 from prefect_gpu.lab.docker_nodes import Lab
+from tests.support import process_number
 
 
 @contextlib.contextmanager
@@ -19,10 +20,9 @@ def started(nodes: int = 3, devices: int = 2) -> Iterator[Lab]:
     Args:
         devices: Virtual devices of each node.
     """
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     folder = Path(tempfile.gettempdir()) / f"prefect-gpu-lab-{os.getpid()}"
     labels = {"prefect-gpu.virtual-devices": str(devices), "prefect-gpu.virtual-device-memory": "4GiB"}
     with checkout.started(
-        folder, nodes=nodes, prefix=f"pgt{number}", subnet=f"10.77.{number}", labels=labels
+        folder, nodes=nodes, prefix=f"pgt{process_number()}", subnet=f"10.77.{process_number()}", labels=labels
     ) as running:
         yield running

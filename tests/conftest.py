@@ -16,6 +16,7 @@ from prefect_gpu.lab.slurm_nodes import SlurmLab, started
 from tests.forge import Forge
 from tests.postgres import PostgresServer, postgres_server
 from tests.radosgw import S3Server, s3_server
+from tests.support import process_number
 
 pytest_plugins = ["tests.lifetimes", "tests.selection", "pytester"]
 
@@ -79,16 +80,14 @@ def cluster() -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmLab]:
     """Three nodes of a real Slurm, the first in a rack of its own; one cluster for each process of the tests."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    with started(number=number, racks=2) as running:
+    with started(number=process_number(), racks=2) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def served_slurm() -> Iterator[SlurmLab]:
     """Two nodes of a real Slurm that has accounting, minds main memory, and is served by slurmrestd."""
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    with started(nodes=2, number=100 + number, services=True) as running:
+    with started(nodes=2, number=100 + process_number(), services=True) as running:
         yield running
 
 

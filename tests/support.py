@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
 
 
@@ -11,3 +13,8 @@ def examples(part: float) -> int:
     A number of its own would stay what it is in the long runs too.
     """
     return max(5, round(settings.default.max_examples * part))
+
+
+def process_number() -> int:
+    """Which of pytest-xdist's processes this is, from 0 on: names and networks of what it starts have it in them."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -30,6 +30,7 @@ from prefect_gpu.runtime.drivers.docker import driver as driver_module
 from prefect_gpu.runtime.run_environment import run_environment
 from prefect_gpu.scheduling.model.cluster import Device, Node
 from tests.nvidia_toolkit import Toolkit
+from tests.support import process_number
 
 LOGGER = logging.getLogger("test.gpus")
 GIB = 1 << 30
@@ -68,7 +69,6 @@ class GpuLab:
 
 @pytest.fixture(scope="module")
 def gpu_lab() -> Iterator[GpuLab]:
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     with tempfile.TemporaryDirectory(prefix="pgt-toolkit-") as folder:
         toolkit = Toolkit(Path(folder))
         toolkit.says(DRIVER, *GPUS)
@@ -80,8 +80,8 @@ def gpu_lab() -> Iterator[GpuLab]:
         with checkout.started(
             Path(tempfile.gettempdir()) / f"pgg-{os.getpid()}",
             nodes=2,
-            prefix=f"pgg{number}",
-            subnet=f"10.78.{number}",
+            prefix=f"pgg{process_number()}",
+            subnet=f"10.78.{process_number()}",
             prepare=prepare,
         ) as lab:
             for node in lab.nodes:

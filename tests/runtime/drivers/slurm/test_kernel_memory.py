@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +14,14 @@ from prefect_gpu.runtime.drivers.base import Demand
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
 from tests.runtime.drivers.slurm.conftest import make, watched
 from tests.runtime.drivers.slurm.test_accounting import SMALL, TAKES, WAITS, run_in_one
+from tests.support import process_number
 
 pytestmark = pytest.mark.full
 
 
 @pytest.fixture
 def lab() -> Iterator[SlurmLab]:
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    with started(nodes=1, number=200 + number, kernel_memory=True) as running:
+    with started(nodes=1, number=200 + process_number(), kernel_memory=True) as running:
         yield running
 
 
