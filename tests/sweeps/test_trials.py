@@ -71,6 +71,26 @@ def test_as_long_as_no_first_rung_is_found_a_trial_is_judged_a_ninth_of_the_way(
     assert set(first.intermediate_values) == {1, 3, 9, 27} and set(second.intermediate_values) == {1, 3}
 
 
+@pytest.mark.parametrize("objective", ["loss", "val_accuracy"])
+def test_what_a_framework_tells_after_the_step_is_told_the_study(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Keras and Transformers do: each step is reported without a value, and some a second time, with it."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    trained(storage, 9.0)
+    study = optuna.load_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, objective, PRUNER, asha(min_steps=1))
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run(steps=9) as run:
+        for number in run.steps():
+            run.report()
+            if number % 4 == 3:
+                run.report(**{objective: 10.0})
+    study = optuna.load_study(storage=storage, study_name="s")
+    assert (run.step, run.stopped) == (4, PRUNED) and study.trials[1].intermediate_values == {1: 10.0, 3: 10.0}
+
+
 def follow(storage: str) -> None:
     assert trained(storage, 3.0) == (9, None), "the first is the best so far"
     assert trained(storage, 4.0) == (1, PRUNED)
