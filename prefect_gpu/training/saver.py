@@ -61,7 +61,7 @@ class Saver:
         if self._saves_to is None:
             return False
         self._offered = True
-        asked = mailbox.save is not None or (mailbox.stop is not None and self.stopped is None)
+        asked = mailbox.save is not None or (self.asked_to_stop(mailbox) is not None and self.stopped is None)
         return asked or monotonic() >= self.due_at
 
     def stop(self, reason: str) -> None:
