@@ -242,6 +242,8 @@ class TrainingRun:
         """
         steps = checks.count(steps, "steps", least=1, remedy="pass how many steps the training has.")
         self.total_steps = self._progress.steps = self._about["steps"] = steps
+        if self._trial is not None:
+            self._trial.expect(steps)
 
     @property
     def steps_left(self) -> int | None:

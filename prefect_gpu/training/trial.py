@@ -111,6 +111,10 @@ class TrialLink:
         self._thread = threading.Thread(target=self._follow, name="prefect-gpu-trial", daemon=True)
         self._thread.start()
 
+    def expect(self, steps: int) -> None:
+        """The training has so many steps, which only its framework knew. It has not begun yet."""
+        self._steps, self._rungs = steps, self._about.rungs and self._about.rungs.judging(steps)
+
     def began(self) -> None:
         """The training's first step begins now."""
         self._began = monotonic()

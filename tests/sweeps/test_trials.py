@@ -71,6 +71,22 @@ def test_as_long_as_no_first_rung_is_found_a_trial_is_judged_a_ninth_of_the_way(
     assert set(first.intermediate_values) == {1, 3, 9, 27} and set(second.intermediate_values) == {1, 3}
 
 
+def test_a_trial_whose_framework_knows_the_steps_is_looked_at_as_one_that_has_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run() as run:
+        run.expect(40)
+        for _ in run.steps():
+            run.report(loss=1.0)
+    [found] = optuna.load_study(storage=storage, study_name="s").trials
+    assert found.user_attrs[STEPS] == 40 and set(found.intermediate_values) == {1, 3, 9, 27}
+
+
 @pytest.mark.parametrize("objective", ["loss", "val_accuracy"])
 def test_what_a_framework_tells_after_the_step_is_told_the_study(
     objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
