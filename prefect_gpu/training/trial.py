@@ -126,7 +126,7 @@ class TrialLink:
         """The training has done a step. Costs next to nothing, but at a rung, where the study is asked.
 
         Args:
-            carries_on: Whether it has offered a checkpoint with this report, and there is a place for it.
+            carries_on: Whether it offers checkpoints, now and then at least, and there is a place for them.
 
         Returns:
             Why it is to end; None if it is not.

@@ -158,6 +158,29 @@ def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, mo
     assert run.stopped == STOPPED and asked[1:] == [("the-run", 3)]
 
 
+def test_a_checkpoint_may_be_offered_in_another_report_than_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Lightning does at the end of each epoch: such a trial can be promoted, too."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    trained(storage, 0.0)
+    study = optuna.load_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
+    monkeypatch.setenv(ENV_RUN_ID, "the-run")
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: asked.append((run_id, step)))
+    with training_run(steps=9) as run:
+        _ = run.checkpoint_due  # an offer is coming
+        for number in run.steps():
+            run.report(loss=1.0)
+            if number % 2 == 1:
+                run.report(step=run.step, checkpoint=functools.partial(Path.write_text, data=str(number)))
+    assert run.stopped == STOPPED and asked == [("the-run", 2)]
+
+
 @pytest.mark.parametrize(
     ("direction", "value", "needed", "last"),
     [
