@@ -20,6 +20,7 @@ from math import inf, isfinite
 from time import monotonic, time
 from typing import Any
 
+from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -140,7 +141,7 @@ class TrialLink:
             looks, judged = self._looks_between(self._seen, step)
             self._seen = step
             if looks:
-                self._look(looks, float(value), judged)
+                self._look(looks, checks.number(value, self._about.value), judged)
         rungs = self._rungs
         if rungs is not None and rungs.max_steps is not None and step >= rungs.max_steps:
             self.ends = COMPLETE

@@ -6,6 +6,7 @@ import functools
 import time
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
@@ -217,3 +218,15 @@ def test_a_study_that_is_out_of_reach_stops_no_training(
         for _ in run.steps():
             run.report(loss=1.0)
     assert run.step == 9 and "cannot be told" in caplog.text
+
+
+def test_a_metric_may_be_an_array_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "error", PRUNER, asha(min_steps=1))
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run(steps=2) as run:
+        for _ in run.steps():
+            run.report(error=np.array([0.5]))
+    assert optuna.load_study(storage=storage, study_name="s").trials[0].intermediate_values == {1: 0.5}
