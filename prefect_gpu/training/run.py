@@ -418,10 +418,9 @@ class TrainingRun:
             saver.offer()
         if self._trial is not None and (ends := self._trial.reported(step, loss, metrics, carries_on=saver.offers)):
             saver.stop(ends)
-        if checkpoint is not None:
-            if self._best is not None and loss is not None:
-                last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
-                self._best.offer(checkpoint, loss, step, last=last)
+        if checkpoint is not None and self._best is not None and loss is not None:
+            last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
+            self._best.offer(checkpoint, loss, step, last=last)
         if self._mailbox.pending or now >= saver.due_at or saver.wish is not None:
             saver.obey(self._mailbox, checkpoint, step)
         client = self._client
