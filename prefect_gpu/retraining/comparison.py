@@ -130,7 +130,7 @@ def _by_resampling(difference: np.ndarray, level: float, min_gain: float, seed: 
         (difference - min_gain,), np.mean, alternative="greater", rng=np.random.default_rng(seed),
         permutation_type="samples", **more,  # of one sample: its signs are flipped
     )  # fmt: skip
-    if np.allclose(difference, difference[0]):  # all pairs differ by the same: there is nothing to resample
+    if _all_alike(difference):  # there is nothing to resample
         return float(test.pvalue), float(difference[0]), float(difference[0])
     interval = stats.bootstrap(
         (difference,), np.mean, confidence_level=1 - 2 * level, method="percentile", rng=np.random.default_rng(seed),
@@ -141,14 +141,20 @@ def _by_resampling(difference: np.ndarray, level: float, min_gain: float, seed: 
 
 def _by_t_test(difference: np.ndarray, level: float, min_gain: float, seed: int) -> tuple[float, float, float]:
     """Likewise."""
-    import numpy as np
     from scipy import stats
 
-    if np.allclose(difference, difference[0]):
+    if _all_alike(difference):
         return float(difference[0] <= min_gain), float(difference[0]), float(difference[0])
     interval = stats.ttest_1samp(difference, min_gain).confidence_interval(1 - 2 * level)
     test = stats.ttest_1samp(difference, min_gain, alternative="greater")
     return float(test.pvalue), float(interval.low), float(interval.high)
+
+
+def _all_alike(difference: np.ndarray) -> bool:
+    """Whether all pairs differ by the same, but for rounding. Losses may be small, or alike: no number is near 0."""
+    import numpy as np
+
+    return bool(np.allclose(difference, difference[0], rtol=1e-9, atol=0.0))
 
 
 def _losses(values: Any, name: str) -> np.ndarray:

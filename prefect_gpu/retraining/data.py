@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -34,7 +35,7 @@ class DataFiles:
 
     Args:
         place: A folder that all runs see, ``s3://bucket/prefix``, or ``block:checkpoint-storage/NAME/prefix``.
-        pattern: Which names count, as a shell's pattern.
+        pattern: Which names count, as a shell's pattern. Those that begin with a dot count only if it does, too.
 
     Raises:
         ValueError: ``place`` is none.
@@ -51,7 +52,7 @@ class DataFiles:
             OSError: The folder cannot be read.
             ConnectionError: S3 is out of reach.
         """
-        known = sorted((name, fact) for name, fact in self._facts() if fnmatch(name, self._pattern))
+        known = sorted(self._facts())
         version = hashlib.sha256("".join(f"{name} {fact}\n" for name, fact in known).encode()).hexdigest()
         return Snapshot(version[:16], tuple(name for name, _ in known))
 
@@ -75,11 +76,18 @@ class DataFiles:
             key = f"{location.prefix}/{name}".lstrip("/")
             self.place.client().put_object(Bucket=location.bucket, Key=key, Body=content)
 
+    def _counts(self, name: str) -> bool:
+        """Whether it is one of the files: for a shell, hidden ones are none. S3's consoles make one without a name."""
+        hidden = name.startswith(".") and not self._pattern.startswith(".")
+        return bool(name) and not hidden and fnmatch(name, self._pattern)
+
     def _facts(self) -> Iterator[tuple[str, str]]:
         location = self.place.location
         if isinstance(location, Path):
-            if location.is_dir():
-                yield from ((path.name, facts_of(path).sha256) for path in location.iterdir() if path.is_file())
+            for path in location.iterdir() if location.is_dir() else ():
+                with suppress(FileNotFoundError):  # it has just been removed
+                    if self._counts(path.name) and path.is_file():
+                        yield path.name, facts_of(path).sha256
             return
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -89,7 +97,8 @@ class DataFiles:
         try:
             pages = self.place.client().get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=location.bucket, Prefix=base, Delimiter="/"):
-                yield from ((one["Key"][len(base) :], one["ETag"]) for one in page.get("Contents") or ())
+                found = ((one["Key"][len(base) :], one["ETag"]) for one in page.get("Contents") or ())
+                yield from (one for one in found if self._counts(one[0]))
         except (BotoCoreError, ClientError) as error:
             raise ConnectionError(out_of_reach(f"The data at {location} are", error)) from error
 

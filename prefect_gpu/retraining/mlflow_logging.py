@@ -17,7 +17,7 @@ from typing import Any
 
 from prefect_gpu.instance import is_further_instance
 from prefect_gpu.retraining.origin import origin
-from prefect_gpu.training import TrainingRun
+from prefect_gpu.training import TrainingRun, checks
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -92,7 +92,9 @@ def mlflow_run(
     _try("log parameters", mlflow.log_params, dict(parameters))
 
     def report(step: int, loss: float | None, metrics: dict[str, Any]) -> None:
-        numbers = {name: float(value) for name, value in metrics.items()} | ({} if loss is None else {"loss": loss})
+        known = {name: value for name, value in metrics.items() if value is not None}
+        numbers = {name: checks.number(value, name) for name, value in known.items()}
+        numbers |= {} if loss is None else {"loss": loss}
         if numbers:
             mlflow.log_metrics(numbers, step=step, run_id=run_id, synchronous=False)
 

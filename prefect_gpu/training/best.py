@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable
 from math import inf
-from pathlib import Path
 from time import monotonic
 
 from prefect_gpu.training.checkpoints import Checkpoint, CheckpointStore, SaveCallback, Store
+from prefect_gpu.training.scratch import Scratch
 
 logger = logging.getLogger("prefect_gpu.training")
 
@@ -32,8 +31,8 @@ class BestKeeper:
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = monotonic) -> None:
         if store is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="prefect-gpu-best-")
-            store = CheckpointStore(Path(self._temporary.name))
+            self._temporary = Scratch("prefect-gpu-best-")
+            store = CheckpointStore(self._temporary.empty())
         self._store = store
         self._clock = clock
         self._began_at = clock()

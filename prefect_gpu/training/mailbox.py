@@ -36,6 +36,11 @@ class Mailbox:
         self.go_on: Callable[[], None] = lambda: None
         self.news = threading.Event()
 
+    @property
+    def urgent(self) -> bool:
+        """Whether somebody waits for a report of this run, as it is to save or to stop."""
+        return self.stop is not None or self.save is not None
+
     def put(self, kind: str, data: dict[str, Any]) -> None:
         """Take an instruction in. Unknown kinds are ignored: a newer controller may know more words."""
         if kind == OPEN_GATE:

@@ -242,6 +242,8 @@ class TrainingRun:
         """
         steps = checks.count(steps, "steps", least=1, remedy="pass how many steps the training has.")
         self.total_steps = self._progress.steps = self._about["steps"] = steps
+        if self._trial is not None:
+            self._trial.expect(steps)
 
     @property
     def steps_left(self) -> int | None:
@@ -412,15 +414,13 @@ class TrainingRun:
         for call in self._on_report:
             call(step, loss, metrics)
         saver = self._saver
-        if self._trial is not None:
-            can_go_on = checkpoint is not None and saver.store is not None
-            if ends := self._trial.reported(step, loss, metrics, carries_on=can_go_on):
-                saver.stop(ends)
         if checkpoint is not None:
             saver.offer()
-            if self._best is not None and loss is not None:
-                last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
-                self._best.offer(checkpoint, loss, step, last=last)
+        if self._trial is not None and (ends := self._trial.reported(step, loss, metrics, carries_on=saver.offers)):
+            saver.stop(ends)
+        if checkpoint is not None and self._best is not None and loss is not None:
+            last = step == self.total_steps or saver.asked_to_stop(self._mailbox) is not None
+            self._best.offer(checkpoint, loss, step, last=last)
         if self._mailbox.pending or now >= saver.due_at or saver.wish is not None:
             saver.obey(self._mailbox, checkpoint, step)
         client = self._client

@@ -52,6 +52,11 @@ class Saver:
         if self._every is not None and self._saves_to is not None:
             self.due_at = monotonic() + self._every
 
+    @property
+    def offers(self) -> bool:
+        """Whether the loop offers checkpoints, now and then at least, and there is a place for them."""
+        return self._offered and self.store is not None
+
     def offer(self) -> None:
         """Note that the loop offers checkpoints: from now on, a stop waits for one."""
         self._offered = True
@@ -61,7 +66,7 @@ class Saver:
         if self._saves_to is None:
             return False
         self._offered = True
-        asked = mailbox.save is not None or (mailbox.stop is not None and self.stopped is None)
+        asked = mailbox.save is not None or (self.asked_to_stop(mailbox) is not None and self.stopped is None)
         return asked or monotonic() >= self.due_at
 
     def stop(self, reason: str) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 
 _LOCK = "lock"
@@ -13,6 +14,8 @@ _LOCK = "lock"
 
 class Scratch:
     """A folder for this process, in the folder for temporary files. It is removed with the object.
+
+    A forked child has a copy of the object, and removes nothing: the folder is its parent's.
 
     A process that is killed removes nothing, and what is in it may be large: what such processes have left is removed
     when the next folder is made. Whose folder it is, a lock in it says, which ends with its process.
@@ -28,19 +31,25 @@ class Scratch:
 
     def __init__(self, prefix: str) -> None:
         _remove_abandoned(prefix)
-        self._folder = tempfile.TemporaryDirectory(prefix=prefix)
+        self._folder = Path(tempfile.mkdtemp(prefix=prefix))
+        weakref.finalize(self, _remove, self._folder, os.getpid())
         # Made under another name: one without a lock on it may be removed by anybody.
-        making = Path(self._folder.name) / "making"
+        making = self._folder / "making"
         self._lock = making.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         making.rename(making.with_name(_LOCK))
 
     def empty(self) -> Path:
         """An empty folder; the one before it is removed."""
-        folder = Path(self._folder.name) / "files"
+        folder = self._folder / "files"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned(prefix: str) -> None:

@@ -34,14 +34,16 @@ class Pacer:
         self._resumed_at = monotonic()
 
     def pause(self) -> float:
-        """A step is done: wait as long as the weight asks for. A new weight, or a wish to stop, ends the wait at once.
+        """A step is done: wait as long as the weight asks for.
+
+        A new weight ends the wait at once. So does a wish to stop, or for a checkpoint, which takes another step.
 
         Returns:
             Seconds waited.
         """
         mailbox, now = self._mailbox, monotonic()
         busy_s = now - self._resumed_at
-        while mailbox.weight < 1.0 and mailbox.stop is None:
+        while mailbox.weight < 1.0 and not mailbox.urgent:
             mailbox.news.clear()
             weight = mailbox.weight
             left_s = PATIENCE_SECONDS
@@ -49,7 +51,7 @@ class Pacer:
                 left_s = busy_s * (1.0 / max(weight, _SHORTEST) - 1.0) - (monotonic() - now)
             if left_s <= 0.0 or self._broken_seconds() > PATIENCE_SECONDS:
                 break
-            if mailbox.weight == weight and mailbox.stop is None:
+            if mailbox.weight == weight and not mailbox.urgent:
                 mailbox.news.wait(min(left_s, _LOOK_SECONDS))
         self._resumed_at = monotonic()
         return self._resumed_at - now

@@ -20,6 +20,7 @@ from math import inf, isfinite
 from time import monotonic, time
 from typing import Any
 
+from prefect_gpu.training import checks
 from prefect_gpu.training.rungs import Reached, Rungs
 
 logger = logging.getLogger("prefect_gpu.training")
@@ -101,7 +102,7 @@ class TrialLink:
         self._about = about
         self._rungs = about.rungs and about.rungs.judging(steps)
         self._steps = steps
-        self._seen: int | None = None  # the step before the next report
+        self._seen: int | None = None  # the step that was last told with a value; at first, the one before the first
         self._carries_on = False  # whether the training offers checkpoints, so that it can be promoted
         self._began, self._done = monotonic(), 0
         self._gone = False  # whether the study cannot be reached
@@ -110,6 +111,10 @@ class TrialLink:
         self._looks: queue.SimpleQueue[tuple[list[int], float, bool] | float | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._follow, name="prefect-gpu-trial", daemon=True)
         self._thread.start()
+
+    def expect(self, steps: int) -> None:
+        """The training has so many steps, which only its framework knew. It has not begun yet."""
+        self._steps, self._rungs = steps, self._about.rungs and self._about.rungs.judging(steps)
 
     def began(self) -> None:
         """The training's first step begins now."""
@@ -122,7 +127,7 @@ class TrialLink:
         """The training has done a step. Costs next to nothing, but at a rung, where the study is asked.
 
         Args:
-            carries_on: Whether it has offered a checkpoint with this report, and there is a place for it.
+            carries_on: Whether it offers checkpoints, now and then at least, and there is a place for them.
 
         Returns:
             Why it is to end; None if it is not.
@@ -130,17 +135,13 @@ class TrialLink:
         if self.ends is not None:
             return self.ends
         self._carries_on, self._done = carries_on, self._done + 1
-        seen = step - 1 if self._seen is None else self._seen
-        self._seen = step
-        looks, judged = self._looks_between(seen, step)
-        if looks:
-            value = loss if self._about.value == "loss" else metrics.get(self._about.value)
-            if judged:
-                self._answered.clear()
-            if value is not None and not self._gone:
-                self._looks.put((looks, float(value), judged))
-                if judged and self._rungs is not None and not self._answered.wait(_PATIENCE_S):
-                    logger.warning("The study %s does not answer: this trial trains on.", self._about.study)
+        self._seen = step - 1 if self._seen is None else self._seen
+        value = loss if self._about.value == "loss" else metrics.get(self._about.value)
+        if value is not None:  # frameworks tell it after the step, or now and then: it counts for all steps until then
+            looks, judged = self._looks_between(self._seen, step)
+            self._seen = step
+            if looks:
+                self._look(looks, checks.number(value, self._about.value), judged)
         rungs = self._rungs
         if rungs is not None and rungs.max_steps is not None and step >= rungs.max_steps:
             self.ends = COMPLETE
@@ -160,6 +161,16 @@ class TrialLink:
         words = f"{AT_A_RUNG} after step {step}, where other trials were better. It may be promoted."
         # By its name: what talks to the pool does without Prefect, and here Prefect is asked.
         import_module("prefect_gpu.stopped_trial").suspend(run_id, words)
+
+    def _look(self, looks: list[int], value: float, judged: bool) -> None:
+        """Tell the study of these steps. At a rung, wait for its answer."""
+        if judged:
+            self._answered.clear()
+        if self._gone:
+            return
+        self._looks.put((looks, value, judged))
+        if judged and self._rungs is not None and not self._answered.wait(_PATIENCE_S):
+            logger.warning("The study %s does not answer: this trial trains on.", self._about.study)
 
     def _looks_between(self, before: int, now: int) -> tuple[list[int], bool]:
         """The steps after which all trials are looked at, so that they can be compared: those just passed.

@@ -14,7 +14,7 @@ from prefect_gpu.blocks.base import BlockError, explain
 from prefect_gpu.blocks.files import read_file
 from prefect_gpu.cli import app
 from prefect_gpu.settings import GpuSettings, checkpoint_block
-from prefect_gpu.training.checkpoints.location import S3Location, parse_location
+from prefect_gpu.training.checkpoints.location import S3Location, parse_location, part_of
 
 BLOCKS = Path(__file__).parents[2] / "blocks"
 SECRET = "do-not-show-this"
@@ -34,6 +34,15 @@ def test_a_storage_in_s3_has_an_address_without_credentials_and_an_environment_w
     for shown in (str(block), repr(block), block.location, block.model_dump_json()):
         assert SECRET not in shown
         assert "AKIDNOTSHOWN" not in shown
+
+
+@pytest.mark.parametrize("prefix", ["team=vision/my runs", "50%", "a+b@c", "100%25"])
+def test_a_prefix_stays_what_it_is_on_its_way_to_a_run(prefix: str) -> None:
+    block = CheckpointStorage(bucket="b", prefix=prefix)
+    assert parse_location(block.location) == S3Location("b", prefix)
+    of_run = part_of(block.location, "the-run")
+    assert parse_location(part_of(of_run, "best")) == S3Location("b", f"{prefix}/the-run/best")
+    assert parse_location("s3://b/team=vision/my runs") == S3Location("b", "team=vision/my runs"), "as people write it"
 
 
 def test_a_folder_needs_nothing_else() -> None:

@@ -81,3 +81,12 @@ def test_losses_that_are_none_are_refused(arguments: tuple[list[float], list[flo
 def test_limits_that_make_no_sense_are_refused(limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(limits))):
         compare([0.1, 0.2], [0.1, 0.2], **limits)
+
+
+def test_of_many_examples_on_which_models_hardly_differ_the_first_one_does_not_decide() -> None:
+    """As of the same model trained twice, but for the order of sums."""
+    chance = np.random.default_rng(5)
+    losses = chance.random(2500)
+    wins = sum(compare(losses, losses + chance.normal(0, 2e-9, 2500)).better for _ in range(100))
+    assert wins <= 18  # 5 are expected, and six standard deviations are 13
+    assert compare(losses, losses + 1e-9 + chance.normal(0, 2e-9, 2500)).better, "it is better, by little"

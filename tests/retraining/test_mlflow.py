@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
 from prefect_gpu import training_run
@@ -41,6 +43,20 @@ def test_without_a_server_mlflow_is_not_even_imported(monkeypatch: pytest.Monkey
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setitem(sys.modules, "mlflow", None)
     assert train(0.5).run_id == ""
+
+
+def test_a_metric_that_is_undefined_in_a_step_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``report()`` takes None, and an array of one number."""
+    logged: list[dict[str, float]] = []
+    server = MagicMock(**{"active_run.return_value": None})
+    server.log_metrics = lambda numbers, **more: logged.append(numbers)
+    monkeypatch.setattr("prefect_gpu.retraining.mlflow_logging.find_spec", lambda name: object())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow")
+    monkeypatch.setitem(sys.modules, "mlflow", server)
+    with training_run(steps=2) as run, mlflow_run(run, {}, code=__file__):
+        for step in run.steps():
+            run.report(loss=0.5, accuracy=np.array([0.75]) if step else None)
+    assert logged == [{"loss": 0.5}, {"accuracy": 0.75, "loss": 0.5}]
 
 
 @pytest.fixture(scope="module")

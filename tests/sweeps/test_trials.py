@@ -6,6 +6,7 @@ import functools
 import time
 from pathlib import Path
 
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import FloatDistribution
@@ -71,6 +72,42 @@ def test_as_long_as_no_first_rung_is_found_a_trial_is_judged_a_ninth_of_the_way(
     assert set(first.intermediate_values) == {1, 3, 9, 27} and set(second.intermediate_values) == {1, 3}
 
 
+def test_a_trial_whose_framework_knows_the_steps_is_looked_at_as_one_that_has_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha())
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run() as run:
+        run.expect(40)
+        for _ in run.steps():
+            run.report(loss=1.0)
+    [found] = optuna.load_study(storage=storage, study_name="s").trials
+    assert found.user_attrs[STEPS] == 40 and set(found.intermediate_values) == {1, 3, 9, 27}
+
+
+@pytest.mark.parametrize("objective", ["loss", "val_accuracy"])
+def test_what_a_framework_tells_after_the_step_is_told_the_study(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Keras and Transformers do: each step is reported without a value, and some a second time, with it."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    trained(storage, 9.0)
+    study = optuna.load_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, objective, PRUNER, asha(min_steps=1))
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run(steps=9) as run:
+        for number in run.steps():
+            run.report()
+            if number % 4 == 3:
+                run.report(**{objective: 10.0})
+    study = optuna.load_study(storage=storage, study_name="s")
+    assert (run.step, run.stopped) == (4, PRUNED) and study.trials[1].intermediate_values == {1: 10.0, 3: 10.0}
+
+
 def follow(storage: str) -> None:
     assert trained(storage, 3.0) == (9, None), "the first is the best so far"
     assert trained(storage, 4.0) == (1, PRUNED)
@@ -122,6 +159,29 @@ def test_with_a_checkpoint_it_is_suspended_once_that_is_saved(tmp_path: Path, mo
     assert run.stopped == STOPPED and asked[1:] == [("the-run", 3)]
 
 
+def test_a_checkpoint_may_be_offered_in_another_report_than_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Lightning does at the end of each epoch: such a trial can be promoted, too."""
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    trained(storage, 0.0)
+    study = optuna.load_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "loss", PRUNER, asha(min_steps=1))
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
+    monkeypatch.setenv(ENV_RUN_ID, "the-run")
+    asked: list[tuple[str, int]] = []
+    monkeypatch.setattr(TrialLink, "suspend", lambda self, run_id, step: asked.append((run_id, step)))
+    with training_run(steps=9) as run:
+        _ = run.checkpoint_due  # an offer is coming
+        for number in run.steps():
+            run.report(loss=1.0)
+            if number % 2 == 1:
+                run.report(step=run.step, checkpoint=functools.partial(Path.write_text, data=str(number)))
+    assert run.stopped == STOPPED and asked == [("the-run", 2)]
+
+
 @pytest.mark.parametrize(
     ("direction", "value", "needed", "last"),
     [
@@ -158,3 +218,15 @@ def test_a_study_that_is_out_of_reach_stops_no_training(
         for _ in run.steps():
             run.report(loss=1.0)
     assert run.step == 9 and "cannot be told" in caplog.text
+
+
+def test_a_metric_may_be_an_array_of_one_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+    study = optuna.create_study(storage=storage, study_name="s")
+    trial = study.ask({"x": FloatDistribution(0.0, 9.0)})
+    about = TrialOf(storage, "s", trial._trial_id, trial.number, "error", PRUNER, asha(min_steps=1))
+    monkeypatch.setenv(ENV_TRIAL, about.as_text())
+    with training_run(steps=2) as run:
+        for _ in run.steps():
+            run.report(error=np.array([0.5]))
+    assert optuna.load_study(storage=storage, study_name="s").trials[0].intermediate_values == {1: 0.5}

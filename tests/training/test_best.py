@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -198,3 +199,15 @@ def test_another_value_than_the_loss_may_be_what_is_optimised() -> None:
     found.optimize(train_for_accuracy, n_trials=2)
     assert [trial.state.name for trial in found.trials] == ["COMPLETE", "PRUNED"]
     assert list(found.trials[0].intermediate_values) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_forked_child_that_lets_go_of_it_leaves_the_best_to_its_parent() -> None:
+    keeper = BestKeeper(None)
+    assert keeper.offer(partial(Path.write_text, data="the best"), 0.5, 1, last=True)
+    child = os.fork()
+    if child == 0:
+        del keeper
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    found = keeper.restore()
+    assert found is not None and found.path.read_text() == "the best"

@@ -280,3 +280,21 @@ def test_where_the_pool_chooses_the_batch_steps_count_in_the_smallest_one(monkey
 def test_a_noise_scale_that_is_none_is_refused(scale: float) -> None:
     with training_run() as run, pytest.raises(ValueError, match=f"scale={scale!r} is no gradient noise scale"):
         run.gradient_noise(scale)
+
+
+def test_a_training_that_ends_itself_has_its_framework_save_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_CHECKPOINTS, str(tmp_path / "kept"))
+    with training_run(steps=9) as run:
+        assert not run.checkpoint_due
+        for step in run.steps():
+            if step == 2:
+                run.stop("enough")
+            run.report(loss=1.0)
+            if run.checkpoint_due:
+                run.report(step=run.step, checkpoint=lambda path: path.write_text("saved"))
+                assert not run.checkpoint_due
+    assert (run.step, run.stopped) == (3, "enough")
+    with training_run(steps=9) as run:
+        assert run.restore(Path.read_text) == "saved"

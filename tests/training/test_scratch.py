@@ -68,3 +68,15 @@ def test_it_is_empty_each_time() -> None:
     scratch = Scratch("prefect-gpu-checkpoint-")
     (scratch.empty() / "old").touch()
     assert list(scratch.empty().iterdir()) == []
+
+
+def test_a_forked_child_that_lets_go_of_it_leaves_it_to_its_parent() -> None:
+    """As the processes of a data loader do, which report nothing."""
+    scratch = Scratch("prefect-gpu-checkpoint-")
+    (scratch.empty() / "weights").write_text("1")
+    child = os.fork()
+    if child == 0:
+        del scratch
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(scratch.empty().parent.iterdir()), "it can still be used"

@@ -9,7 +9,7 @@ import pytest
 
 from prefect_gpu.training import share
 from prefect_gpu.training.mailbox import Mailbox
-from prefect_gpu.training.protocol import SET_SHARE, STOP
+from prefect_gpu.training.protocol import SAVE_CHECKPOINT, SET_SHARE, STOP
 from prefect_gpu.training.share import Pacer
 from tests.training.conftest import PATIENCE, Controller
 
@@ -138,3 +138,16 @@ def test_a_real_run_pauses_when_told_and_goes_on_when_told(controller: Controlle
     controller.instruct(SET_SHARE, weight=1.0, reason="they do not")
     assert process.wait(PATIENCE) == 0
     controller.wait_for(lambda: controller.losses[-1] == [200, 199.0])
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.01])
+def test_a_wish_for_a_checkpoint_ends_a_pause_at_once(
+    mailbox: Mailbox, weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can only be saved after another step, and whoever asks does not wait for ever."""
+    monkeypatch.setattr(share, "_LOOK_SECONDS", PATIENCE)
+    waiting = Waiting(mailbox)
+    looks(mailbox)
+    assert not waiting.over
+    mailbox.put(SAVE_CHECKPOINT, {"reason": "to make room"})
+    waiting.end()

@@ -143,7 +143,7 @@ class CheckpointStore:
         newest = None
         for path in self._entries():
             if _BEST.match(path.name):
-                changed = CheckpointStore(path)._last_change()
+                changed = path.stat().st_mtime if _is_empty(path) else CheckpointStore(path)._last_change()
             else:
                 changed = _newest(path) if _OURS.match(path.name) else None
             if changed is None:
@@ -227,6 +227,11 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether it is a folder with nothing in it, as the first one that cannot be saved leaves it."""
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
 def _newest(path: Path) -> float:

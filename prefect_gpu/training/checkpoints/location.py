@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 _OPTIONS = ("endpoint_url", "region")
 
@@ -54,7 +54,7 @@ def parse_location(text: str) -> S3Location | Path:
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := sorted(set(options) - set(_OPTIONS)):
         raise ValueError(f"checkpoints={text!r}: {unknown[0]} is not known; there are {' and '.join(_OPTIONS)}")
-    return S3Location(parts.netloc, parts.path.strip("/"), **options)
+    return S3Location(parts.netloc, unquote(parts.path).strip("/"), **options)
 
 
 def part_of(location: str, name: str) -> str:

@@ -113,7 +113,11 @@ class S3CheckpointStore:
             for name, facts in manifest.files.items():
                 self._send(folder / name, f"{place}/{name}", facts)
             commits = self._commit(manifest)
-            self._remove_older(commits)
+        try:
+            with self._in_reach():
+                self._remove_older(commits)
+        except CheckpointError as error:
+            logger.warning("This checkpoint is saved; older ones could not be removed, and are by the next: %s", error)
         return self._found(manifest, folder)
 
     def restore(self) -> Checkpoint | None:

@@ -144,6 +144,19 @@ def test_a_store_may_be_looked_at_while_it_saves(tmp_path: Path) -> None:
     assert held is not None and held.changed_at == pytest.approx((tmp_path / "current").stat().st_mtime, abs=60)
 
 
+def test_a_best_one_that_could_not_be_saved_does_not_hide_what_there_is(tmp_path: Path) -> None:
+    store, best = CheckpointStore(tmp_path), CheckpointStore(tmp_path / "best")
+    store.save(save_text("weights"), 1)
+    with pytest.raises(CheckpointError):
+        best.save(lambda path: None, 1)
+    assert store.holding() is not None
+    store.remove()
+    assert not tmp_path.exists()
+    tmp_path.mkdir()
+    best.folder.symlink_to(tmp_path.parent)
+    assert store.holding() is None, "what a link leads to is not ours"
+
+
 def test_a_crash_before_the_pointer_moved_finds_the_complete_one(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save(save_text("old"), step=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -11,13 +12,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from prefect_gpu.runtime.checkpoints import RunCheckpoints
+from prefect_gpu.training.best import BestKeeper
 from prefect_gpu.training.checkpoints import CheckpointError
 from prefect_gpu.training.checkpoints.location import S3Location
 from prefect_gpu.training.checkpoints.s3 import PART_BYTES, S3CheckpointStore
@@ -290,3 +293,39 @@ def test_half_a_gibibyte_does_not_need_much_memory(store: S3CheckpointStore, s3:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 256 << 20
+
+
+class Keeper:
+    """An S3 that takes everything, and removes nothing."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    def put_object(self, **asked: Any) -> None:
+        self.objects[asked["Key"]] = asked.get("Body", b"")
+
+    def get_object(self, **asked: Any) -> dict[str, Any]:
+        return {"Body": io.BytesIO(self.objects[asked["Key"]])}
+
+    def get_paginator(self, name: str) -> Any:
+        return self
+
+    def paginate(self, **asked: Any) -> list[dict[str, Any]]:
+        now, prefix = datetime.now(timezone.utc), asked["Prefix"]
+        return [{"Contents": [{"Key": key, "LastModified": now} for key in self.objects if key.startswith(prefix)]}]
+
+    def list_multipart_uploads(self, **asked: Any) -> dict[str, Any]:
+        return {}
+
+    def delete_objects(self, **asked: Any) -> None:
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "DeleteObjects")
+
+
+def test_a_checkpoint_is_saved_although_older_ones_cannot_be_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """Else the best one would be followed by one that is worse."""
+    best = BestKeeper(S3CheckpointStore(S3Location("bucket", "runs"), Keeper()))
+    for step, loss in enumerate((0.6, 0.5, 0.3, 0.4), 1):
+        best.offer(save_text(f"loss {loss}"), loss, step, last=True)
+    found = best.restore()
+    assert found is not None and found.path.read_text() == "loss 0.3"
+    assert "could not be removed" in caplog.text

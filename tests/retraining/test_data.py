@@ -1,0 +1,58 @@
+"""Data that arrive as files: which count, also while others are being written or removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from prefect_gpu.retraining import DataFiles, data
+from prefect_gpu.retraining.places import Place
+from prefect_gpu.training.checkpoints.manifest import FileFacts, facts_of
+
+
+def test_a_file_that_is_renamed_meanwhile_spoils_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever adds one writes it under another name first: a hidden one, or one that the pattern leaves out."""
+    files = DataFiles(tmp_path, "*.csv")
+    files.add("a.csv", b"one")
+    first = files.snapshot()
+    (tmp_path / "b.csv.part").write_text("two")
+    (tmp_path / ".c.csv").write_text("three")
+
+    def read(path: Path) -> FileFacts:
+        assert path.name == "a.csv", "what does not count is not read, either"
+        return facts_of(path)
+
+    monkeypatch.setattr(data, "facts_of", read)
+    assert files.snapshot() == first
+
+
+def test_what_is_added_counts_when_it_is_whole(tmp_path: Path) -> None:
+    """With the pattern that is there by default."""
+    (tmp_path / ".a.csv.tmp").write_text("on")
+    assert DataFiles(tmp_path).snapshot().names == ()
+    assert DataFiles(tmp_path, ".*").snapshot().names == (".a.csv.tmp",)
+
+
+def test_a_file_that_is_removed_meanwhile_was_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = DataFiles(tmp_path)
+    files.add("a.csv", b"one")
+    first = files.snapshot()
+    files.add("b.csv", b"two")
+
+    def read(path: Path) -> FileFacts:
+        if path.name == "b.csv":
+            path.unlink()  # by its owner, at this moment
+        return facts_of(path)
+
+    monkeypatch.setattr(data, "facts_of", read)
+    assert files.snapshot() == first
+
+
+def test_the_object_that_a_console_makes_for_a_folder_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[Any] = [{"Contents": [{"Key": "digits/", "ETag": "0"}, {"Key": "digits/a.csv", "ETag": "1"}]}]
+    lists = SimpleNamespace(paginate=lambda **asked: pages)
+    monkeypatch.setattr(Place, "client", lambda self: SimpleNamespace(get_paginator=lambda name: lists))
+    assert DataFiles("s3://bucket/digits").snapshot().names == ("a.csv",)
