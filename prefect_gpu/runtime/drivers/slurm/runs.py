@@ -106,6 +106,7 @@ class Runs:
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(launching, lent, run_dir))
             raise
+        self._hub.must_be_there(lent.agent)  # its allocation may have ended while that was written down
         return self._follow(spec.run_id, run_dir, lent, told, 0, name, spec.stream_output)
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
