@@ -242,8 +242,10 @@ class Launches:
                 return
         self.logger.info("Found run %s running (pid %s) and adopted it", launch.record.name, handle.pid)
         eviction = launch.attached(Eviction)
-        if launch.eviction is not None and eviction is not None:  # that came while nobody could stop it
-            eviction.begin(launch, launch.eviction)
+        why = launch.eviction
+        if why is not None and eviction is not None:  # that came while nobody could stop it
+            launch.eviction = None  # one that is suspended already would be left as it is
+            eviction.begin(launch, why)
         await self._follow_adopted(launch, handle)
 
     async def _follow_adopted(self, launch: Launch, handle: RunHandle) -> None:

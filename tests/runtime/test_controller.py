@@ -15,6 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.runtime import launches
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
@@ -386,6 +387,37 @@ async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp
     async with running(tmp_path, bench.driver.world) as second:
         await second.controller.wait_idle()
         assert not handle.running and second.host.said == ["finalise a"]
+
+
+@pytest.mark.parametrize("expires", [False, True])
+async def test_a_run_that_is_to_stop_before_it_can_be_looked_for_is_stopped_once_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: bool
+) -> None:
+    """Its user suspends it, or its time is over, while its node is out of reach."""
+    monkeypatch.setattr(launches, "_RETRY_S", 0.01)
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+    second = Bench(tmp_path, bench.driver.world)
+    adopt, away = second.driver.adopt, True
+
+    async def adopting(run_id: str, run_dir: Path) -> MemoryHandle | None:
+        if away:
+            raise LaunchError("its node is out of reach")
+        return await adopt(run_id, run_dir)
+
+    monkeypatch.setattr(second.driver, "adopt", adopting)
+    await second.controller.start()
+    try:
+        assert second.controller.runs["a"].handle is None
+        if expires:
+            second.controller._carry_out(do.Expire("a", "its time is over"), second.now)
+        else:
+            second.controller.suspend("a", "its user has suspended it")
+        away = False
+        await until(lambda: not handle.running)
+        await second.controller.wait_idle()
+    finally:
+        await second.controller.close()
 
 
 async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_path: Path) -> None:
