@@ -250,8 +250,9 @@ class Launches:
 
     async def _follow_adopted(self, launch: Launch, handle: RunHandle) -> None:
         launch.record.warm = handle.warm  # the worker before us may have died before it knew
-        if launch.record.cancelled:  # the worker before us was about to stop it
-            self.tasks.start(handle.stop(_ADOPTED_GRACE_S), f"stop-{launch.run_id}")
+        if launch.record.cancelled or launch.record.leaving:  # the worker before us was about to stop it
+            grace_s = _ADOPTED_GRACE_S if launch.record.cancelled else 0.0  # else it has saved what it could
+            self.tasks.start(handle.stop(grace_s), f"stop-{launch.run_id}")
         await self._watch(launch)
 
     def _take_over(self, launch: Launch, work: Coroutine[Any, Any, None]) -> None:

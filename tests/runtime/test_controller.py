@@ -389,6 +389,23 @@ async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp
         assert not handle.running and second.host.said == ["finalise a"]
 
 
+async def test_a_run_that_an_earlier_worker_was_about_to_stop_for_others_is_stopped(tmp_path: Path) -> None:
+    """The signal had not reached it: its node was out of reach."""
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        run = bench.controller.runs["a"]
+        run.record.leaving = "another comes first"
+        bench.controller._save(run)
+    second = Bench(tmp_path, bench.driver.world)
+    second.host = second.controller._host = second.controller._launches.host = Patient()
+    await second.controller.start()
+    try:
+        await until(lambda: "launched a" in second.host.said)
+        assert handle.stopped_with == 0 and "finalise a" not in second.host.said
+    finally:
+        await second.controller.close()
+
+
 @pytest.mark.parametrize("expires", [False, True])
 async def test_a_run_that_is_to_stop_before_it_can_be_looked_for_is_stopped_once_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: bool
