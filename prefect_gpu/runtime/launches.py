@@ -134,11 +134,7 @@ class Launches:
                     self.host.held(do.Hold(launch.run_id, "launch", str(error)))
             return
         except Exception as error:
-            if _is_full(error) and await self._waits_for_room(launch, error):
-                return
-            # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.
-            self.logger.exception("Run %s could not be prepared", launch.record.name)
-            await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
+            await self._cannot_begin(launch, error, "prepared")
             return
         if launch.cancelling or launch.eviction is not None:
             await self._end(launch, ExitReport(returncode=0))
@@ -157,6 +153,9 @@ class Launches:
                 known = ExitReport(None, cause=str(error), lost=error.away)
             await self._end(launch, known)
             return
+        except Exception as error:  # such as that of a disk which is full before anything of it is there
+            await self._cannot_begin(launch, error, "started")
+            return
         launch.record.times["launched"] = self.clock()
         launch.record.warm = launch.handle.warm
         self.save(launch)
@@ -173,6 +172,15 @@ class Launches:
         except OSError as error:
             raise LaunchError(f"it could not be recorded: {error}") from error
         return await self.host.prepare(launch)
+
+    async def _cannot_begin(self, launch: Launch, error: Exception, what: str) -> None:
+        """An error that nobody thought of. The run may be claimed already, so it cannot simply wait again: its owner
+        learns why it did not start.
+        """
+        if _is_full(error) and await self._waits_for_room(launch, error):
+            return
+        self.logger.error("Run %s could not be %s", launch.record.name, what, exc_info=error)
+        await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
 
     async def _waits_for_room(self, launch: Launch, error: Exception) -> bool:
         """Let a run wait again that could not start because a disk of ours is full. False: it is over meanwhile."""

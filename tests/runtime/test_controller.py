@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -265,6 +266,32 @@ async def test_an_error_nobody_thought_of_does_not_keep_the_device(tmp_path: Pat
         await until(lambda: bench.host.rows and not bench.folders)
         assert bench.host.reports[0].tail == ("ValueError: No closing quotation",)
         assert bench.places == {} and bench.driver.specs == []
+
+
+async def test_an_error_that_no_driver_should_raise_does_not_keep_the_device(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.driver.refuse = PermissionError(errno.EACCES, "Permission denied")
+        bench.submit("a")
+        await until(lambda: bench.host.rows and not bench.folders)
+        assert bench.host.reports[0].tail == ("PermissionError: [Errno 13] Permission denied",)
+        assert bench.places == {} and not bench.controller.runs
+
+
+async def test_a_run_whose_start_cannot_be_written_down_waits_for_room(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.host = bench.controller._host = bench.controller._launches.host = Patient()
+    await bench.controller.start()
+    try:
+        bench.driver.refuse = OSError(errno.EDQUOT, "Disk quota exceeded")
+        bench.submit("a")
+        await until(lambda: bench.driver.specs and not bench.controller.runs)
+        assert bench.places == {} and "finalise a" not in bench.host.said
+        bench.driver.refuse = None
+        bench.now += 30.0
+        bench.controller.handle(ev.TimePassed())
+        await until(lambda: "launched a" in bench.host.said)
+    finally:
+        await bench.controller.close()
 
 
 async def test_a_run_that_cannot_be_recorded_waits_and_is_tried_again(tmp_path: Path) -> None:
