@@ -355,7 +355,7 @@ class ContainerHandle(RunHandle):
                 return dict(self._client.api.inspect_container(self._made.container)["State"])
             except NotFound:
                 return None
-            except _UNREACHABLE:
+            except (DockerException, requests.exceptions.RequestException):  # it is away, or in trouble
                 time.sleep(_REACHED_AGAIN_S)
         return None
 
