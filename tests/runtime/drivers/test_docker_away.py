@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,8 @@ from docker.errors import APIError
 
 from prefect_gpu.runtime.drivers.docker import handle as module
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made
+
+pytestmark = pytest.mark.timeout(60)  # what is looked for here is a wait without an end
 
 
 class Engine:
@@ -59,3 +62,13 @@ async def test_an_engine_in_trouble_is_asked_again_how_a_container_ended(
 ) -> None:
     report = await followed(Engine(trouble, trouble), tmp_path, monkeypatch).wait()
     assert report.returncode == 3
+
+
+async def test_a_worker_that_ends_waits_for_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(*[requests.exceptions.ConnectionError("Connection refused")] * 100_000)
+    handle = followed(engine, tmp_path, monkeypatch)
+    while engine.asked < 3:  # noqa: ASYNC110 -- it is a thread that asks
+        await asyncio.sleep(0.01)
+    handle.release()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert len(engine.trouble) > 90_000, "it has been away all the time"

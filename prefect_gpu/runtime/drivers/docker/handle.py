@@ -350,7 +350,7 @@ class ContainerHandle(RunHandle):
         return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause, oom_kills=oom_kills)
 
     def _state(self) -> dict[str, Any] | None:
-        while not self._lost:
+        while not (self._lost or self._released):
             try:
                 return dict(self._client.api.inspect_container(self._made.container)["State"])
             except NotFound:
