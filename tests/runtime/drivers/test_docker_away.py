@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +30,11 @@ class Engine:
     def __init__(self, *trouble: Exception) -> None:
         self.trouble = list(trouble)
         self.asked = 0
+        self.ended = threading.Event()
+        self.ended.set()
 
     def logs(self, *_: object, **__: object) -> Any:
+        self.ended.wait()
         return SimpleNamespace(_stream=iter(()))
 
     def inspect_container(self, _: str) -> dict[str, Any]:
@@ -37,6 +42,9 @@ class Engine:
         if self.asked > 1 and self.trouble:  # the first time, it says that the container has ended
             raise self.trouble.pop(0)
         return {"State": {"Running": False, "ExitCode": 3}}
+
+    def kill(self, *_: object, **__: object) -> None:
+        raise requests.exceptions.ConnectionError("Connection refused")
 
     def remove_container(self, *_: object, **__: object) -> None:
         return None
@@ -72,3 +80,25 @@ async def test_a_worker_that_ends_waits_for_no_engine(tmp_path: Path, monkeypatc
     handle.release()
     await asyncio.get_running_loop().shutdown_default_executor()
     assert len(engine.trouble) > 90_000, "it has been away all the time"
+
+
+async def test_whoever_waits_for_an_engine_leaves_others_their_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are few, and all share them: they write down who may start, and look up the names of Prefect's servers."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    ends = followed(
+        Engine(*[requests.exceptions.ConnectionError("Connection refused")] * 100_000), tmp_path, monkeypatch
+    )
+    runs = Engine()
+    runs.ended.clear()
+    stopped = followed(runs, tmp_path, monkeypatch)
+    stopping = asyncio.create_task(stopped.stop(0))
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(lambda: None)
+    assert not stopping.done() and not ends._watcher.done(), "they are still waiting"
+    stopping.cancel()
+    ends.release()
+    stopped.release()
+    runs.ended.set()
