@@ -142,6 +142,7 @@ class Launches:
         if not self.leads():  # it was frozen meanwhile, say: whoever leads now deals with the run
             return
         self.save(launch)  # with what was found out meanwhile: the worker may die as soon as the process exists
+        cpus = launch.record.placement.cpus
         try:
             launch.handle = await self.instances.launch(launch, spec)
         except LaunchError as error:
@@ -161,6 +162,8 @@ class Launches:
         self.save(launch)
         for follower in launch.followers:
             follower.started(launch)
+        if launch.record.placement.cpus != cpus:  # it was made for those that it had before
+            self.adjuster.bind(launch)
         if launch.cancelling or launch.eviction is not None:  # that came while the process was being made
             await launch.handle.stop(0)
         await self.host.launched(launch)

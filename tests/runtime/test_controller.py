@@ -357,6 +357,25 @@ async def test_a_run_cancelled_while_its_process_is_made_is_stopped_at_once(tmp_
         assert handle.stopped_with == 0 and bench.host.reports[0].returncode == -15
 
 
+async def test_a_run_whose_cores_change_while_its_process_is_made_does_not_keep_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image may be pulled for minutes, and the container be made for the cores that there were before."""
+    bound: list[tuple[int, ...]] = []
+    monkeypatch.setattr(MemoryHandle, "bind", lambda self, cpus: bound.append(cpus))
+    async with running(tmp_path) as bench:
+        bench.driver.slow = asyncio.Event()
+        bench.submit("a")
+        await bench.driver.launching.wait()
+        assert bench.driver.specs[0].cpus == (0,)
+        bench.controller._carry_out(do.SetCores("a", (1,), "another run needs the first one"), bench.now)
+        bench.driver.slow.set()
+        await until(lambda: "launched a" in bench.host.said)
+        assert bound == [(1,)]
+        await bench.launch("b")
+        assert bound == [(1,)], "nothing has changed of its cores"
+
+
 async def test_a_run_cancelled_while_it_runs_is_stopped_with_grace(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         handle = await bench.launch()
