@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import requests
 
-from prefect_gpu.runtime.drivers.base import ExitReport, LaunchError
+from prefect_gpu.runtime.drivers.base import ContainerSpec, ExitReport, LaunchError, LaunchSpec
+from prefect_gpu.runtime.drivers.docker import DockerDriver, Endpoint, containers
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle
 
 OF_MEMORY = "The run used more memory than its container's limit"
@@ -46,3 +52,22 @@ async def test_a_run_whose_node_is_given_up_as_it_starts_is_not_forgotten() -> N
     with pytest.raises(LaunchError) as raised:
         await handle.begin()
     assert raised.value.away
+
+
+async def test_an_engine_that_goes_away_before_a_container_has_started_is_no_fault_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise requests.exceptions.ConnectionError("Connection refused")
+
+    image = containers.Image("sha256:1", {}, "/", user="1000")
+    monkeypatch.setattr(containers, "ensure_image", lambda *_: image)
+    monkeypatch.setattr(containers, "create", lambda *_: "container")
+    engine: Any = SimpleNamespace(api=SimpleNamespace(start=away, remove_container=away))
+    driver = DockerDriver(
+        Endpoint("unix:///nowhere"), ContainerSpec("image"), name="n1", logger=logging.getLogger("tests.begin")
+    )
+    driver._client = engine
+    with pytest.raises(LaunchError) as raised:
+        await driver.launch(LaunchSpec("run", tmp_path, ("python",), {}, tmp_path))
+    assert raised.value.away and "could not start a container of image" in str(raised.value)
