@@ -135,7 +135,10 @@ class ContainerHandle(RunHandle):
         self.warm = said["started"]["warm"]
         if self.warm != self._made.warm:
             self._made = dataclasses.replace(self._made, warm=self.warm)
-            await asyncio.to_thread(write_made, self._dir, self._made)
+            try:
+                await asyncio.to_thread(write_made, self._dir, self._made)
+            except OSError as error:  # whoever comes later takes it for a warm one; it has begun all the same
+                self._logger.error("Run %s: that it was started cold could not be written down: %s", self.run_id, error)
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
