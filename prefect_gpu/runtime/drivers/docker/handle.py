@@ -303,7 +303,7 @@ class ContainerHandle(RunHandle):
                 if ended and complete:
                     break
                 # Busy engines end a log before its last lines: they are read once all of them have been written.
-                time.sleep(0 if ended else _ENDS_S)
+                time.sleep(0 if ended else _REACHED_AGAIN_S if self._log.complains else _ENDS_S)
             except NotFound:
                 break
             except (DockerException, requests.exceptions.RequestException, HTTPError, OSError) as error:
