@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic.dataclasses import dataclass
@@ -13,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from prefect_gpu.runtime.files import UnreadableError, build, load
 
 FILE = "cordoned.json"
+_TRIES, _PAUSE_S = 100, 0.01  # for the lock, and between two of them
 
 
 @dataclass(frozen=True)
@@ -79,16 +82,38 @@ class Cordons:
             UnreadableError: See :meth:`read`.
             OSError: The file cannot be written.
         """
-        before, now = self.read(), time.time()
-        since = {device: before[device].since if device in before else now for device in devices}
-        self._write(before | {device: Cordoned(why, since[device], by) for device, why in devices.items()})
+        with self._alone():
+            before, now = self.read(), time.time()
+            since = {device: before[device].since if device in before else now for device in devices}
+            self._write(before | {device: Cordoned(why, since[device], by) for device, why in devices.items()})
 
     def remove(self, *devices: str) -> None:
         """Put devices back into service. Raises as :meth:`add` does."""
-        self._write({device: one for device, one in self.read().items() if device not in devices})
+        with self._alone():
+            self._write({device: one for device, one in self.read().items() if device not in devices})
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let nobody else, another worker or a command, change the file meanwhile: its folder is locked for a moment.
+
+        Where that cannot be, or somebody stands still with it, it is done all the same.
+        """
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self._file.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for _ in range(_TRIES):
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(_PAUSE_S)
+                except OSError:  # a file system without locks
+                    break
+            yield
+        finally:
+            os.close(folder)
 
     def _write(self, cordoned: Mapping[str, Cordoned]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({device: _told(one) for device, one in cordoned.items()})
         made = self._file.with_suffix(f".{os.getpid()}.tmp")
         made.write_text(text)

@@ -134,11 +134,7 @@ class Launches:
                     self.host.held(do.Hold(launch.run_id, "launch", str(error)))
             return
         except Exception as error:
-            if _is_full(error) and await self._waits_for_room(launch, error):
-                return
-            # The run may be claimed already, so it cannot simply wait again: its owner learns why it did not start.
-            self.logger.exception("Run %s could not be prepared", launch.record.name)
-            await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
+            await self._cannot_begin(launch, error, "prepared")
             return
         if launch.cancelling or launch.eviction is not None:
             await self._end(launch, ExitReport(returncode=0))
@@ -146,6 +142,7 @@ class Launches:
         if not self.leads():  # it was frozen meanwhile, say: whoever leads now deals with the run
             return
         self.save(launch)  # with what was found out meanwhile: the worker may die as soon as the process exists
+        cpus = launch.record.placement.cpus
         try:
             launch.handle = await self.instances.launch(launch, spec)
         except LaunchError as error:
@@ -157,11 +154,16 @@ class Launches:
                 known = ExitReport(None, cause=str(error), lost=error.away)
             await self._end(launch, known)
             return
+        except Exception as error:  # such as that of a disk which is full before anything of it is there
+            await self._cannot_begin(launch, error, "started")
+            return
         launch.record.times["launched"] = self.clock()
         launch.record.warm = launch.handle.warm
         self.save(launch)
         for follower in launch.followers:
             follower.started(launch)
+        if launch.record.placement.cpus != cpus:  # it was made for those that it had before
+            self.adjuster.bind(launch)
         if launch.cancelling or launch.eviction is not None:  # that came while the process was being made
             await launch.handle.stop(0)
         await self.host.launched(launch)
@@ -173,6 +175,15 @@ class Launches:
         except OSError as error:
             raise LaunchError(f"it could not be recorded: {error}") from error
         return await self.host.prepare(launch)
+
+    async def _cannot_begin(self, launch: Launch, error: Exception, what: str) -> None:
+        """An error that nobody thought of. The run may be claimed already, so it cannot simply wait again: its owner
+        learns why it did not start.
+        """
+        if _is_full(error) and await self._waits_for_room(launch, error):
+            return
+        self.logger.error("Run %s could not be %s", launch.record.name, what, exc_info=error)
+        await self._end(launch, ExitReport(returncode=1, tail=(f"{type(error).__name__}: {error}",)))
 
     async def _waits_for_room(self, launch: Launch, error: Exception) -> bool:
         """Let a run wait again that could not start because a disk of ours is full. False: it is over meanwhile."""
@@ -242,14 +253,17 @@ class Launches:
                 return
         self.logger.info("Found run %s running (pid %s) and adopted it", launch.record.name, handle.pid)
         eviction = launch.attached(Eviction)
-        if launch.eviction is not None and eviction is not None:  # that came while nobody could stop it
-            eviction.begin(launch, launch.eviction)
+        why = launch.eviction
+        if why is not None and eviction is not None:  # that came while nobody could stop it
+            launch.eviction = None  # one that is suspended already would be left as it is
+            eviction.begin(launch, why)
         await self._follow_adopted(launch, handle)
 
     async def _follow_adopted(self, launch: Launch, handle: RunHandle) -> None:
         launch.record.warm = handle.warm  # the worker before us may have died before it knew
-        if launch.record.cancelled:  # the worker before us was about to stop it
-            self.tasks.start(handle.stop(_ADOPTED_GRACE_S), f"stop-{launch.run_id}")
+        if launch.record.cancelled or launch.record.leaving:  # the worker before us was about to stop it
+            grace_s = _ADOPTED_GRACE_S if launch.record.cancelled else 0.0  # else it has saved what it could
+            self.tasks.start(handle.stop(grace_s), f"stop-{launch.run_id}")
         await self._watch(launch)
 
     def _take_over(self, launch: Launch, work: Coroutine[Any, Any, None]) -> None:

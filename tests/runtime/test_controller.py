@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from prefect_gpu.estimation.runs import Known
+from prefect_gpu.runtime import launches
 from prefect_gpu.runtime.clock import Clock
 from prefect_gpu.runtime.controller import ABILITIES, Controller
 from prefect_gpu.runtime.drivers.base import LaunchError
@@ -266,6 +268,32 @@ async def test_an_error_nobody_thought_of_does_not_keep_the_device(tmp_path: Pat
         assert bench.places == {} and bench.driver.specs == []
 
 
+async def test_an_error_that_no_driver_should_raise_does_not_keep_the_device(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        bench.driver.refuse = PermissionError(errno.EACCES, "Permission denied")
+        bench.submit("a")
+        await until(lambda: bench.host.rows and not bench.folders)
+        assert bench.host.reports[0].tail == ("PermissionError: [Errno 13] Permission denied",)
+        assert bench.places == {} and not bench.controller.runs
+
+
+async def test_a_run_whose_start_cannot_be_written_down_waits_for_room(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.host = bench.controller._host = bench.controller._launches.host = Patient()
+    await bench.controller.start()
+    try:
+        bench.driver.refuse = OSError(errno.EDQUOT, "Disk quota exceeded")
+        bench.submit("a")
+        await until(lambda: bench.driver.specs and not bench.controller.runs)
+        assert bench.places == {} and "finalise a" not in bench.host.said
+        bench.driver.refuse = None
+        bench.now += 30.0
+        bench.controller.handle(ev.TimePassed())
+        await until(lambda: "launched a" in bench.host.said)
+    finally:
+        await bench.controller.close()
+
+
 async def test_a_run_that_cannot_be_recorded_waits_and_is_tried_again(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         (tmp_path / "runs").write_text("a file where the folder should be: what a broken disk looks like")
@@ -329,6 +357,25 @@ async def test_a_run_cancelled_while_its_process_is_made_is_stopped_at_once(tmp_
         assert handle.stopped_with == 0 and bench.host.reports[0].returncode == -15
 
 
+async def test_a_run_whose_cores_change_while_its_process_is_made_does_not_keep_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image may be pulled for minutes, and the container be made for the cores that there were before."""
+    bound: list[tuple[int, ...]] = []
+    monkeypatch.setattr(MemoryHandle, "bind", lambda self, cpus: bound.append(cpus))
+    async with running(tmp_path) as bench:
+        bench.driver.slow = asyncio.Event()
+        bench.submit("a")
+        await bench.driver.launching.wait()
+        assert bench.driver.specs[0].cpus == (0,)
+        bench.controller._carry_out(do.SetCores("a", (1,), "another run needs the first one"), bench.now)
+        bench.driver.slow.set()
+        await until(lambda: "launched a" in bench.host.said)
+        assert bound == [(1,)]
+        await bench.launch("b")
+        assert bound == [(1,)], "nothing has changed of its cores"
+
+
 async def test_a_run_cancelled_while_it_runs_is_stopped_with_grace(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         handle = await bench.launch()
@@ -386,6 +433,54 @@ async def test_a_cancellation_that_an_earlier_worker_had_begun_is_carried_on(tmp
     async with running(tmp_path, bench.driver.world) as second:
         await second.controller.wait_idle()
         assert not handle.running and second.host.said == ["finalise a"]
+
+
+async def test_a_run_that_an_earlier_worker_was_about_to_stop_for_others_is_stopped(tmp_path: Path) -> None:
+    """The signal had not reached it: its node was out of reach."""
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+        run = bench.controller.runs["a"]
+        run.record.leaving = "another comes first"
+        bench.controller._save(run)
+    second = Bench(tmp_path, bench.driver.world)
+    second.host = second.controller._host = second.controller._launches.host = Patient()
+    await second.controller.start()
+    try:
+        await until(lambda: "launched a" in second.host.said)
+        assert handle.stopped_with == 0 and "finalise a" not in second.host.said
+    finally:
+        await second.controller.close()
+
+
+@pytest.mark.parametrize("expires", [False, True])
+async def test_a_run_that_is_to_stop_before_it_can_be_looked_for_is_stopped_once_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: bool
+) -> None:
+    """Its user suspends it, or its time is over, while its node is out of reach."""
+    monkeypatch.setattr(launches, "_RETRY_S", 0.01)
+    async with running(tmp_path) as bench:
+        handle = await bench.launch()
+    second = Bench(tmp_path, bench.driver.world)
+    adopt, away = second.driver.adopt, True
+
+    async def adopting(run_id: str, run_dir: Path) -> MemoryHandle | None:
+        if away:
+            raise LaunchError("its node is out of reach")
+        return await adopt(run_id, run_dir)
+
+    monkeypatch.setattr(second.driver, "adopt", adopting)
+    await second.controller.start()
+    try:
+        assert second.controller.runs["a"].handle is None
+        if expires:
+            second.controller._carry_out(do.Expire("a", "its time is over"), second.now)
+        else:
+            second.controller.suspend("a", "its user has suspended it")
+        away = False
+        await until(lambda: not handle.running)
+        await second.controller.wait_idle()
+    finally:
+        await second.controller.close()
 
 
 async def test_a_run_that_ended_between_two_workers_is_settled_by_the_next(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ stopped: the end of its input ends it, and it continues the run first. Lines of 
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import sys
@@ -76,10 +77,11 @@ def run(main: tuple[int, int], overseer: tuple[int, int]) -> None:
 
 
 def _line(timeout_s: float | None) -> str | None:
-    """A line of the input; None if there is none in that time, "" at its end."""
+    """The newest line of the input; None if there is none in that time, "" at its end."""
     if not select.select([sys.stdin], [], [], timeout_s)[0]:
         return None
-    return sys.stdin.readline()
+    told = os.read(sys.stdin.fileno(), 4096)  # through no buffer, in which select() would not see a second line
+    return told.decode().splitlines()[-1] if told else ""
 
 
 def _end(*_: object) -> None:

@@ -43,6 +43,12 @@ class Listener:
         """In a fork that is not to listen."""
         self._server.close()
 
+    def end(self) -> None:
+        """The program has ended: nobody listens any more, and nothing is left of this."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # whoever waits in accept() would not notice that it is closed
+        self._server.close()
+
     def cancel(self) -> None:
         """Say that it is cancelled, and wait a moment until it has understood. Nothing if it does not listen."""
         connection = self._connection
@@ -55,7 +61,10 @@ class Listener:
 
     def _serve(self) -> None:
         while True:
-            connection, _ = self._server.accept()
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # it has ended
+                return
             with connection, contextlib.suppress(OSError):
                 self._talk(connection)
 

@@ -101,7 +101,10 @@ class DeviceWatch:
                         self.close()
                         raise
                 return
-            gpu = str(pynvml.nvmlDeviceGetUUID(event.device))
+            try:
+                gpu = str(pynvml.nvmlDeviceGetUUID(event.device))
+            except pynvml.NVMLError:  # it is lost, which the next look shows; what was said of others still counts
+                continue
             for device in self._by_gpu.get(gpu, ()):
                 if event.eventType == pynvml.nvmlEventTypeDoubleBitEccError:
                     yield Fault(device, "ecc", "an uncorrectable memory error", True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from prefect_gpu.runtime.drivers.docker import handle as module
 from prefect_gpu.runtime.drivers.docker.handle import ContainerHandle, Made
 
 _ENDED = {"returncode": 3, "max_rss_bytes": 1, "cpu_seconds": 0.1, "ended_at": 1.0}
@@ -59,3 +60,25 @@ async def test_an_engine_that_ends_the_log_early_loses_and_repeats_nothing(
     handle = ContainerHandle("run", tmp_path, made, client, echoed.append, None, logging.getLogger("tests.log"))
     report = await handle.wait()
     assert (report.tail, echoed, report.max_rss_bytes) == (("3", "3"), ["3", "3"], 1)
+
+
+async def test_a_log_that_the_engine_cannot_read_ends_with_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, or a loss of power, may leave something in it that is no line."""
+    monkeypatch.setattr(module, "_REACHED_AGAIN_S", 0.01)
+    monkeypatch.setattr(ContainerHandle, "_remove", lambda _: None)
+    complaint, echoed, engine = "Error grabbing logs: invalid character '\\x00'", list[str](), Engine((3, 3, 3))
+    pieces = engine._pieces
+
+    def broken(*arguments: Any) -> Iterator[bytes]:
+        yield from pieces(*arguments)
+        if engine.ends:
+            yield f"{complaint}\n".encode()
+
+    monkeypatch.setattr(engine, "_pieces", broken)
+    client: Any = SimpleNamespace(api=engine)
+    made = Made("container", "node", "mark", 1)
+    handle = ContainerHandle("run", tmp_path, made, client, echoed.append, None, logging.getLogger("tests.log"))
+    report = await handle.wait()
+    assert (echoed, report.returncode) == (["3", complaint, "3"], 3)

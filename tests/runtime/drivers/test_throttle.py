@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
-from prefect_gpu.runtime.drivers import supervisor
+from prefect_gpu.runtime.drivers import duty, supervisor
 from prefect_gpu.runtime.drivers.base import RunHandle
 from prefect_gpu.runtime.drivers.conformance import MakeSpec, until
 from prefect_gpu.runtime.drivers.process import ProcessDriver
@@ -89,6 +90,19 @@ async def test_it_computes_less(driver: ProcessDriver, make_spec: MakeSpec) -> N
     assert (slow.busy_seconds() or 0.0) - before[0] < 0.5 * ((other.busy_seconds() or 0.0) - before[1])
     await slow.stop(0)
     await other.stop(0)
+
+
+def test_of_two_words_that_come_at_once_the_last_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper takes a moment to start, and to look for processes."""
+    read, write = os.pipe()
+    with os.fdopen(read) as told, os.fdopen(write, "wb", buffering=0) as says:
+        monkeypatch.setattr(sys, "stdin", told)
+        assert duty._line(0.0) is None
+        says.write(b"0.0625\n")
+        says.write(b"0.9\n")
+        assert (duty._line(0.0), duty._line(0.0)) == ("0.9", None)
+        says.close()
+        assert duty._line(0.0) == ""
 
 
 async def test_a_throttled_run_can_be_ended_in_peace(driver: ProcessDriver, make_spec: MakeSpec) -> None:

@@ -85,6 +85,14 @@ def test_a_gpu_that_fell_off_the_bus_is_noticed_without_an_event(nvml: NvmlStub,
     assert told == [[], [("GPU-0001", "gone", True)]]
 
 
+def test_a_gpu_that_is_lost_takes_along_no_news_of_others(nvml: NvmlStub) -> None:
+    """The driver does not even tell any more which one it is that an event is of."""
+    lost = gpu(1, uuid_error=15, handle_error=15)
+    events = ["event|gpu=0|xid=48", "event|gpu=1|xid=79"]
+    told = watched(nvml, ["GPU-0000", "GPU-0001"], [DRIVER, gpu(0), lost, *events])
+    assert told == [[("GPU-0000", "xid-48", True), ("GPU-0001", "gone", True)]]
+
+
 BESIDE = """
 import asyncio, json, logging, os, pathlib
 from prefect_gpu.runtime import health_watch

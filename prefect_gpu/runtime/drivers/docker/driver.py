@@ -380,7 +380,8 @@ class DockerDriver(Driver):
             with explained(self._endpoint, f"start a container of {how.image}"):
                 client.api.start(made.container)
         except BaseException:
-            containers.remove(client, made.container)
+            with contextlib.suppress(Exception):  # the engine is away, which is the reason: it is swept later
+                containers.remove(client, made.container)
             raise
         return made
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from logging import Logger, LoggerAdapter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import requests
 from docker.errors import APIError, DockerException, NotFound
@@ -26,10 +26,12 @@ from prefect_gpu.runtime.drivers.docker import containers, inside
 from prefect_gpu.runtime.drivers.docker.log import ContainerLog
 from prefect_gpu.runtime.drivers.docker.said import Lines
 from prefect_gpu.runtime.drivers.launched import Say
+from prefect_gpu.runtime.tasks import in_own_thread
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
+T = TypeVar("T")
 _BLOCKS = 16  # of output that wait to be taken in
 _TAIL_LINES = 20
 _LAST_LINES = 10_000  # that an engine may have left out, at most
@@ -133,7 +135,10 @@ class ContainerHandle(RunHandle):
         self.warm = said["started"]["warm"]
         if self.warm != self._made.warm:
             self._made = dataclasses.replace(self._made, warm=self.warm)
-            await asyncio.to_thread(write_made, self._dir, self._made)
+            try:
+                await asyncio.to_thread(write_made, self._dir, self._made)
+            except OSError as error:  # whoever comes later takes it for a warm one; it has begun all the same
+                self._logger.error("Run %s: that it was started cold could not be written down: %s", self.run_id, error)
 
     async def wait(self) -> ExitReport:
         return await asyncio.shield(self._watcher)
@@ -143,16 +148,20 @@ class ContainerHandle(RunHandle):
 
     async def stop(self, grace_seconds: float) -> None:
         if grace_seconds > 0 and not self._watcher.done():
-            await asyncio.to_thread(self._signal, inside.STOP.name)
+            await self._insist(lambda: self._signal(inside.STOP.name))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.wait(), grace_seconds)
         if not self._watcher.done():
-            await asyncio.to_thread(self._signal, "SIGKILL")
+            await self._insist(lambda: self._signal("SIGKILL"))
         await self.wait()
 
     def when_over(self, call: Callable[[], object]) -> None:
         """Call this when the run is over, or is watched no more."""
         self._watcher.add_done_callback(lambda _: call())
+
+    async def _insist(self, work: Callable[[], T]) -> T:
+        """Do what is tried until the engine is back. The few threads that all share are not for that."""
+        return await in_own_thread(work, f"container {self.run_id}")
 
     async def lose(self, cause: str) -> None:
         """Its machine is gone: the run is over, and nobody saw how. Its container may still be there."""
@@ -244,7 +253,7 @@ class ContainerHandle(RunHandle):
                 self._take(line)
         for line in lines.finish():
             self._take(line)
-        report = ExitReport(None) if self._lost else await asyncio.to_thread(self._report)
+        report = ExitReport(None) if self._lost else await self._insist(self._report)
         if self._lost:
             self._released = True  # its thread ends when it is next heard from
             report = ExitReport(None, tail=tuple(self._tail), cause=self._lost, lost=True)
@@ -294,7 +303,7 @@ class ContainerHandle(RunHandle):
                 if ended and complete:
                     break
                 # Busy engines end a log before its last lines: they are read once all of them have been written.
-                time.sleep(0 if ended else _ENDS_S)
+                time.sleep(0 if ended else _REACHED_AGAIN_S if self._log.complains else _ENDS_S)
             except NotFound:
                 break
             except (DockerException, requests.exceptions.RequestException, HTTPError, OSError) as error:
@@ -350,12 +359,12 @@ class ContainerHandle(RunHandle):
         return ExitReport(-(code - 128) if killed else code, tail=tail, cause=cause, oom_kills=oom_kills)
 
     def _state(self) -> dict[str, Any] | None:
-        while not self._lost:
+        while not (self._lost or self._released):
             try:
                 return dict(self._client.api.inspect_container(self._made.container)["State"])
             except NotFound:
                 return None
-            except _UNREACHABLE:
+            except (DockerException, requests.exceptions.RequestException):  # it is away, or in trouble
                 time.sleep(_REACHED_AGAIN_S)
         return None
 

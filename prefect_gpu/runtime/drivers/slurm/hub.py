@@ -42,6 +42,7 @@ class AgentHub:
     ) -> None:
         self._on_event = on_event
         self._server = ChannelServer(self._heard, host=host, port=port, advertise=advertise, logger=logger)
+        self._agents: set[str] = set()  # those that are admitted
         self._asked: dict[str, tuple[str, asyncio.Future[dict[str, Any]]]] = {}
         self._telling: set[asyncio.Future[bool]] = set()
 
@@ -70,26 +71,38 @@ class AgentHub:
 
     def admit(self, agent: str, token: str) -> None:
         """Let an agent connect with its token."""
+        self._agents.add(agent)
         self._server.admit(agent, token)
 
     def drop(self, agent: str) -> None:
-        """The agent's allocation is over. Whoever waits for its answer learns that."""
+        """The agent's allocation is over. Whoever waits for its answer learns that, and so does who asks later."""
+        self._agents.discard(agent)
         self._server.revoke(agent)
         for _, answer in [one for one in self._asked.values() if one[0] == agent]:
             if not answer.done():
-                answer.set_exception(AgentLost("its allocation is over"))
+                answer.set_exception(_lost())
 
     def connected(self, agent: str) -> bool:
         """Whether the agent is connected, as far as anybody can know."""
         return self._server.connected(agent)
+
+    def must_be_there(self, agent: str) -> None:
+        """Whoever waits for an agent that is no more would wait for ever.
+
+        Raises:
+            AgentLost: Its allocation is over.
+        """
+        if agent not in self._agents:
+            raise _lost()
 
     async def ask(self, agent: str, what: str, **data: Any) -> dict[str, Any]:
         """Ask, as soon as the agent is connected, and wait for its answer.
 
         Raises:
             LaunchError: The agent's own: it could not do it.
-            AgentLost: Its allocation ended meanwhile.
+            AgentLost: Its allocation has ended, or does so meanwhile.
         """
+        self.must_be_there(agent)
         number = secrets.token_hex(8)
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._asked[number] = agent, answer
@@ -116,3 +129,7 @@ class AgentHub:
                 answer.set_result(data)
         else:
             self._on_event(agent, kind, data)
+
+
+def _lost() -> AgentLost:
+    return AgentLost("its allocation is over")

@@ -86,7 +86,12 @@ class NodeRuns:
             label=told["label"],
             stream_output=False,
         )
-        return self._follow(run_dir, await self._driver.launch(launch))
+        try:
+            handle = await self._driver.launch(launch)
+        except BaseException:
+            self._unlisten(run_dir)
+            raise
+        return self._follow(run_dir, handle)
 
     async def adopt(self, run_id: str, run_dir: str) -> dict[str, Any]:
         if run_dir in self._ended:  # this worker may not have heard it, nor the one before
@@ -130,13 +135,16 @@ class NodeRuns:
             await asyncio.wait((pumping,))
         self._handles.pop(run_dir, None)
         self._slowed.discard(run_dir)
-        if (listener := self._listeners.pop(run_dir, None)) is not None:
-            listener.close()
+        self._unlisten(run_dir)
         # Its last lines may be longer than a frame, and the worker has them.
         told = {"run_dir": run_dir, **dataclasses.asdict(dataclasses.replace(report, tail=()))}
         if self._folders.own:
             self._ended[run_dir] = self._began(handle), told
         self._post(words.EXIT, told)
+
+    def _unlisten(self, run_dir: str) -> None:
+        if (listener := self._listeners.pop(run_dir, None)) is not None:
+            listener.end()
 
     async def stop(self, run_dir: str, grace_seconds: float) -> dict[str, Any]:
         if (handle := self._handles.get(run_dir)) is not None:

@@ -103,6 +103,7 @@ class Pilots:
         self.told: words.Settings | None = None  # what agents are sent that do not see the folder; None: they do
         self.all: dict[str, Pilot] = {}
         self._ended: dict[str, Over] = {}  # by Slurm's number, of the last ones
+        self._over: list[tuple[Pilot, Over]] = []  # found by a look that failed later on, and still to be told
         self._refused_until = -math.inf
         self._failures = 0  # in a row
         self.trouble = ""  # why Slurm refused the last job, or how it failed at once; empty: it did not
@@ -168,11 +169,11 @@ class Pilots:
             Allocations that are over, each with why.
 
         Raises:
-            SlurmError: Slurm cannot be asked. What there was goes on.
+            SlurmError: Slurm cannot be asked. What there was goes on; what was found to be over is told the next time.
         """
         jobs = {job.name.removeprefix(self._prefix): job for job in await self._client.jobs(self._prefix)}
         ends = await self._client.ends(self._of_interest(jobs))
-        over: list[tuple[Pilot, Over]] = []
+        over = self._over
         strangers = [job for name, job in jobs.items() if name not in self.all and (job.waits or job.runs)]
         for pilot in list(self.all.values()):
             job = jobs.get(pilot.name)
@@ -203,6 +204,7 @@ class Pilots:
             numbers = [job.id for job in strangers]
             self._logger.warning("Slurm's jobs %s are this pool's and nobody's: cancelled.", ", ".join(numbers))
             await self._client.cancel(numbers)
+        self._over = []
         return over
 
     def _of_interest(self, jobs: Mapping[str, SlurmJob]) -> list[str]:

@@ -106,6 +106,7 @@ class Runs:
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(launching, lent, run_dir))
             raise
+        self._hub.must_be_there(lent.agent)  # its allocation may have ended while that was written down
         return self._follow(spec.run_id, run_dir, lent, told, 0, name, spec.stream_output)
 
     async def _launch(self, lent: Lent, spec: LaunchSpec, run_dir: Path) -> dict[str, Any]:
@@ -143,6 +144,8 @@ class Runs:
 
     async def adopt(self, run_id: str, run_dir: Path) -> RunHandle | None:
         """Take over what an earlier worker has started; see :meth:`.Driver.adopt`."""
+        if (known := self._handles.get(str(run_dir))) is not None:
+            return known  # of a gang that is looked for again, as another instance was out of reach
         if await asyncio.to_thread(take, run_dir, ""):
             return None  # nobody may start it any more
         node = taken_by(run_dir)

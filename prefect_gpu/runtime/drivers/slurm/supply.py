@@ -51,13 +51,17 @@ class Supply:
         self._looked_at = time.monotonic()
         try:
             over = await self.pilots.look()
-            await self._look_at_nodes()
         except SlurmError as error:
             self._complain(error)
             return []
-        self.trouble = ""
         for pilot, _ in over:
             self._unneeded_since.pop(pilot.name, None)
+        try:
+            await self._look_at_nodes()
+        except SlurmError as error:  # what is over is so all the same, and is told only once
+            self._complain(error)
+        else:
+            self.trouble = ""
         return over
 
     async def _look_at_nodes(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from prefect_gpu.runtime.drivers.base import Demand, Wanted
 from prefect_gpu.runtime.drivers.slurm import supply, words
 from prefect_gpu.runtime.drivers.slurm.client import SlurmClient
-from prefect_gpu.runtime.drivers.slurm.cluster import SlurmJob
+from prefect_gpu.runtime.drivers.slurm.cluster import JobEnd, SlurmAway, SlurmJob
 from prefect_gpu.runtime.drivers.slurm.parts import Part
 from prefect_gpu.runtime.drivers.slurm.pilots import Pilot, Pilots
 from prefect_gpu.runtime.drivers.slurm.shapes import Plan, Shape
@@ -80,3 +81,58 @@ def test_after_a_change_of_the_shared_folder_idle_ones_go_and_another_one_is_ask
     decision = supplied.decide(waiting, lambda pilot, busy: pilot.name == "busy")
     assert decision.submit == {"one": 1}
     assert [pilot.given_back for pilot in supplied.pilots.all.values()] == [True, False]
+
+
+class Cluster(SlurmClient):
+    """In the place of a cluster: its queue is what a test says, and slurmctld goes away in the midst of a look."""
+
+    def __init__(self, *queue: SlurmJob) -> None:
+        super().__init__()
+        self.queue, self.away, self.cancelled = queue, True, list[str]()
+
+    async def jobs(self, prefix: str) -> list[SlurmJob]:
+        return list(self.queue)
+
+    async def ends(self, ids: Iterable[str]) -> Mapping[str, JobEnd]:
+        return {}
+
+    async def drained(self) -> Mapping[str, str]:
+        self._answers()
+        return {}
+
+    async def cancel(self, ids: Iterable[str]) -> None:
+        self._answers()
+        self.cancelled += ids
+
+    def _answers(self) -> None:
+        if self.away:
+            raise SlurmAway("slurmctld does not answer")
+
+
+def supplied_by(cluster: Cluster, tmp_path: Path, **started_at: float) -> supply.Supply:
+    logger = logging.getLogger("test")
+    pilots = Pilots(cluster, tmp_path, "pool-", logger)
+    for number, (name, at) in enumerate(started_at.items(), 7):
+        record = words.Record("token", "one", job=str(number), started_at=at)
+        pilots.all[name] = Pilot(name, record, SlurmJob(str(number), f"pool-{name}", "RUNNING", starts_at=at))
+    return supply.Supply(cluster, Plan((SHAPE,), poll_s=0.0), pilots, logger)
+
+
+async def test_an_allocation_that_is_over_is_told_although_nobody_says_which_nodes_are_drained(tmp_path: Path) -> None:
+    cluster = Cluster(SlurmJob("7", "pool-a", "TIMEOUT"), SlurmJob("8", "pool-b", "RUNNING", starts_at=1.0))
+    supplied = supplied_by(cluster, tmp_path, a=1.0, b=1.0)
+    assert [pilot.name for pilot, _ in await supplied.look()] == ["a"]
+    assert supplied.trouble and list(supplied.pilots.all) == ["b"]
+    cluster.away = False
+    assert not await supplied.look() and not supplied.trouble
+
+
+async def test_an_allocation_that_is_over_is_told_later_if_slurm_goes_away_meanwhile(tmp_path: Path) -> None:
+    """What it was requeued as is cancelled, which Slurm does not hear."""
+    cluster = Cluster(SlurmJob("7", "pool-a", "RUNNING", starts_at=2.0))
+    supplied = supplied_by(cluster, tmp_path, a=1.0)
+    assert not await supplied.look()
+    cluster.away = False
+    [(pilot, over)] = await supplied.look()
+    assert pilot.name == "a" and "requeued" in over.why and cluster.cancelled == ["7"]
+    assert not await supplied.look(), "once"
