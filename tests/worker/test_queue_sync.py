@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
+import httpx
 import pytest
 from prefect.events import Event
 from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled, Suspended
@@ -176,6 +177,50 @@ async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkey
     room.clear()
     await holds._show(run_id, hold)
     assert refused == ["The pool cannot run it: gpus=1, but there is no device."]
+
+
+async def test_a_run_that_no_node_can_hold_is_refused_once_prefect_says_who_else_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler says it once. And what is said of one run meanwhile does not keep the others from being shown."""
+    monkeypatch.setattr("prefect_gpu.worker.holds._SHOW_WAITING_AFTER_S", 0.0)
+    runs, intake = [OneRun(Scheduled()) for _ in range(3)], an_intake(OneRun(Scheduled()))
+    controller, worker = cast(Any, intake.controller), cast(Any, intake._worker)
+    state, refused, asked = controller.scheduler.state, list[str](), list[str]()
+    state.queue_of_waiting, state.capability = (), SimpleNamespace(possible=lambda request: False)
+    controller.away, controller.handle, controller.coming = (), lambda event: None, lambda job: None
+    holds = Holds(worker, a_queue(intake), intake, Lane(), LOGGER)
+    holds.controller, worker.work_pool = controller, SimpleNamespace(name="pool")
+
+    async def workers(pool: str) -> list[Any]:
+        asked.append(pool)
+        if len(asked) == 1:
+            holds.held(Hold(runs[1].run_id, "devices", "all are in use"))  # the second waits for something else now
+            raise httpx.ReadTimeout("Prefect is busy")
+        return []
+
+    async def refuse(flow_run: Any, _: str) -> None:
+        refused.append(str(flow_run.id))
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(holds, "_write", nothing)
+    monkeypatch.setattr(worker.client, "read_workers_for_work_pool", workers, raising=False)
+    monkeypatch.setattr(intake, "refuse", refuse)
+    monkeypatch.setattr(holds._lane, "lets_through", lambda: False)
+    for run in runs:
+        state.jobs[run.run_id] = Job(run.run_id, Request(), "q", 0.0, 0.0)
+        intake._seen[run.run_id].flow_run = run.as_read()
+        holds.held(Hold(run.run_id, "never", "gpus=1, but there is no device"))
+    showing = asyncio.ensure_future(holds.run())
+    for _ in range(200):
+        await asyncio.sleep(0)
+        if showing.done() or len(refused) == 2:
+            break
+    assert not showing.done()
+    showing.cancel()
+    assert sorted(refused) == sorted((runs[0].run_id, runs[2].run_id)) and list(holds._holds) == [runs[1].run_id]
 
 
 @pytest.mark.parametrize("reads_in_vain", [1, 3])
