@@ -155,6 +155,7 @@ class Intake:
             return
         try:
             deployment = await self._pool.deployment(flow_run.deployment_id) if flow_run.deployment_id else None
+            self._missing.pop(run_id, None)  # it is there: what is missed later on is missed anew
             versions = _versions(flow_run, deployment, self._worker.work_pool)
             job, seen = self.controller.scheduler.state.jobs.get(run_id), self._seen[run_id]
             before_s = self._pool.clock.before_s

@@ -8,10 +8,12 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import httpx
 import pytest
 from prefect.events import Event
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Cancelling, Completed, Running, Scheduled, Suspended
 
 from prefect_gpu.runtime.fleet import Fleet
@@ -131,6 +133,38 @@ async def test_a_run_that_cannot_be_taken_in_harms_no_other(caplog: pytest.LogCa
     assert not told and "could not be taken in" in caplog.text
     await intake.take_in(prefect.as_read(), time.time())
     assert [event.job for event in told] == [prefect.run_id]
+
+
+async def test_a_deployment_that_is_missed_now_and_then_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that is restarted may say 404 once. In the days that a run waits, that may happen three times."""
+    prefect = OneRun(Scheduled())
+    prefect.run = prefect.run.model_copy(update={"deployment_id": uuid4()})
+    intake, missed, now = an_intake(prefect), [False], [0.0]
+    controller: Any = intake.controller
+    controller.handle, controller.fleet = lambda event: None, Fleet()
+    intake._finalisation.asking.clock, intake._finalisation.asking.believed_after_s = lambda: now[0], 180.0
+    monkeypatch.setattr("prefect_gpu.worker.intake.read_request", lambda *_, **__: Request())
+
+    async def flow(_: object) -> Any:
+        return SimpleNamespace(name="train")
+
+    async def deployment(_: object) -> None:
+        if missed[0]:
+            raise ObjectNotFound(Exception("404"))
+
+    intake._pool = cast(
+        Any, SimpleNamespace(flow=flow, deployment=deployment, clock=ServerClock(), serves=lambda _: True)
+    )
+    intake._worker = cast(Any, SimpleNamespace(work_pool=None))
+    for _ in range(4):
+        for missed[0] in (False, True):
+            await intake.take_in(prefect.as_read(), time.time())
+        now[0] += 86_400.0
+    assert prefect.shown[0] == "scheduled"
+    for _ in range(3):
+        await intake.take_in(prefect.as_read(), time.time())
+        now[0] += 100.0
+    assert prefect.shown[0] == "cancelled", "it was deleted"
 
 
 async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
