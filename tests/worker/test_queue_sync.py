@@ -167,6 +167,34 @@ async def test_a_deployment_that_is_missed_now_and_then_is_there(monkeypatch: py
     assert prefect.shown[0] == "cancelled", "it was deleted"
 
 
+async def test_of_a_run_that_is_not_ours_to_start_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused, or its deadline was, or another worker has it, or it could not be configured once granted."""
+    prefect = OneRun(Scheduled())
+    intake = an_intake(prefect)
+    controller, jobs = cast(Any, intake.controller), intake.controller.scheduler.state.jobs
+    controller.fleet = Fleet()
+    controller.handle = lambda event: jobs.update({event.job: Job(event.job, event.request, "q", 0.0, 0.0)})
+
+    async def flow(_: object) -> Any:
+        return SimpleNamespace(name="train")
+
+    intake._pool = cast(Any, SimpleNamespace(flow=flow, clock=ServerClock(), serves=lambda _: True))
+    template: dict[str, Any] = {"variables": {"properties": {}}, "job_configuration": {"gpus": "{{ gpus }}"}}
+    intake._worker = cast(Any, SimpleNamespace(work_pool=SimpleNamespace(base_job_template=template)))
+    prefect.run = prefect.run.model_copy(update={"job_variables": {"gpus": -1}})
+    await intake.take_in(prefect.as_read(), time.time())
+    intake.tidy(time.time(), ())
+    assert prefect.shown[0] == "crashed" and not intake.seen
+    prefect.run = prefect.run.model_copy(update={"job_variables": {"gpus": 1}})
+    prefect.states.append(Scheduled())
+    await intake.take_in(prefect.as_read(), time.time())
+    intake.tidy(time.time(), ())
+    assert intake.flow_run(prefect.run_id) is not None
+    jobs.clear()  # it was granted, and another worker's claim came first
+    intake.tidy(time.time(), ())
+    assert not intake.seen and not controller.estimates._runs
+
+
 async def test_a_run_is_not_refused_for_want_of_room_while_a_node_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the one that has room. Once all are there, and none has, the run is refused."""
     prefect = OneRun(Scheduled())
