@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from pathlib import Path
 
+import pytest
+
+from prefect_gpu.cli.cordon import _moment
 from prefect_gpu.runtime.cordons import FILE, Cordons
 from tests.cli.conftest import InProcess
 
@@ -61,3 +66,17 @@ def test_a_device_goes_out_of_service_later(run_cli: InProcess, tmp_path: Path) 
         assert (Cordons(tmp_path).read()["virtual-3"].by or 0.0) < 4_070_952_000.0
     done = run_cli("cordon", "virtual-3", "--by", "tonight", **env)
     assert done.exit_code == 2 and "18:00" in done.stderr
+
+
+def test_a_moment_after_the_clocks_have_been_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Berlin, they are on 29 March 2026."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        now = datetime(2026, 3, 28, 20).astimezone()
+        for by, day in (("18:00", 29), ("2026-03-30T18:00", 30), ("2026-03-30T18:00+02:00", 30), ("21:00", 28)):
+            moment = _moment(by, now)
+            assert datetime.fromtimestamp(moment.timestamp()) == datetime(2026, 3, day, 21 if by == "21:00" else 18)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
