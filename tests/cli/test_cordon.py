@@ -27,6 +27,14 @@ def test_a_device_is_taken_out_of_service_and_put_back(run_cli: InProcess, tmp_p
     assert done.exit_code == 0 and list(Cordons(tmp_path).read()) == ["virtual-10"]
 
 
+def test_a_reason_is_shown_as_it_was_written(run_cli: InProcess, tmp_path: Path) -> None:
+    """Rich would take what is in brackets for a style, and fail at one that begins with a slash."""
+    env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
+    run_cli("cordon", "virtual-3", "--reason", "[gpu] lost [/dev/nvidia3]", **env)
+    done = run_cli("devices", **env)
+    assert done.exit_code == 0 and "virtual-3 ([gpu] lost [/dev/nvidia3])" in done.stdout
+
+
 def test_a_device_that_is_not_clear_changes_nothing(run_cli: InProcess, tmp_path: Path) -> None:
     env = DEVICES | {"PREFECT_INTEGRATIONS_GPU_STATE_DIR": str(tmp_path)}
     for wrong, why in (("virtual-", "12 devices begin so"), ("gpu-7", "there is no such device")):
